@@ -28,8 +28,8 @@ ANY, MODEST = (-math.inf, math.inf), (-8.0, 8.0)
 class Spelling:
     """Templates of an operator's text in one language, by the type of its last operand; "" where it has none.
 
-    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` an operand in parentheses if it needs them, `{x?}` one as a truth value.
-    In C++, `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors),
+    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` an operand in parentheses if it needs them, `{x?}` one as a truth
+    value. In C++, `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors),
     `{unsigned}` the integer type in which arithmetic wraps, `{one}` and (in vectors) `{zero}` are numbers of the type.
     Functions `gw_*` are the package's own: they stand in the C++ header `header`, or in Triton's preamble.
     """
@@ -130,8 +130,8 @@ def _elementary(
 
 
 def _root(name: str, derivative: str, cpp: str, triton: str, f32: str) -> Operator:
-    """An operator whose result is rounded as IEEE 754 requires. In float32 Triton's plain operators only approximate it, so
-    `f32` is a text of its own."""
+    """An operator whose result is rounded as IEEE 754 requires. In float32 Triton's plain operators only approximate
+    it, so `f32` is a text of its own."""
     return Operator(
         cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",),
         cpp=Spelling(floats=cpp, header="pointwise"), triton=Spelling(triton, f32=f32), sampled=(1.0, 9.0),

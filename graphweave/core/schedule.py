@@ -63,8 +63,8 @@ class Schedule:
     source_partitions: int | None = None
     """Number of equal ranges of sources that a kernel goes through one after the other, so that the rows gathered from
     one range stay in a cache: FeatGraph's one-dimensional graph partitioning (figure 6). Each row has a partial result
-    for each range in which it has edges, and these are folded at the end. With `feature_tile`, a kernel goes through all
-    ranges for each tile of features."""
+    for each range in which it has edges, and these are folded at the end. With `feature_tile`, a kernel goes through
+    all ranges for each tile of features."""
 
     feature_tile: int | tuple[int, ...] | None = None
     """Features that a kernel computes at a time: it goes through the graph once for each tile of that many, in which
@@ -78,7 +78,8 @@ class Schedule:
     `feature_tile`, or the width of the kernel's results."""
 
     vector_bytes: int | None = None
-    """Upper limit on the bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be shorter."""
+    """Upper limit on the bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be
+    shorter."""
 
     unroll: int | None = None
     """Number of edges that are written out in the body of the loop over a row's edges."""
@@ -173,7 +174,8 @@ class Schedule:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Schedule:
-        """The schedule that `to_dict` gave. ScheduleError for a name that is no field, or a value a field cannot have."""
+        """The schedule that `to_dict` gave. ScheduleError for a name that is no field, or a value a field cannot
+        have."""
         known = [f.name for f in fields(cls)]
         for name in given:
             if name not in known:

@@ -5,9 +5,9 @@
     class Push: ...
 
 - `{field}` is a hole. The field's annotation says how its value is written and read: it is a key of
-  `Language.codecs`, or the name of a class with a template or of a union of such classes. A tuple is written as its items
-  with ", " between them; `{field: + }` sets another separator. None is written as nothing, a flag (`bool`) as its name
-  or nothing.
+  `Language.codecs`, or the name of a class with a template or of a union of such classes. A tuple is written as its
+  items with ", " between them; `{field: + }` sets another separator. None is written as nothing, a flag (`bool`) as its
+  name or nothing.
 - `{a+b}` is one list: the items of a, then the items of b.
 - `{^k}` repeats the field k of the enclosing node.
 - `|...|` is written only if a field in it differs from its default.

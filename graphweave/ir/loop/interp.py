@@ -1,7 +1,7 @@
 """Slow reference interpreter of the loop IR: one scalar at a time, every scalar a torch tensor of its own dtype.
 
-Operators therefore mean exactly what they mean in torch, and values are rounded where the kernel rounds them (except that a
-product may be added to an accumulator in one step).
+Operators therefore mean exactly what they mean in torch, and values are rounded where the kernel rounds them (except
+that a product may be added to an accumulator in one step).
 """
 
 from __future__ import annotations

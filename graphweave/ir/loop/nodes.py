@@ -316,11 +316,11 @@ class TileMatMul:
     """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile; an element has the same bits in every tile.
 
     Terms are added in the order of i, with one rounding for each; if there are fewer columns than a vector has
-    elements, a target may sum vectors of i. `w` is an input of shared data, an alloc of the row, or, with the variable `row`, that
-    row of an input with rows. It has I * J elements, or J * I if `transposed`. With `add` (as `x`, but [J]) the sum
-    begins with add[k, j] instead of 0; its memory may be that of `out`. If `add` is `Rows`, the product is added in
-    place: `add` is `out`, and something has been stored in it before. With `blocks` = B the rows of x and out consist
-    of B blocks, and so does w: out[k, b] = x[k, b] w[b].
+    elements, a target may sum vectors of i. `w` is an input of shared data, an alloc of the row, or, with the variable
+    `row`, that row of an input with rows. It has I * J elements, or J * I if `transposed`. With `add` (as `x`, but [J])
+    the sum begins with add[k, j] instead of 0; its memory may be that of `out`. If `add` is `Rows`, the product is
+    added in place: `add` is `out`, and something has been stored in it before. With `blocks` = B the rows of x and out
+    consist of B blocks, and so does w: out[k, b] = x[k, b] w[b].
 
     If x or w is of half precision, both are taken as numbers of that type (one that is f32 is rounded to it), their
     products are exact, and the sum is f32; `out` is f32, or the sum is rounded to its type. A target may therefore use
