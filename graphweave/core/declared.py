@@ -7,10 +7,10 @@ from graphweave.core.operators import Op, Operator
 
 
 def declare(name: str, facts: Operator) -> Op:
-    """A member of `Op` called `name`, as a row of `operators.py` is one, until it is withdrawn.
+    """Adds a member called `name` to `Op`, equal in every respect to one that `operators.py` declares, and returns it.
 
-    Whatever looks up an operator by name (text, formulas) or goes over all of them finds it. Raises DeclarationError
-    where an operator has this name.
+    Lookups by name (from text, from formulas) and loops over all operators find it until `withdraw`. Raises
+    DeclarationError if there is an operator of this name.
     """
     if name in Op._member_map_:
         raise DeclarationError(f"an operator is called {name!r} already. Choose another name.")
@@ -22,6 +22,6 @@ def declare(name: str, facts: Operator) -> Op:
 
 
 def withdraw(op: Op) -> None:
-    """Programs that hold `op` keep it; it is found no more."""
+    """Removes `op` from `Op`, so that no lookup finds it. Programs that hold `op` keep it."""
     del Op._member_map_[op.value], Op._value2member_map_[op.value]
     Op._member_names_.remove(op.value)

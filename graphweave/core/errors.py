@@ -12,7 +12,7 @@ class SettingsError(GraphweaveError, ValueError):
 
 
 class ScheduleError(SettingsError):
-    """A schedule that cannot be; the message names the field, the reason and what to do."""
+    """A schedule that is not possible; the message names the field, the reason and what to do."""
 
 
 class DataError(GraphweaveError, ValueError):
@@ -22,8 +22,8 @@ class DataError(GraphweaveError, ValueError):
 class IndexRangeError(GraphweaveError, IndexError):
     """An index tensor points outside its rows. Raised before anything is read or written through the index.
 
-    `said` is what happened, `index` the tensor. `told` gives the same error with more words: what the user calls the
-    index, and the line that uses it.
+    `said` is what happened, `index` the tensor. `told` gives the same error with what the user calls the index
+    and the line that uses it.
     """
 
     def __init__(self, said: str, *, index: object = None, what: str = "", where: str = "", do: str = "") -> None:
@@ -52,7 +52,7 @@ class DeclarationError(GraphweaveError, ValueError):
 
 
 class RuleError(GraphweaveError):
-    """A rule of `graphweave.extend.rule` failed, or gave what cannot stand for the node it was asked about."""
+    """A rule of `graphweave.extend.rule` failed, or returned what cannot replace the node that it was given."""
 
 
 class ParseError(IRError):

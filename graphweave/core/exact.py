@@ -8,7 +8,7 @@ from graphweave.core.records import values_of
 
 
 def exact(value: Any) -> Any:
-    """A key that is equal for two values only if their numbers are exactly the same, inside of tuples too."""
+    """A key that is equal for two values only if their numbers are exactly the same, also inside tuples."""
     if isinstance(value, tuple):
         return tuple([exact(item) for item in value])
     if isinstance(value, bool | float):

@@ -36,7 +36,11 @@ def refusal_in(error: BaseException) -> BaseException | None:
 
 
 def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:
-    """The exception that was raised first: PyTorch's wrappers take over the traceback of the exception they wrap."""
+    """The first exception in the chain behind `error` that was raised while one of `codes` ran; None if there is none.
+
+    The chain is searched from its oldest exception on, because PyTorch's wrappers take over the traceback of the
+    exception they wrap.
+    """
     if not isinstance(error, BaseException) or id(error) in seen:
         return None
     seen.add(id(error))

@@ -35,7 +35,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?.*(?:\n[ \t]*(?!\
 
 
 _MADE = ("<frozen ", "<eval_with_key>")
-"""File names that Python and torch.fx give to code that stands in no file begin with these."""
+"""Beginnings of the file names that Python and torch.fx give to code that stands in no file."""
 
 
 def is_library(path: str) -> bool:
@@ -82,12 +82,12 @@ def frames(trace: str) -> list[SourceLine]:
 
 
 def shown_frame(frame: SourceLine | FrameSummary) -> str:
-    """ "train.py:8"."""
+    """The line as a reader names it: "train.py:8"."""
     return f"{shown_path(frame.filename)}:{frame.lineno}"
 
 
 def shown_code(code: CodeType) -> str:
-    """Where a function begins: "train.py:8"."""
+    """The line at which a function begins: "train.py:8"."""
     return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
 
 

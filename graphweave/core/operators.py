@@ -28,8 +28,8 @@ ANY, MODEST = (-math.inf, math.inf), (-8.0, 8.0)
 class Spelling:
     """Templates of an operator's text in one language, by the type of its last operand; "" where it has none.
 
-    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` an operand in parentheses if it needs them, `{x?}` one as a truth.
-    In C++, `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors),
+    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` an operand in parentheses if it needs them, `{x?}` one as a truth
+    value. In C++, `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors),
     `{unsigned}` the integer type in which arithmetic wraps, `{one}` and (in vectors) `{zero}` are numbers of the type.
     Functions `gw_*` are the package's own: they stand in the C++ header `header`, or in Triton's preamble.
     """
@@ -57,7 +57,7 @@ class Operator:
     """Types of operands for which kernels compute it, where these are fewer than `takes`."""
     gives_bool: bool = False
     truths: bool = False
-    """Whether it reads its operands as truths."""
+    """Whether it reads its operands as truth values."""
     compares: bool = False
     """Whether the last bit of an operand may change the result completely."""
     on_bool: str = ""
@@ -113,7 +113,7 @@ class Operator:
 
 
 def _alike(text: str, header: str = "") -> Spelling:
-    """One template for all types."""
+    """A spelling with one template for all types."""
     return Spelling(text, text, text, header=header)
 
 
@@ -130,8 +130,8 @@ def _elementary(
 
 
 def _root(name: str, derivative: str, cpp: str, triton: str, f32: str) -> Operator:
-    """An operator that is rounded as IEEE 754 says. Triton's bare operators are approximations in 32 bits, so `f32` is
-    another text."""
+    """An operator whose result is rounded as IEEE 754 requires. In float32 Triton's plain operators only approximate
+    it, so `f32` is a text of its own."""
     return Operator(
         cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",),
         cpp=Spelling(floats=cpp, header="pointwise"), triton=Spelling(triton, f32=f32), sampled=(1.0, 9.0),
@@ -152,7 +152,7 @@ def _sum(symbol: str, vectors: str, *, sign: int, truths: bool = False) -> Opera
 
 
 def _extreme(name: str, short: str, *, reached: str, symbol: str) -> Operator:
-    """Maximum or minimum. NaN if an operand is NaN. Two equal operands have half of the gradient each."""
+    """Maximum or minimum. It is NaN if an operand is NaN. Two equal operands get half of the gradient each."""
     either = {"|": "or", "&": "and"}[symbol]
     parts = (f"where({a} {reached} {b}, where(x == y, g * 0.5, g), 0)" for a, b in ("xy", "yx"))
     return Operator(
@@ -184,7 +184,8 @@ def _stepped(
     name: str, derivative: str, *, integers: tuple[str, str], triton: str, takes: Domain = "numbers",
     sampled: tuple[float, float] | None = None, also: Sequence[str] = (),
 ) -> Operator:  # fmt: skip
-    """A piecewise linear function, which is an integer on integers: `integers` are its texts in C++ and Triton."""
+    """A piecewise linear function, which gives integers for integers; `integers` are the texts for these in C++ and
+    Triton."""
     return Operator(
         takes=takes, kernels="numbers", exact=True, derivative=(derivative,), aten=(f"{name}.default", *also),
         cpp=Spelling(f"gw_{name}({{x}})", integers[0], header="pointwise"), triton=Spelling(triton, integers[1]),

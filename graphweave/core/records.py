@@ -10,7 +10,7 @@ from typing import Any
 
 
 def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives these attributes of an object."""
+    """A function that returns these attributes of an object as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:
@@ -25,6 +25,6 @@ def _reader_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def values_of(x: Any) -> tuple[Any, ...]:
-    """What the fields of a dataclass's object hold, in order."""
+    """The values of the fields of `x`, an object of a dataclass, in order."""
     kind: Any = type(x)
     return _reader_of(kind)(x)

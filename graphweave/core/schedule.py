@@ -50,21 +50,21 @@ class Schedule:
     together, "divided" does as "edges" and cuts long rows into pieces that several threads take."""
 
     row_order: RowOrder | None = None
-    """Order in which rows are computed: "given" is the user's, "degree" begins with the rows of most edges, "locality"
-    is the reverse Cuthill-McKee order, in which rows that gather the same sources are near each other. Long rows are
-    not divided in an order other than "given"."""
+    """Order in which rows are computed: "given" is the user's, "degree" begins with the rows that have most edges,
+    "locality" is the reverse Cuthill-McKee order, in which rows that gather the same sources are near each other. Long
+    rows are not divided in an order other than "given"."""
 
     edge_order: EdgeOrder | None = None
-    """Order of the edges of a row: "given" is the user's, "source" that of their sources' rows, "degree" begins with
-    the edges whose source has most edges, "locality" is the reverse Cuthill-McKee order of the sources. "hilbert"
+    """Order of the edges of a row: "given" is the user's, "source" the order of their sources' rows, "degree" begins
+    with the edges whose source has most edges, "locality" is the reverse Cuthill-McKee order of the sources. "hilbert"
     visits the edges of all rows along a Hilbert curve over rows and sources (FeatGraph, section III-C.1). A kernel that
     folds edges into rows takes it only with `source_partitions`, whose blocks are then visited along the curve."""
 
     source_partitions: int | None = None
     """Number of equal ranges of sources that a kernel goes through one after the other, so that the rows gathered from
     one range stay in a cache: FeatGraph's one-dimensional graph partitioning (figure 6). Each row has a partial result
-    for each range that it has edges of, and these are folded at last. With `feature_tile`, a kernel goes through all
-    ranges for each tile of features."""
+    for each range in which it has edges, and these are folded at the end. With `feature_tile`, a kernel goes through
+    all ranges for each tile of features."""
 
     feature_tile: int | tuple[int, ...] | None = None
     """Features that a kernel computes at a time: it goes through the graph once for each tile of that many, in which
@@ -78,7 +78,8 @@ class Schedule:
     `feature_tile`, or the width of the kernel's results."""
 
     vector_bytes: int | None = None
-    """Most bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be shorter."""
+    """Upper limit on the bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be
+    shorter."""
 
     unroll: int | None = None
     """Number of edges that are written out in the body of the loop over a row's edges."""
@@ -87,20 +88,20 @@ class Schedule:
     """Number of edges between the prefetch of a gathered row and its use; 0 prefetches none."""
 
     product_tile: int | None = None
-    """Most rows, or edges, that one call of the micro-product multiplies."""
+    """Upper limit on the rows, or edges, that one call of the micro-product multiplies."""
 
     threads: int | None = None
     """Threads that a kernel runs on, in place of PyTorch's number."""
 
     chunks: int | None = None
-    """Most chunks of rows that a kernel is shared out in; a thread takes one at a time. Totals over all rows are summed
+    """Upper limit on the chunks of rows of a kernel; a thread takes one at a time. Totals over all rows are summed
     chunk by chunk, so that their last bits depend on it."""
 
     gpu_rows: int | None = None
     """Rows that a program on a GPU takes; a power of two."""
 
     gpu_edges: int | None = None
-    """Edges of each of its rows that a program on a GPU takes at a step; a power of two."""
+    """Edges of each of its rows that a program on a GPU takes in one step; a power of two."""
 
     gpu_warps: int | None = None
     """Warps of a program on a GPU; a power of two, at most 32."""
@@ -143,7 +144,7 @@ class Schedule:
             _refuse("register_tile", f"a proper divisor of the {features} features of feature_tile", self.register_tile)
 
     def _check_orders(self) -> None:
-        """Pieces of rows that lie together in memory say themselves how rows are cut, and a curve how they follow."""
+        """Refuses `walk` and `row_order` beside fields that already determine how rows are cut and ordered."""
         if self.in_pieces and self.walk is not None:
             why = "source_partitions" if self.source_partitions is not None else "edge_order='hilbert'"
             _refuse("walk", f"None with {why}, which cuts every row", self.walk)
@@ -173,7 +174,8 @@ class Schedule:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Schedule:
-        """The schedule that `to_dict` gave. ScheduleError for a name that is no field, or a value it cannot have."""
+        """The schedule that `to_dict` gave. ScheduleError for a name that is no field, or a value a field cannot
+        have."""
         known = [f.name for f in fields(cls)]
         for name in given:
             if name not in known:

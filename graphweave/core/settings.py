@@ -51,7 +51,8 @@ class Settings:
     """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk."""
 
     format_bytes: int = GIB
-    """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and separately on cached graph-only results."""
+    """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and another one of the same size on cached results
+    that depend on the graph alone."""
 
     arena_bytes: int = GIB
     """GRAPHWEAVE_ARENA_BYTES: upper limit on the free buffers that the arena keeps for reuse; 0 keeps none."""

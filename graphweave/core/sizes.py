@@ -1,7 +1,7 @@
 """Sizes as expressions: numbers, symbols, and functions of sizes. Row counts and dims of tensors are sizes.
 
-A size is canonical: sums and products are flat, ordered and without like terms, numbers are folded. So sizes that are
-equal by these rules compare equal. Build a size with the functions of this file, never with `Applied` itself.
+A size is canonical: sums and products are flat, ordered and without like terms, numbers are folded. Sizes that are
+equal by these rules therefore compare equal. Build a size with the functions of this file, never with `Applied` itself.
 """
 
 from __future__ import annotations

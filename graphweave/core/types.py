@@ -73,7 +73,7 @@ class Fold(Enum):
 
     sum = "sum"
     mul = "mul"
-    max = "max"  # NaN wins
+    max = "max"  # NaN if an operand is NaN
     min = "min"
 
     @property

@@ -1,4 +1,4 @@
-"""How values are written that have the same text in every IR."""
+"""The text of values that are written alike in every IR."""
 
 from __future__ import annotations
 

@@ -39,13 +39,15 @@ def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def held(node: Any, words: frozenset[str]) -> tuple[Any, ...]:
-    """The values of the fields whose annotation has one of `words`, in order, but None; of a tuple its items."""
+    """The parts of `node` in fields whose annotation contains one of `words`, in order. A tuple gives its items, None
+    gives nothing."""
     kind: Any = type(node)
     return _reader(kind, words)(node)
 
 
 def with_held(node: _N, words: frozenset[str], new: Callable[[Any], Any]) -> _N:
-    """`node` with new(x) in place of each x of `held(node, words)`, called in that order; itself if there is none."""
+    """`node` with new(x) in place of each x of `held(node, words)`; `new` is called in that order. The same object if
+    there is no such field."""
     kind: Any = type(node)
     positions = _positions(kind, words)
     if not positions:

@@ -35,7 +35,8 @@ def overload(name: str) -> Any:
 
 
 def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callable[..., Any]:
-    """`call`, which takes the operands `numbers` as Python numbers, of tensors: one call for each number in them."""
+    """A function of tensors that computes `call`, whose operands `numbers` are Python numbers, with one call for each
+    different combination of elements in these."""
 
     def called(*args: Any) -> Any:
         tensors = [torch.as_tensor(arg) for arg in args]

@@ -16,10 +16,10 @@ aten = torch.ops.aten
 
 ROUNDS = 10
 MULTIPLIER = 0xD256D193
-"""Multiplies the first word of the counter in each round."""
+"""Factor of the first word of the counter in each round."""
 
 WEYL = 0x9E3779B9
-"""Is added to the key after each round."""
+"""Added to the key after each round."""
 
 _LOW = 0xFFFFFFFF
 

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Miss(Exception):
-    """The text does not fit. A caller with another alternative moves the reader back and tries that."""
+    """Raised if the text does not fit. A caller with another alternative moves the reader back and tries that."""
 
 
 class Reader:
@@ -33,7 +33,7 @@ class Reader:
             raise self._error() from None
 
     def skip(self) -> int:
-        """Moves behind the next blanks, and returns the position."""
+        """Moves past the next blanks and returns the position."""
         blank = _BLANK.match(self.text, self.at)
         assert blank is not None
         self.at = blank.end()
@@ -50,7 +50,7 @@ class Reader:
         return pattern.match(self.text, self.skip()) is not None
 
     def rest(self) -> str:
-        """The text up to the end, without blanks around it."""
+        """Takes the text up to the end and returns it without blanks around it."""
         start, self.at = self.at, len(self.text)
         return self.text[start:].strip()
 

@@ -5,9 +5,9 @@
     class Push: ...
 
 - `{field}` is a hole. The field's annotation says how its value is written and read: it is a key of
-  `Language.codecs`, or the name of a class with a template or of a union of such classes. A tuple is its items with
-  ", " between them; `{field: + }` sets another separator. None is written as nothing, a flag (`bool`) as its name or
-  nothing.
+  `Language.codecs`, or the name of a class with a template or of a union of such classes. A tuple is written as its
+  items with ", " between them; `{field: + }` sets another separator. None is written as nothing, a flag (`bool`) as its
+  name or nothing.
 - `{a+b}` is one list: the items of a, then the items of b.
 - `{^k}` repeats the field k of the enclosing node.
 - `|...|` is written only if a field in it differs from its default.
@@ -49,13 +49,13 @@ class _Count(Enum):
 
 @dataclass(frozen=True)
 class Codec:
-    """How values are written and read back. Both functions get the enclosing node; while that is being read, a mapping
-    of the fields read so far."""
+    """How values are written and read back. `write` also gets the enclosing node, and `read` a mapping of those fields
+    of it that have been read."""
 
     write: Callable[[Any, Any], str]
     read: Callable[[Reader, Mapping[str, Any]], Any]
     begins: str = ""
-    """A regular expression of the whole text, if the text is one word."""
+    """A regular expression that matches the whole text, if the text is one word."""
 
 
 def word(pattern: str, wanted: str, make: Callable[[str], Any], write: Callable[[Any], str] = str) -> Codec:
@@ -114,7 +114,7 @@ class _Outer:
 
 
 class _Unsaid:
-    """A field that is not written, because the surrounding text tells it."""
+    """A field that is not written, because the surrounding text determines it."""
 
     lone = False
 
@@ -265,7 +265,7 @@ class Form:
 
 class Language:
     """The nodes of one IR. Annotations of operands contain `operand`. Fields with an annotation in `unsaid` are not
-    written, because the surrounding text tells them."""
+    written, because the surrounding text determines them."""
 
     def __init__(self, operand: str = "", unsaid: Iterable[str] = ()) -> None:
         self._operand, self._unsaid = operand, frozenset(unsaid)
@@ -317,7 +317,7 @@ class Language:
         return last.read(reader, around)
 
     def codec(self, annotation: str) -> Codec:
-        """The codec of values with that annotation, which is no tuple."""
+        """The codec of values with that annotation, which is not of a tuple."""
         if annotation in self.codecs or annotation not in self._kinds:
             return self.codecs[annotation]
         return Codec(self.write, partial(self.read, annotation))

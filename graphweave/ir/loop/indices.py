@@ -33,5 +33,5 @@ def lanes_of(expr: Expr) -> set[str]:
 
 
 def loads(expr: Expr) -> bool:
-    """Whether an index reads memory, so that it may differ from lane to lane even if it names no lane."""
+    """Whether an index reads memory; it may then differ from lane to lane even if it names no lane."""
     return any(isinstance(node, Load) for node in subexpressions(expr))

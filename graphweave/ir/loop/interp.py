@@ -1,7 +1,7 @@
 """Slow reference interpreter of the loop IR: one scalar at a time, every scalar a torch tensor of its own dtype.
 
-So operators mean exactly what they mean in torch, and values are rounded where the kernel rounds them (except that a
-product may be added to an accumulator in one step).
+Operators therefore mean exactly what they mean in torch, and values are rounded where the kernel rounds them (except
+that a product may be added to an accumulator in one step).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in F
 def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
     """Runs a well-formed kernel on tensors by name, and writes outputs and totals in place.
 
-    `csrs` has the indptr of each CSR. Of `sizes`, only the kernel's own row count is read.
+    `csrs` has the indptr of each CSR. Only the kernel's own row count is read from `sizes`.
     """
     for buffer in kernel.buffers:
         if buffer.role is Role.total:
@@ -71,7 +71,7 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
 
 
 def _steps(lanes: tuple[Lane, ...]) -> Iterator[dict[str, Tensor]]:
-    """The values of `lanes`, the last one fastest."""
+    """Every combination of values of `lanes`; the last lane varies fastest."""
     for values in itertools.product(*(range(extent) for _, extent in lanes)):
         yield {name: torch.tensor(i) for (name, _), i in zip(lanes, values, strict=True)}
 
@@ -79,7 +79,7 @@ def _steps(lanes: tuple[Lane, ...]) -> Iterator[dict[str, Tensor]]:
 def _rows(
     kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], rows: int, known: dict[str, Tensor]
 ) -> None:
-    """`known` are the values of the lanes of the sweep."""
+    """Runs all rows for one combination of the sweep's lanes, whose values are `known`."""
     if kernel.tile is not None:
         tile, size = kernel.tile
         for first in range(0, rows, size):

@@ -85,7 +85,8 @@ class CastTo:
 @expression("{{terms+offset: + }| // {div}|| % {mod}|}")
 @dataclass(frozen=True, slots=True)
 class IndexSum:
-    """The feature index ((offset + sum_i coefficient_i * lane_i) // div) % mod; None: no modulus. Never negative."""
+    """The feature index ((offset + sum_i coefficient_i * lane_i) // div) % mod, without the modulus if `mod` is None.
+    It is never negative."""
 
     terms: tuple[Term, ...]
     offset: int = 0
@@ -218,10 +219,10 @@ class Lanes:
 @part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]| from {at}|| < {size}|")
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
+    """A hint, which a target may ignore: row `buffer[column[k + distance]]` will be needed `distance` positions later.
 
-    With `shift`, a variable, it is row `buffer[column[k + shift + distance]]`, if the row's edges reach that far. With
-    `at`, it is the `size` features of the row from there on.
+    With `shift`, a variable, the hint is about row `buffer[column[k + shift + distance]]`, if the row's edges reach
+    that far. With `at`, it is only about the `size` features of the row from feature `at` on.
     """
 
     buffer: str
@@ -295,7 +296,8 @@ class Rows:
     column[k + shift].
 
     An operand is gathered, a result scattered. If a result is stored, no two positions of a kernel name the same row.
-    If it is added, no two positions of a tile do, and no positions of two rows of the kernel.
+    If it is added, no two positions of a tile name the same row, and neither do positions of different rows of the
+    kernel.
     """
 
     buffer: str
@@ -313,16 +315,16 @@ rows it may also be a parameter with a row for each row of the kernel."""
 class TileMatMul:
     """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile; an element has the same bits in every tile.
 
-    The sum is in the order of i, with one rounding for each term; if there are fewer columns than a vector has, a
-    target may sum vectors of i. `w` is an input of shared data, an alloc of the row, or, with the variable `row`, that
-    row of an input with rows. It has I * J elements, or J * I if `transposed`. With `add` (as `x`, but [J]) the sum
-    begins with add[k, j] instead of 0; its memory may be that of `out`. If `add` is `Rows`, the product is added in
-    place: `add` is `out`, and something has been stored in it before. With `blocks` = B the rows of x and out consist
-    of B blocks, and so does w: out[k, b] = x[k, b] w[b].
+    Terms are added in the order of i, with one rounding for each; if there are fewer columns than a vector has
+    elements, a target may sum vectors of i. `w` is an input of shared data, an alloc of the row, or, with the variable
+    `row`, that row of an input with rows. It has I * J elements, or J * I if `transposed`. With `add` (as `x`, but [J])
+    the sum begins with add[k, j] instead of 0; its memory may be that of `out`. If `add` is `Rows`, the product is
+    added in place: `add` is `out`, and something has been stored in it before. With `blocks` = B the rows of x and out
+    consist of B blocks, and so does w: out[k, b] = x[k, b] w[b].
 
     If x or w is of half precision, both are taken as numbers of that type (one that is f32 is rounded to it), their
-    products are exact, and the sum is f32; `out` is f32, or the sum is rounded to it. So a target may use instructions
-    that multiply half precision.
+    products are exact, and the sum is f32; `out` is f32, or the sum is rounded to its type. A target may therefore use
+    instructions that multiply half precision.
     """
 
     tile: str

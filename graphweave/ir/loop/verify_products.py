@@ -41,7 +41,7 @@ class Visible:
         self.tiles[tile], self.around[tile] = csr, frozenset(self.positions)
 
     def within(self, tile: str) -> set[str]:
-        """The positions inside of the tile."""
+        """The positions of loops inside the tile."""
         return self.positions.keys() - self.around[tile]
 
 
@@ -51,7 +51,7 @@ def inside_tile(tile: str, scope: Visible, place: str) -> None:
 
 
 class Products:
-    """The products of one kernel."""
+    """Verifies the products of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -79,7 +79,8 @@ class Products:
         self._element_types(stmt, scope, place)
 
     def _element_types(self, stmt: TileMatMul | TileGram, scope: Visible, place: str) -> None:
-        """All are of one float type; or of one half type and of f32, in which products of that type are summed."""
+        """Verifies that operands and result have one float type; or one half type and f32, in which products of that
+        type are summed."""
         others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
         types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
         if len({computed(t) for t in types}) > 1 or len(types.intersection(HALF)) > 1 or not types.pop().is_float:
@@ -98,7 +99,7 @@ class Products:
             fail(place, f"'{stmt.add}' must have {elements} elements a row.")
 
     def _matrix(self, stmt: TileMatMul, scope: Visible, place: str) -> int:
-        """Elements of the matrices by which rows are multiplied."""
+        """Number of elements of the matrices by which rows are multiplied."""
         buffer = self.buffers.get(stmt.w)
         if stmt.row is not None:
             if scope.types.get(stmt.row) not in INDEX:
@@ -113,7 +114,7 @@ class Products:
         return math.prod(buffer.shape)
 
     def _sum(self, name: str, scope: Visible, place: str) -> int:
-        """Elements of the array to which a gram adds."""
+        """Number of elements of the array to which a gram adds."""
         if name in scope.allocs:
             return math.prod(scope.allocs[name])
         buffer = self.buffers.get(name)
@@ -125,8 +126,8 @@ class Products:
         return scope.types[at.buffer if isinstance(at, Rows) else at]
 
     def _tile_row(self, at: Place, tile: str, scope: Visible, place: str, role: Role = Role.input) -> int:
-        """Elements for each position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its
-        rows."""
+        """Number of elements that a tile array of `tile`, a stash of its CSR or a parameter of its rows has for each
+        position."""
         if isinstance(at, Rows):
             return self._named_rows(at, scope, place, role)
         name, buffer, csr = at, self.buffers.get(at), scope.tiles[tile]

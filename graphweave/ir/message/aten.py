@@ -35,7 +35,7 @@ _SYMBOLIC = (
 
 
 def _truediv(a: Any, b: Any) -> Any:
-    """a / b by the rules of floating-point numbers, so that b may be 0, as in the variance of no rows."""
+    """a / b by the rules of floating-point numbers. b may be 0, as in the variance of no rows."""
     if type(b) in (int, float) and not b:
         return math.copysign(math.inf, a) if a and a == a else math.nan
     return a / b

@@ -82,7 +82,7 @@ class Builder:
         return ref
 
     def rollback(self, count: int) -> None:
-        """Forget all nodes but the first `count`."""
+        """Forgets all nodes but the first `count`."""
         if count == len(self.nodes):
             return
         for key in self._keys[count:]:
@@ -130,24 +130,7 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
     return arg
 
 
-_EXACT = frozenset(
-    {
-        "AnyType",
-        "DType",
-        "Fold",
-        "None",
-        "Op",
-        "PairPart",
-        "Ref",
-        "Size",
-        "Space",
-        "Type",
-        "bool",
-        "int",
-        "str",
-        "tuple",
-    }
-)
+_EXACT = frozenset("AnyType DType Fold None Op PairPart Ref Size Space Type bool int str tuple".split())  # noqa: SIM905
 """Words in annotations of fields whose values are exactly the same if they are equal; 0.0 and -0.0 are not."""
 
 

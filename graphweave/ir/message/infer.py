@@ -130,7 +130,7 @@ def common_space(types: Sequence[Type]) -> Space | None:
 
 
 def numel(shape: Sequence[int]) -> int:
-    """Elements of a row of this feature shape."""
+    """Number of elements in a row of this feature shape."""
     out = 1
     for n in shape:
         out *= n

@@ -89,7 +89,8 @@ def apply(
 
     The value of a map is its int64 index tensor [rows of dom], without negative values; that of `ToUnit` is None.
     Indices must be in range: nothing is checked here. Constants are made on `device`. `call(function, *args)` makes the
-    calls that proxies would not see: of our own functions, and calls without operands. IRError for an Input.
+    calls that proxies would not see: those of this package's functions, and those without operands. Raises IRError for
+    an Input.
     """
     match node:
         case Const(value, t):
@@ -204,7 +205,7 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
         return aten.sum.dim_IntList(x, [0], False, dtype=TORCH_DTYPE[t.dtype])
     rows = _with_row(x, t)
     if m.cod == UNIT:
-        # All rows are scattered to the only row, row 0, because amax fails on no rows.
+        # All rows are scattered to row 0, the only one: amax would fail if there were no rows.
         index = aten.new_zeros.default(x, [rows_of(m.dom)], dtype=torch.int64)
     elif m.dom == UNIT:
         index = aten.unsqueeze.default(index, 0)
@@ -394,7 +395,7 @@ class RowCounts:
         return self._known[space]
 
     def learn(self, space: Space, n: int) -> None:
-        """Record that `space` has `n` rows; DataError if another number is known."""
+        """Records that `space` has `n` rows; DataError if another number is known."""
         if space == UNIT:
             return
         known = self._known.setdefault(space, n)

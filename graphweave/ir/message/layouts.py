@@ -61,7 +61,7 @@ def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = froz
         value = value.clone() if order is None else _copy(value, order)
         memory = _memory(value)
     taken.add(memory)
-    # Autograd would forbid to write to a view of a tensor of the program. The result is a tensor of its own instead.
+    # Autograd would forbid writing to a view of the program's tensor, so the result is a tensor of its own.
     return torch.ops.aten._unsafe_view.default(value, value.shape) if promise.own and value._is_view() else value
 
 

@@ -1,7 +1,7 @@
 """Message IR: one algebra of spaces, maps, pull and push (docs/design.md, "What it computes with").
 
-A program is a list of nodes, each of which names its operands by position (`Ref`). So equal nodes are equal values,
-common subexpressions are found by a dictionary, and text, hashing and comparison take linear time. Types follow from
+A program is a list of nodes, each of which names its operands by position (`Ref`). Equal nodes therefore are equal
+values, a dictionary finds common subexpressions, and text, hashing and comparison take linear time. Types follow from
 nodes (`infer.py`).
 """
 
@@ -52,8 +52,8 @@ class Const(Exact):
 class Random:
     """out[r, i] = a uniform number in [0, 1), a function of the seed and the position r * numel(shape) + i alone.
 
-    `seed: unit i64`, another one for each draw; `ir/philox.py` is the function. f32 or f64. The number is computed
-    again wherever it is needed, so nothing is stored to make forward and backward agree.
+    `seed: unit i64` is different for each draw; `ir/philox.py` is the function. The result is f32 or f64. The number is
+    computed again wherever it is needed, so nothing is stored to make forward and backward agree.
     """
 
     seed: Ref
@@ -140,7 +140,7 @@ class Cast:
 @node("reduce.{fold} {x} [{dims}] {keepdim}")
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Fold over feature dims `dims` (0 = first feature dim); with `keepdim` they stay as size 1. An empty sum is 0."""
+    """The fold over feature dims `dims` (0 is the first); with `keepdim` they stay with size 1. An empty sum is 0."""
 
     x: Ref
     fold: Fold

@@ -37,7 +37,7 @@ def unique_pairs(a: Tensor, b: Tensor) -> PairTensors:
 
 
 def pair_space(nodes: Sequence[Node], m: Ref, t: Ref) -> Space:
-    """The space of the unique pairs of two maps, even if the program does not have it: `pairs_of` their indices."""
+    """The space of the unique pairs of two maps (`pairs_of` their indices), even if the program does not have it."""
     a, b = nodes[m], nodes[t]
     assert isinstance(a, MapOf) and isinstance(b, MapOf)
     return pairs_of(nodes, a.index, b.index)

@@ -87,7 +87,7 @@ def _read_named(reader: Reader, around: Around) -> tuple[str, Arg]:
     return name, _read_arg(reader, around)
 
 
-# ---------------------------------------------------------------- types that the line says
+# ---------------------------------------------------------------- types that the line tells
 
 
 def _row_type(reader: Reader, around: Around) -> Type:

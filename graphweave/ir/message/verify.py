@@ -91,7 +91,7 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
 
 
 def _fits(ref: int, value: float | int | bool, dtype: DType) -> None:
-    """IRError for a value that is no integer where the dtype is, since torch refuses to fill such a tensor."""
+    """Raises IRError for a value that is no integer if the dtype is one: torch refuses to fill such a tensor."""
     if not dtype.is_float and (not math.isfinite(value) or value != int(value)):
         raise IRError(f"%{ref}: {value!r} cannot be a value of {dtype.value}")
 
@@ -107,8 +107,8 @@ def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ValueType) -> Non
 
 
 def _computes(ref: int, op: Op, t: ValueType) -> None:
-    """IRError for an operator on a dtype that it does not take. On integers torch's result may be floats, but that of
-    Pointwise has the dtype of its operands."""
+    """Raises IRError for an operator on a dtype that it does not take. Torch may give floats for integers, whereas the
+    result of Pointwise has the dtype of its operands."""
     if not isinstance(t, Type) or belongs(t.dtype, op.facts.takes):
         return
     if op.facts.takes == "floats":
