@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NeighborSampler"]
+from graphweave.sampling.blocks import BlockSampler
+
+__all__ = ["BlockSampler", "NeighborSampler"]
 
 
 def __getattr__(name: str) -> Any:

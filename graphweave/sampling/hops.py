@@ -67,6 +67,8 @@ class HopSampler:
     replace: bool = False
     disjoint: bool = False
     strategy: Strategy = "uniform"
+    repeat: bool = False
+    """Whether each hop draws for all nodes found so far, not only for those of the hop before."""
 
     @property
     def num_hops(self) -> int:
@@ -89,8 +91,8 @@ class HopSampler:
         tables = self._tables(given, disjoint)
         edges: dict[CanonicalEtype, list[HopEdges]] = {relation: [] for relation in self.relations}
         for hop in range(self.num_hops):
-            begins = {t: table.count - table.chunks[-1].numel() for t, table in tables.items()}
-            fronts = {t: (table.chunks[-1], table.last_trees) for t, table in tables.items()}
+            fronts = {t: table.all() if self.repeat else table.last() for t, table in tables.items()}
+            begins = {t: table.count - fronts[t][0].numel() for t, table in tables.items()}
             for table in tables.values():
                 table.next_hop()
             for number, (relation, graph) in enumerate(self.relations.items()):

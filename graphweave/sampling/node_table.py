@@ -53,10 +53,13 @@ class NodeTable:
         self._append(found[:added], None if found_trees is None else found_trees[:added])
         return local
 
-    @property
-    def last_trees(self) -> Tensor | None:
-        """The trees of the last chunk."""
-        return None if self.tree_chunks is None else self.tree_chunks[-1]
+    def last(self) -> tuple[Tensor, Tensor | None]:
+        """The nodes of the last chunk, and their trees."""
+        return self.chunks[-1], None if self.tree_chunks is None else self.tree_chunks[-1]
+
+    def all(self) -> tuple[Tensor, Tensor | None]:
+        """All nodes, and their trees."""
+        return torch.cat(self.chunks), None if self.tree_chunks is None else torch.cat(self.tree_chunks)
 
     def next_hop(self) -> None:
         """Begins a new chunk."""
