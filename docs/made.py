@@ -48,6 +48,7 @@ START = {
     "ops": "verbs.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
+    "sampling": "hops.py",
     "tensorlike": "answers.py",
     "udf": "mailbox.py",
 }

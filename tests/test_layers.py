@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jax": _STAGES | {"compiler", "runtime", "execute", "graph"},  # a frontend that also runs its programs
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
+    "sampling": {"core", "graph", "runtime"},
     "data": {"core", "graph"},
     "": _MODEL_SIDE | {"extend", "frontends", "loops"},
     "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", ""},
@@ -53,6 +54,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG and SciPy take long to load",
     "runtime/locality.py": "SciPy takes long to load",
     "runtime/triton_aot.py": "Triton is optional",
+    "sampling/__init__.py": "PyG is optional and takes seconds to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
 """Files that may import inside functions, and why."""

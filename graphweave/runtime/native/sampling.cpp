@@ -1,0 +1,367 @@
+// Neighbour sampling: how many edges each row draws, which ones, and the numbers of the nodes found within a batch.
+// Every result is the same for any number of threads: each row draws its own numbers (draws.h), and nodes are numbered
+// in the order in which the edges name them first. The text of draws.cpp stands before this one.
+
+#include <atomic>
+#include <limits>
+
+namespace {
+
+constexpr int64_t kSerial = 1 << 12;  // below this many rows or edges a parallel region costs more than it saves
+constexpr int64_t kAbsent = std::numeric_limits<int64_t>::max();
+
+int threads_for(int64_t work, int32_t threads) { return work < kSerial ? 1 : std::max<int32_t>(threads, 1); }
+
+}  // namespace
+
+// Edges grouped by destination. Position k holds the edge `edges[k]` (k itself if that is null), whose source is
+// `sources[k]`. Other arrays may be null.
+struct Adjacency {
+  const void* indptr;         // [rows + 1]
+  const void* sources;        // [edges]
+  const void* edges;          // [edges]
+  const double* weights;      // [edges], by position, finite and >= 0
+  const int64_t* edge_times;  // [edges], by position
+  const int64_t* node_times;  // [sources]
+  int64_t wide;               // whether indptr, sources and edges are int64 instead of int32
+};
+
+// Rows that draw: nodes[i], which sees no edge and no source later than times[i] (null: it sees all).
+struct Rows {
+  const int64_t* nodes;
+  const int64_t* times;
+  int64_t count;
+};
+
+struct Choice {
+  int64_t fanout;   // edges a row draws; below 0, all that it sees
+  int64_t key;      // of the random numbers
+  int64_t replace;  // whether an edge may be drawn again
+  int64_t latest;   // whether the latest edges are taken instead of random ones
+};
+
+namespace {
+
+template <typename Int>
+struct Sampler {
+  const Adjacency& graph;
+  const Rows& rows;
+  const Choice& choice;
+
+  int64_t begin(int64_t i) const { return static_cast<const Int*>(graph.indptr)[rows.nodes[i]]; }
+  int64_t end(int64_t i) const { return static_cast<const Int*>(graph.indptr)[rows.nodes[i] + 1]; }
+  bool timed() const { return rows.times && (graph.edge_times || graph.node_times); }
+  bool plain() const { return !graph.weights && !timed(); }
+
+  int64_t time_of(int64_t k) const {
+    if (graph.edge_times && graph.node_times)
+      return std::max(graph.edge_times[k], graph.node_times[static_cast<const Int*>(graph.sources)[k]]);
+    return graph.edge_times ? graph.edge_times[k] : graph.node_times[static_cast<const Int*>(graph.sources)[k]];
+  }
+
+  // Calls body with each position that row i may draw.
+  template <typename Body>
+  void seen(int64_t i, Body body) const {
+    const bool timed_ = timed();
+    for (int64_t k = begin(i), last = end(i); k < last; ++k)
+      if (!(graph.weights && !(graph.weights[k] > 0)) && !(timed_ && time_of(k) > rows.times[i])) body(k);
+  }
+
+  int64_t size(int64_t i) const {
+    int64_t found = 0;
+    if (plain())
+      found = end(i) - begin(i);
+    else
+      seen(i, [&](int64_t) { ++found; });
+    if (choice.fanout < 0) return found;
+    if (choice.replace && !choice.latest) return found ? choice.fanout : 0;
+    return std::min(found, choice.fanout);
+  }
+
+  struct Scratch {
+    gw_small_set chosen;
+    std::vector<int64_t> positions;
+    std::vector<double> sums;
+    std::vector<std::pair<double, int64_t>> ranked;
+    std::vector<std::pair<int64_t, int64_t>> dated;
+  };
+
+  // Writes the `count` positions that row i draws.
+  void draw(int64_t i, int64_t count, int64_t* out, Scratch& scratch) const {
+    if (count == 0) return;
+    gw_draws draws{choice.key, i};
+    if (plain()) {
+      const int64_t first = begin(i), degree = end(i) - first;
+      if (choice.replace && choice.fanout >= 0)
+        for (int64_t j = 0; j < count; ++j) out[j] = draws.below(degree);
+      else
+        gw_choose(draws, scratch.chosen, degree, count, out);
+      for (int64_t j = 0; j < count; ++j) out[j] += first;
+      return;
+    }
+    auto& at = scratch.positions;
+    at.clear();
+    seen(i, [&](int64_t k) { at.push_back(k); });
+    const int64_t found = static_cast<int64_t>(at.size());
+    if (found == count && (!choice.replace || choice.fanout < 0 || choice.latest)) {
+      std::copy(at.begin(), at.end(), out);
+    } else if (choice.latest) {
+      latest(at, count, out, scratch.dated);
+    } else if (graph.weights && choice.replace) {
+      weighted_again(draws, at, count, out, scratch.sums);
+    } else if (graph.weights) {
+      weighted_once(draws, at, count, out, scratch.ranked);
+    } else if (choice.replace) {
+      for (int64_t j = 0; j < count; ++j) out[j] = at[draws.below(found)];
+    } else {
+      gw_choose(draws, scratch.chosen, found, count, out);
+      for (int64_t j = 0; j < count; ++j) out[j] = at[out[j]];
+    }
+  }
+
+  // The latest edges; of two of one time, the one at the later position.
+  void latest(const std::vector<int64_t>& at, int64_t count, int64_t* out,
+              std::vector<std::pair<int64_t, int64_t>>& dated) const {
+    dated.clear();
+    for (const int64_t k : at) dated.emplace_back(time_of(k), k);
+    std::nth_element(dated.begin(), dated.begin() + count - 1, dated.end(), std::greater<>());
+    for (int64_t j = 0; j < count; ++j) out[j] = dated[j].second;
+    std::sort(out, out + count);
+  }
+
+  void weighted_again(gw_draws& draws, const std::vector<int64_t>& at, int64_t count, int64_t* out,
+                      std::vector<double>& sums) const {
+    sums.clear();
+    double sum = 0;
+    for (const int64_t k : at) sums.push_back(sum += graph.weights[k]);
+    for (int64_t j = 0; j < count; ++j) {
+      const auto found = std::upper_bound(sums.begin(), sums.end() - 1, draws.uniform() * sum);
+      out[j] = at[found - sums.begin()];
+    }
+  }
+
+  // Each draw takes one of the edges that are left, by its weight. Of exponential waiting times with the weights as
+  // rates, the first `count` are that (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+  void weighted_once(gw_draws& draws, const std::vector<int64_t>& at, int64_t count, int64_t* out,
+                     std::vector<std::pair<double, int64_t>>& ranked) const {
+    ranked.clear();
+    for (const int64_t k : at) ranked.emplace_back(-std::log1p(-draws.uniform()) / graph.weights[k], k);
+    std::nth_element(ranked.begin(), ranked.begin() + count - 1, ranked.end());
+    for (int64_t j = 0; j < count; ++j) out[j] = ranked[j].second;
+    std::sort(out, out + count);
+  }
+
+  int64_t count(int64_t* offsets, int32_t threads) const {
+    const int parallel = threads_for(rows.count, threads);
+#pragma omp parallel for num_threads(parallel) schedule(dynamic, 256)
+    for (int64_t i = 0; i < rows.count; ++i) {
+      if (i + 16 < rows.count) __builtin_prefetch(static_cast<const Int*>(graph.indptr) + rows.nodes[i + 16]);
+      offsets[i + 1] = size(i);
+    }
+    offsets[0] = 0;
+    for (int64_t i = 0; i < rows.count; ++i) offsets[i + 1] += offsets[i];
+    return offsets[rows.count];
+  }
+
+  // For each drawn edge: its source, its number, and `first` plus the row that drew it.
+  void fill(const int64_t* offsets, int64_t first, int64_t* sources, int64_t* edges, int64_t* drawn_by,
+            int32_t threads) const {
+    const int parallel = threads_for(offsets[rows.count], threads);
+#pragma omp parallel num_threads(parallel)
+    {
+      Scratch scratch;
+#pragma omp for schedule(dynamic, 256)
+      for (int64_t i = 0; i < rows.count; ++i) {
+        const int64_t from = offsets[i], to = offsets[i + 1];
+        draw(i, to - from, edges + from, scratch);
+        for (int64_t j = from; j < to; ++j) {
+          __builtin_prefetch(static_cast<const Int*>(graph.sources) + edges[j]);
+          if (graph.edges) __builtin_prefetch(static_cast<const Int*>(graph.edges) + edges[j]);
+          drawn_by[j] = first + i;
+        }
+      }
+#pragma omp for schedule(static)
+      for (int64_t j = 0; j < offsets[rows.count]; ++j) {
+        const int64_t k = edges[j];
+        sources[j] = static_cast<const Int*>(graph.sources)[k];
+        if (graph.edges) edges[j] = static_cast<const Int*>(graph.edges)[k];
+      }
+    }
+  }
+};
+
+template <typename Body>
+auto with_int(const Adjacency& graph, Body body) {
+  return graph.wide ? body(int64_t{}) : body(int32_t{});
+}
+
+}  // namespace
+
+// offsets[i + 1] - offsets[i] is the number of edges that row i draws. Returns their sum.
+extern "C" int64_t gw_sample_count(const Adjacency* graph, const Rows* rows, const Choice* choice, int64_t* offsets,
+                                   int32_t threads) {
+  return with_int(*graph,
+                  [&](auto in) { return Sampler<decltype(in)>{*graph, *rows, *choice}.count(offsets, threads); });
+}
+
+// The edges of row i stand at offsets[i] to offsets[i + 1], in the order of their positions unless drawn with
+// replacement.
+extern "C" void gw_sample_fill(const Adjacency* graph, const Rows* rows, const Choice* choice, const int64_t* offsets,
+                               int64_t first, int64_t* sources, int64_t* edges, int64_t* drawn_by, int32_t threads) {
+  with_int(*graph, [&](auto in) {
+    Sampler<decltype(in)>{*graph, *rows, *choice}.fill(offsets, first, sources, edges, drawn_by, threads);
+  });
+}
+
+// The key of a batch: it depends on `seed` and on every number of `numbers`, in their order.
+extern "C" int64_t gw_sample_key(int64_t seed, const int64_t* numbers, int64_t count) {
+  int64_t key = gw_folded(seed, count);
+  for (int64_t i = 0; i < count; ++i) key = gw_folded(key, numbers[i]);
+  return key;
+}
+
+// Local numbers of the nodes of a batch. The node `node` of tree `tree` is the number tree * num_nodes + node; keys is
+// null where that is the slot itself. An empty slot has key -1 and value kAbsent; a numbered one has -(number + 1).
+struct Table {
+  int64_t* keys;
+  int64_t* values;
+  int64_t capacity;  // a power of two, unless keys is null
+  int64_t num_nodes;
+};
+
+namespace {
+
+struct Slots {
+  const Table& table;
+
+  static uint64_t mixed(int64_t key) {
+    uint64_t x = static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15u;
+    return x ^ (x >> 32);
+  }
+  int64_t home(int64_t key) const {
+    return table.keys ? static_cast<int64_t>(mixed(key) & static_cast<uint64_t>(table.capacity - 1)) : key;
+  }
+  void prefetch(int64_t key) const {
+    const int64_t slot = home(key);
+    if (table.keys) __builtin_prefetch(table.keys + slot, 1);
+    __builtin_prefetch(table.values + slot, 1);
+  }
+  int64_t find(int64_t key) const {
+    int64_t slot = home(key);
+    if (!table.keys) return slot;
+    for (;; slot = (slot + 1) & (table.capacity - 1)) {
+      if (table.keys[slot] == key) return slot;
+      if (table.keys[slot] < 0) {
+        table.keys[slot] = key;
+        return slot;
+      }
+    }
+  }
+  // As `find`, while other threads do the same.
+  int64_t find_shared(int64_t key) const {
+    int64_t slot = home(key);
+    if (!table.keys) return slot;
+    for (;; slot = (slot + 1) & (table.capacity - 1)) {
+      int64_t there = __atomic_load_n(table.keys + slot, __ATOMIC_RELAXED);
+      if (there < 0 &&
+          __atomic_compare_exchange_n(table.keys + slot, &there, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return slot;
+      if (there == key) return slot;
+    }
+  }
+  void keep_smallest(int64_t slot, int64_t value) const {
+    int64_t seen = __atomic_load_n(table.values + slot, __ATOMIC_RELAXED);
+    while (value < seen &&
+           !__atomic_compare_exchange_n(table.values + slot, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+};
+
+struct Named {
+  const Table& table;
+  const int64_t* nodes;
+  const int64_t* trees;  // by number of the row that drew, or null
+  const int64_t* drawn_by;
+
+  int64_t tree(int64_t e) const { return trees ? trees[drawn_by ? drawn_by[e] : e] : 0; }
+  int64_t key(int64_t e) const { return tree(e) * table.num_nodes + nodes[e]; }
+};
+
+constexpr int64_t kAhead = 16;  // edges by which slots are prefetched
+
+int64_t number_alone(const Named& named, int64_t count, int64_t first, int64_t* local, int64_t* new_nodes,
+                     int64_t* new_trees) {
+  const Slots slots{named.table};
+  int64_t added = 0;
+  for (int64_t e = 0; e < count; ++e) {
+    if (e + kAhead < count) slots.prefetch(named.key(e + kAhead));
+    int64_t& value = named.table.values[slots.find(named.key(e))];
+    if (value == kAbsent) {
+      new_nodes[added] = named.nodes[e];
+      if (new_trees) new_trees[added] = named.tree(e);
+      value = -(first + added++ + 1);
+    }
+    local[e] = -value - 1;
+  }
+  return added;
+}
+
+int64_t number_together(const Named& named, int64_t count, int64_t first, int64_t* local, int64_t* new_nodes,
+                        int64_t* new_trees, int threads) {
+  const Slots slots{named.table};
+  int64_t* const values = named.table.values;
+  std::vector<int64_t> starts(threads + 1, 0);
+  const auto begin = [&](int64_t block) { return count / threads * block + std::min(block, count % threads); };
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t e = 0; e < count; ++e) {
+    if (e + kAhead < count) slots.prefetch(named.key(e + kAhead));
+    local[e] = slots.find_shared(named.key(e));
+    slots.keep_smallest(local[e], e);
+  }
+  const auto is_first = [&](int64_t e) { return __atomic_load_n(values + local[e], __ATOMIC_RELAXED) == e; };
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int b = 0; b < threads; ++b) {
+    int64_t found = 0;
+    for (int64_t e = begin(b); e < begin(b + 1); ++e) found += is_first(e);
+    starts[b + 1] = found;
+  }
+  for (int b = 0; b < threads; ++b) starts[b + 1] += starts[b];
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int b = 0; b < threads; ++b) {
+    int64_t at = starts[b];
+    for (int64_t e = begin(b); e < begin(b + 1); ++e) {
+      if (!is_first(e)) continue;
+      new_nodes[at] = named.nodes[e];
+      if (new_trees) new_trees[at] = named.tree(e);
+      __atomic_store_n(values + local[e], -(first + at++ + 1), __ATOMIC_RELAXED);
+    }
+  }
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t e = 0; e < count; ++e) local[e] = -values[local[e]] - 1;
+  return starts[threads];
+}
+
+}  // namespace
+
+// Gives the nodes the numbers first, first + 1, ... A node that is there already keeps its number.
+extern "C" void gw_table_fill(const Table* table, const int64_t* nodes, const int64_t* trees, int64_t count,
+                              int64_t first) {
+  const Slots slots{*table};
+  const Named named{*table, nodes, trees, nullptr};
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) slots.prefetch(named.key(i + kAhead));
+    int64_t& value = table->values[slots.find(named.key(i))];
+    if (value == kAbsent) value = -(first + i + 1);
+  }
+}
+
+// local[e] = the number of the node nodes[e] in the tree of the row drawn_by[e]. Nodes that have none get first,
+// first + 1, ... in the order of the edges, and are written to new_nodes and new_trees. Returns how many those are.
+extern "C" int64_t gw_table_number(const Table* table, const int64_t* nodes, const int64_t* trees,
+                                   const int64_t* drawn_by, int64_t count, int64_t first, int64_t* local,
+                                   int64_t* new_nodes, int64_t* new_trees, int32_t threads) {
+  const Named named{*table, nodes, trees, drawn_by};
+  const int parallel = threads_for(count, threads);
+  if (parallel == 1) return number_alone(named, count, first, local, new_nodes, new_trees);
+  return number_together(named, count, first, local, new_nodes, new_trees, parallel);
+}

@@ -1,0 +1,18 @@
+"""Batches of a graph: neighbours drawn hop by hop, in native code, the same for any number of threads and workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweave.sampling.blocks import BlockSampler
+
+__all__ = ["BlockSampler", "NeighborSampler"]
+
+
+def __getattr__(name: str) -> Any:
+    """`NeighborSampler` derives from a class of PyG, which is loaded when the name is first used."""
+    if name != "NeighborSampler":
+        raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")
+    from graphweave.sampling.pyg import NeighborSampler
+
+    return NeighborSampler
