@@ -95,7 +95,7 @@ def _checked_weights(weights: Tensor, num_edges: int, what: str) -> Tensor:
         at = int(bad.nonzero()[0])
         raise DataError(
             f"{what}: weights must be finite and not negative (got {found[at].item()} at edge {at})."
-            " An edge of weight 0 is never drawn."
+            " Pass 0 for edges that are never drawn."
         )
     return found
 

@@ -187,7 +187,7 @@ def checked_nodes(nodes: Any, num_nodes: int, what: str) -> Tensor:
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool or found.dim() != 1:
         raise DataError(
             f"{what} must be integers of shape [k] (got {found.dtype} {list(found.shape)})."
-            " Of a mask, pass mask.nonzero().view(-1)."
+            " Pass mask.nonzero().view(-1) in place of a mask."
         )
     found = found.to("cpu", torch.int64).contiguous()
     low, high = (int(x) for x in torch.aminmax(found))

@@ -26,7 +26,7 @@ class NodeTable:
         if num_nodes * max(num_trees, 1) >= _ABSENT:
             raise DataError(
                 f"expected fewer than 2^63 pairs of a tree and a node (got {num_trees} trees and {num_nodes} nodes)."
-                " Sample smaller batches."
+                " Pass fewer seeds."
             )
         self._num_nodes = num_nodes
         self._num_keys = num_nodes * (num_trees if trees is not None else 1)
