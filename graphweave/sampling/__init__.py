@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
+from graphweave.sampling.negatives import NegativeSampler
 
-__all__ = ["BlockSampler", "NeighborSampler"]
+__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler"]
 
 
 def __getattr__(name: str) -> Any:
