@@ -31,7 +31,9 @@ def check(seen: Tensor, share: Tensor) -> None:
     """Chi-square of counts against probabilities."""
     assert bool((seen[share == 0] == 0).all())
     seen, expected = seen[share > 0].double(), float(seen.sum()) * share[share > 0]
-    assert chi2.sf(float(((seen - expected) ** 2 / expected).sum()), seen.numel() - 1) > 1e-4
+    statistic = float(((seen - expected) ** 2 / expected).sum())
+    if seen.numel() > 1:  # else one outcome alone has a probability, and no other was seen
+        assert chi2.sf(statistic, seen.numel() - 1) > 1e-4
 
 
 def shares(by: str, filtered: bool) -> Tensor:
