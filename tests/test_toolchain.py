@@ -129,7 +129,7 @@ def test_native_sources_compile_where_there_is_no_openmp(source: Path, tmp_path:
     if "XLA_FFI_HEADER" in source.read_text():
         ffi = pytest.importorskip("jax.ffi", reason="JAX is absent: pip install graphweave[jax]")
         flags.append(f'-DXLA_FFI_HEADER="{ffi.include_dir()}/xla/ffi/api/c_api.h"')
-    command = (*tools.command, *flags, f"-I{tmp_path}", "-fsyntax-only", str(source))
+    command = (*tools.command, *flags, f"-I{tmp_path}", f"-I{NATIVE}", "-fsyntax-only", str(source))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

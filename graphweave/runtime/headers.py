@@ -28,8 +28,9 @@ from graphweave.runtime.toolchain import Toolchain, run_compiler
 
 log = logger(__name__)
 
-_ALONE = ("float16.h",)
-"""Headers that are left out of the precompiled header, since not every compiler accepts them."""
+_ALONE = ("draws.h", "float16.h")
+"""Headers that are left out of the precompiled header: kernels do not include the first, and not every compiler accepts
+the second."""
 
 _UNUSED_SECONDS = 24 * 3600
 """Headers of other versions are deleted if no process has compiled with them for this many seconds."""

@@ -1,4 +1,4 @@
-"""The native functions of `runtime/native/draws.cpp` and `sampling.cpp`, and the structures that they take."""
+"""The native functions of `runtime/native/sampling.cpp`, and the structures that they take."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def library() -> ctypes.CDLL:
 @lru_cache(maxsize=8)
 def _library(tools: object) -> ctypes.CDLL:
     """`tools` is only the key of the cache: other compiler settings give another library."""
-    found = kernel_cache.library(sources.source("draws.cpp") + sources.source("sampling.cpp"))
+    found = kernel_cache.library(sources.source("sampling.cpp"))
     common = (ctypes.POINTER(RawAdjacency), ctypes.POINTER(RawRows), ctypes.POINTER(RawChoice), _POINTER)
     table = ctypes.POINTER(RawTable)
     found.gw_sample_count.argtypes = (*common, _I32)

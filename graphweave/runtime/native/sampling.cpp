@@ -1,9 +1,14 @@
 // Neighbour sampling: how many edges each row draws, which ones, and the numbers of the nodes found within a batch.
 // Every result is the same for any number of threads: each row draws its own numbers (draws.h), and nodes are numbered
-// in the order in which the edges name them first. The text of draws.cpp stands before this one.
+// in the order in which the edges name them first.
 
+#include <graphweave/draws.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 namespace {
 

@@ -170,7 +170,8 @@ GW_INLINE auto gw_converted(V v) {
 #endif
 #if defined(__AVX512F__)  // as one instruction each, which GCC 12 does not choose
   } else if constexpr (sizeof(From) == 2 && sizeof(T) == 4 && std::is_integral_v<T> && W == 16) {
-    return (gw_vec<T, W>)(std::is_signed_v<From> ? _mm512_cvtepi16_epi32((__m256i)v) : _mm512_cvtepu16_epi32((__m256i)v));
+    return (gw_vec<T, W>)(std::is_signed_v<From> ? _mm512_cvtepi16_epi32((__m256i)v)
+                                                 : _mm512_cvtepu16_epi32((__m256i)v));
   } else if constexpr (std::is_integral_v<From> && sizeof(From) == 4 && sizeof(T) == 2 && W == 16) {
     return (gw_vec<T, W>)_mm512_cvtepi32_epi16((__m512i)v);
 #endif

@@ -1,6 +1,6 @@
 // Random choices as a function of a key and of who draws: the numbers of one row are those at the positions (row, 0),
 // (row, 1), ... of Philox under the key. Threads therefore share nothing, and any number of them gives the same choices.
-// This text stands before sampling.cpp in one library (graphweave/sampling/native.py).
+#pragma once
 
 #include <graphweave/random.h>
 
