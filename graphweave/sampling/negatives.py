@@ -116,8 +116,11 @@ def _below(bounds: Tensor, generator: torch.Generator, of: str) -> Tensor:
     """Uniform integers below each of the bounds. DataError for a bound of 0."""
     if bounds.numel() and int(bounds.min()) <= 0:
         raise DataError(f"a negative edge was asked for where there are no {of}. Leave it out, or pass filtered=False.")
-    drawn = torch.randint(1 << 62, bounds.shape, generator=generator)
-    return drawn % bounds  # differs from uniform by less than bounds / 2^62
+    most = (1 << 63) - 1
+    drawn = torch.randint(most, bounds.shape, generator=generator)
+    while bool((again := drawn >= most // bounds * bounds).any()):  # so that each remainder is equally likely
+        drawn[again] = torch.randint(most, (int(again.sum()),), generator=generator)
+    return drawn % bounds
 
 
 def _weighted(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
