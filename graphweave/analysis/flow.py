@@ -150,7 +150,8 @@ def is_scalar(program: Program, ref: Ref) -> bool:
 
 
 def has_effects(program: Program, ref: Ref) -> bool:
-    """A call that draws or writes something, or whose only use is what it does: its place among the others counts."""
+    """Whether the node is a call that draws or writes something, or is made for its effect. Such calls keep their
+    order."""
     node = program.nodes[ref]
     return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
 
