@@ -6,8 +6,9 @@ from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
 from graphweave.sampling.negatives import NegativeSampler
+from graphweave.sampling.prefetch import Prefetcher
 
-__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler"]
+__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher"]
 
 
 def __getattr__(name: str) -> Any:
