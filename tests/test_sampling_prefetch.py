@@ -29,6 +29,18 @@ def test_batches_are_those_of_the_loader(depth: int) -> None:
     assert threads() == 0
 
 
+def test_a_shuffle_draws_at_once() -> None:
+    loader = torch.utils.data.DataLoader(list(range(50)), shuffle=True)  # type: ignore[arg-type]
+    orders = []
+    for batches in (loader, Prefetcher(loader)):
+        torch.manual_seed(3)
+        running = iter(batches)
+        order = [int(next(running))]
+        torch.rand(1)
+        orders.append(order + [int(b) for b in running])
+    assert orders[0] == orders[1]
+
+
 def test_an_error_comes_where_its_batch_would() -> None:
     def batches() -> Iterator[int]:
         yield from range(3)

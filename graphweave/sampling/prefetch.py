@@ -17,8 +17,9 @@ _WAIT = 0.05
 class Prefetcher(Generic[T]):
     """Iterates over `batches`, for example a PyG `NodeLoader`, in a thread that is at most `depth` batches ahead.
 
-    The batches and their order are those of `batches`. An error there is raised where its batch would have come. The
-    thread ends with the iteration, also where the loop is left early. Each iteration has a thread of its own.
+    The batches and their order are those of `batches`; the first one is made before the thread starts, so that a
+    shuffle draws from PyTorch's generator at once. An error is raised where its batch would have come. The thread ends
+    with the iteration, also where the loop is left early. Each iteration has a thread of its own.
     """
 
     def __init__(self, batches: Iterable[T], *, depth: int = 2) -> None:
@@ -28,6 +29,11 @@ class Prefetcher(Generic[T]):
         self._batches, self._depth = batches, depth
 
     def __iter__(self) -> Iterator[T]:
+        batches = iter(self._batches)
+        for first in batches:
+            yield from self._ahead(batches, first)
+
+    def _ahead(self, batches: Iterator[T], first: T) -> Iterator[T]:
         ready: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue(self._depth)
         stop = threading.Event()
 
@@ -41,7 +47,7 @@ class Prefetcher(Generic[T]):
         def work() -> None:
             error: BaseException | None = None
             try:
-                for batch in self._batches:
+                for batch in batches:
                     put(([batch], None))
                     if stop.is_set():
                         return
@@ -52,6 +58,7 @@ class Prefetcher(Generic[T]):
         thread = threading.Thread(target=work, name="graphweave-prefetch", daemon=True)
         thread.start()
         try:
+            yield first
             while (item := ready.get())[0]:
                 yield item[0].pop()
             if item[1] is not None:
