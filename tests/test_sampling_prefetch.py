@@ -23,6 +23,7 @@ def test_batches_are_those_of_the_loader(depth: int) -> None:
     data = homogeneous()
     loader = NodeLoader(data, NeighborSampler(data, [4, 3]), input_nodes=torch.arange(100), batch_size=16)
     ahead = Prefetcher(loader, depth=depth)
+    assert len(ahead) == len(loader) == 7
     for _ in range(2):
         for one, other in zip(loader, ahead, strict=True):
             assert_same(one, other)

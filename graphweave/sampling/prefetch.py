@@ -28,6 +28,10 @@ class Prefetcher(Generic[T]):
             raise DataError(f"depth must be a positive integer (got {depth!r}). Pass the batches to hold ready.")
         self._batches, self._depth = batches, depth
 
+    def __len__(self) -> int:
+        """That of `batches`; TypeError if they have none."""
+        return len(self._batches)  # type: ignore[arg-type]
+
     def __iter__(self) -> Iterator[T]:
         batches = iter(self._batches)
         for first in batches:
