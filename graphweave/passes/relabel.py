@@ -80,8 +80,12 @@ class Relabel:
 
 
 def _ends(program: Program) -> dict[Space, tuple[Ref, Ref]]:
-    """For each space of known row count, two maps into it from the same edges that depend on the graph alone."""
+    """For each space of known row count, two maps into it from the same edges that depend on the graph alone.
+
+    Spaces that have a twin, and twins, are left out.
+    """
     only, known = Facts(program).flow.graph_only, {s for s, rows in program.spaces if rows is not None}
+    known -= {n.of if isinstance(n, Places) else n.space for n in program.nodes if isinstance(n, Places | Inverse)}
     first: dict[tuple[Space, Space], Ref] = {}
     found: dict[Space, tuple[Ref, Ref]] = {}
     for ref, node in enumerate(program.nodes):
