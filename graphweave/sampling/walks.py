@@ -71,7 +71,8 @@ class RandomWalker:
         if length > len(self._path) and not self._closed:
             raise DataError(
                 f"length must be at most {len(self._path)} (got {length}): the metapath ends at nodes of type"
-                f" {self._path[-1][2]!r}, where it cannot begin again."
+                f" {self._path[-1][2]!r}, where it cannot begin again. Pass a shorter length or a"
+                " metapath that leads back."
             )
         start = checked_nodes(start, self._graph.num_nodes(self._path[0][0]), "start")
         key = batch_key(self._seed, epoch, [start])
