@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,14 @@ ROOMS = (
 
 SANITIZERS = ("address", "undefined", "leak", "thread")
 """Sanitizers that GRAPHWEAVE_SANITIZE may name."""
+
+
+def _memory_bytes() -> int:
+    """Bytes of physical memory; 0 where the system does not tell."""
+    known = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in known or "SC_PAGE_SIZE" not in known:
+        return 0
+    return max(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +62,9 @@ class Settings:
     """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and another one of the same size on cached results
     that depend on the graph alone."""
 
-    arena_bytes: int = GIB
-    """GRAPHWEAVE_ARENA_BYTES: upper limit on the free buffers that the arena keeps for reuse; 0 keeps none."""
+    arena_bytes: int = field(default_factory=lambda: max(GIB, min(4 * GIB, _memory_bytes() // 8)))
+    """GRAPHWEAVE_ARENA_BYTES: upper limit on the free buffers that the arena keeps for reuse; 0 keeps none. By default
+    an eighth of the machine's memory, at least 1 and at most 4 GiB."""
 
     target: str = "auto"
     """GRAPHWEAVE_TARGET: `auto` means C++ on the CPU and Triton on a GPU. `triton` uses Triton for CPU tensors too, in
@@ -156,10 +165,10 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
 def from_environment(environ: Mapping[str, str]) -> Settings:
     """Reads every variable; an unset or empty one leaves the default. SettingsError names the variable it refuses."""
     values = {}
-    for name, field, parse in _VARIABLES:
+    for name, of, parse in _VARIABLES:
         if environ.get(name, "").strip():
             try:
-                values[field] = parse(name, environ[name])
+                values[of] = parse(name, environ[name])
             except SettingsError as error:
                 raise SettingsError(f"{error} Unset it for the default.") from None
     return Settings(**values)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphweave.analysis.facts import Facts
@@ -23,6 +23,7 @@ from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.lower.kernel_products import with_calls
 from graphweave.lower.options import Options
+from graphweave.lower.packed import packed
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 
@@ -52,7 +53,7 @@ def build_inference(
     """
     glossary, program = glossary or Glossary(), with_calls(program, options)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
-    part = extract(program, inputs, [*program.outputs, *effects])
+    part = packed(extract(program, inputs, [*program.outputs, *effects]), options, glossary.statistics)
     name = f"graph{next(_serial)}"
     with _compiling() as begin:
         made = _executable(
@@ -82,6 +83,11 @@ def build_training(
     dump_program(f"{name}_joint", joint)
     halves = split(
         Facts(joint), num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics
+    )
+    halves = replace(
+        halves,
+        forward=packed(halves.forward, options, glossary.statistics),
+        backward=packed(halves.backward, options, glossary.statistics),
     )
     named = _named(joint, constants)
     count = num_forward + len(halves.saved)

@@ -31,6 +31,9 @@ class Options:
     for more than `typed_gram` elements has a kernel of its own. With `typed_operand`, operands of more elements or of
     several diagonal blocks are read from memory, and so are all matrices. None means no bound.
 
+    Narrow rows that a kernel gathers along one map are packed into rows of at most `packed_bytes`, a cache line, if
+    that is not 0.
+
     Without `fuse` every node of a program is computed by itself, and its result is stored.
 
     `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
@@ -54,6 +57,7 @@ class Options:
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
+    packed_bytes: int = 64
     fuse: bool = True
     schedule: Schedule = COMPILERS_CHOICE
     target: Target = "cpp"
@@ -71,7 +75,7 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
         return _with(Options(), schedule)
     return Options(
         stash_width=0, accumulators=None, stash_product=0, online="never", row_products=False, typed_width=None,
-        typed_gram=1 << 12, typed_operand=256, target=target, device=device, schedule=schedule,
+        typed_gram=1 << 12, typed_operand=256, packed_bytes=0, target=target, device=device, schedule=schedule,
     )  # fmt: skip
 
 
