@@ -41,13 +41,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"core", "graph", "runtime"},
     "data": {"core", "graph"},
     "": _MODEL_SIDE | {"extend", "frontends", "loops"},
-    "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", ""},
+    "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", "sampling", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
 
 INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/plot.py": "matplotlib is optional",
+    "cli/sampled.py": "PyG is optional and takes seconds to load",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/library_polyfills.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",

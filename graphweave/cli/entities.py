@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.relational_models import Classifier, RelationalEdges
-from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
+from graphweave.cli.training import ACCURACY, WAYS, History, Resumable, TrainingJob, accuracy, commonest
 from graphweave.data import TypedNodeData
 
 _WARM_UP_EDGES = 512
 """Number of edges of the first step of a warm-up."""
 
 
-class EntityRunner:
+class EntityRunner(Resumable):
     """One way of training on `data`. All ways have the same seed, and so the same initial weights."""
 
     measure = ACCURACY
@@ -30,6 +30,7 @@ class EntityRunner:
             job.model, widths, data.node_counts, job.hidden, data.num_classes, job.heads, data.num_rels, job.dropout
         )
         self.optimizer = torch.optim.Adam(module.parameters(), lr=job.lr, weight_decay=job.weight_decay)
+        self.modules = (module,)
         self.model = WAYS[way](module)
         self.edges = RelationalEdges.of(data.edge_index, data.etype, data.ntype)
         self.rows = data.train_mask.nonzero().flatten()
@@ -61,6 +62,10 @@ class EntityRunner:
 
     def test(self) -> dict[str, float]:
         return {"test accuracy": accuracy(self.predict(), self.data.y, self.data.test_mask)}
+
+    def baseline(self) -> dict[str, float]:
+        """That of the commonest class of the training nodes."""
+        return commonest(self.data.y, self.data.train_mask, self.data.test_mask)
 
     def _step(self, edges: RelationalEdges) -> float:
         self.model.train()

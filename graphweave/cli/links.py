@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decoder
-from graphweave.cli.training import MRR, WAYS, History, TrainingJob
+from graphweave.cli.training import MRR, WAYS, History, Resumable, TrainingJob
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
 
 _MAX_SCORES = 1 << 24
@@ -24,7 +24,7 @@ _WARM_UP_EDGES = 64
 """Number of triples and of edges in the first step of a warm-up."""
 
 
-class LinkRunner:
+class LinkRunner(Resumable):
     """One way of training on `data`. All ways have the same seed, and so the same weights, batches and negatives.
 
     Each step encodes the graph of all training triples and their inverses, except some of the edges of the batch's own
@@ -43,6 +43,7 @@ class LinkRunner:
         rels = 2 * data.num_rels
         encoder = LinkEncoder(job.model, data.num_nodes, job.hidden, job.heads, rels, job.dropout)
         self.decoder = decoder(job.links.decoder, rels, job.hidden)
+        self.modules = (encoder, self.decoder)
         self.encoder = WAYS[way](encoder)
         self.parameters = [*encoder.parameters(), *self.decoder.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=job.lr, weight_decay=job.weight_decay)
@@ -93,10 +94,16 @@ class LinkRunner:
             self._step(torch.arange(min(count, len(self.data.train))), self.edges.first(count))
 
     def test(self) -> dict[str, float]:
-        found = self.rank(self.data.test)
-        return {
-            "test MRR": found.mrr, "test Hits@1": found.hits1, "test Hits@3": found.hits3, "test Hits@10": found.hits10,
-        }  # fmt: skip
+        return _named(self.rank(self.data.test))
+
+    def baseline(self) -> dict[str, float]:
+        """Entities ranked by how often each is the tail of the relation in the training triples."""
+        data = self.data
+        _, rel, tail = data.both_ways(data.train).unbind(1)
+        often = torch.zeros(2 * data.num_rels, data.num_nodes)
+        often.index_put_((rel, tail), torch.ones(len(tail)), accumulate=True)
+        parts = data.both_ways(data.test).split(max(_MAX_SCORES // data.num_nodes, 1))
+        return _named(Ranking.of(torch.cat([filtered_ranks(often[part[:, 1]], part, self.known) for part in parts])))
 
     def _drawn(self) -> Iterator[Tensor]:
         """Endless batches of numbers of training triples. Each epoch is shuffled."""
@@ -143,3 +150,9 @@ class LinkRunner:
     def _ranks(self, nodes: Tensor, queries: Tensor) -> Tensor:
         head, rel, _ = queries.unbind(1)
         return filtered_ranks(self.decoder.tails(nodes[head], rel, nodes), queries, self.known)
+
+
+def _named(found: Ranking) -> dict[str, float]:
+    return {
+        "test MRR": found.mrr, "test Hits@1": found.hits1, "test Hits@3": found.hits3, "test Hits@10": found.hits10,
+    }  # fmt: skip

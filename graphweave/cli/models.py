@@ -52,6 +52,9 @@ def convolutions(hidden: int) -> dict[str, Conv]:
     }
 
 
+LAYERS = 2
+"""Convolutions of a `TwoLayer`, so hops that a node's row depends on."""
+
 MODELS = ("gcn", "sage", "gat", "gatv2", "gin", "edgeconv")
 _WITH_HEADS = frozenset({"gat", "gatv2"})
 

@@ -22,16 +22,16 @@ Tick: TypeAlias = Callable[[float], None]
 
 
 @contextmanager
-def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[TrainingWay], None]]]:
-    """Yields two functions, to call within and after each epoch. They move a bar, or print lines if there is no
-    terminal."""
+def progress(console: Console, epochs: int, done: int = 0) -> Iterator[tuple[Tick, Callable[[TrainingWay], None]]]:
+    """Yields two functions, to call within and after each of `epochs`, of which `done` are behind. They move a bar, or
+    print lines if there is no terminal."""
     if not console.is_terminal:
         every = max(epochs // _NUM_LINES, 1)
 
         def line(training: TrainingWay) -> None:
-            done = len(training.history.loss)
-            if done == 1 or done % every == 0 or done == epochs:
-                console.print(f"epoch {done}/{epochs}  {_state(training)}", highlight=False)
+            now = len(training.history.loss)
+            if now == done + 1 or now % every == 0 or now == epochs:
+                console.print(f"epoch {now}/{epochs}  {_state(training)}", highlight=False)
 
         yield lambda share: None, line
         return
@@ -43,8 +43,8 @@ def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[Tr
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=epochs)
-        finished = 0
+        task = bar.add_task("", total=epochs, completed=done)
+        finished = done
 
         def within(share: float) -> None:
             bar.update(task, completed=finished + share)
@@ -69,15 +69,16 @@ def _shown(training: TrainingWay) -> Callable[[float], str]:
 
 
 def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence[int | None]) -> Table:
-    """A table with a row for each measurement and a column for each way, with ratios to the first way."""
+    """A table with a row for each measurement and a column for each way, with ratios to the first way, and one for the
+    baseline's results."""
     table = Table()
     table.add_column("")
-    for runner in runners:
-        table.add_column(runner.way, justify="right")
+    for name in (*(runner.way for runner in runners), "baseline"):
+        table.add_column(name, justify="right")
     histories = [runner.history for runner in runners]
-    found, show = [runner.test() for runner in runners], _shown(runners[0])
+    found, show = [*(runner.test() for runner in runners), runners[0].baseline()], _shown(runners[0])
     for name in found[0]:
-        table.add_row(name, *(show(one[name]) for one in found))
+        table.add_row(name, *(show(one.get(name, math.nan)) for one in found))
     table.add_row("median epoch", *_ratios([history.median for history in histories], _duration))
     table.add_row("first epoch, with compilation", *_ratios([history.seconds[0] for history in histories], _duration))
     table.add_row(memory_heading, *_ratios(peaks, _bytes))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.models import build
-from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
+from graphweave.cli.training import ACCURACY, WAYS, History, Resumable, TrainingJob, accuracy, commonest
 from graphweave.data import NodeData, rmat
 
 _WARM_UP_NODES = 64
@@ -18,7 +18,7 @@ _WARM_UP_EDGES = 512
 """Numbers of nodes and edges of the graph of a warm-up."""
 
 
-class Runner:
+class Runner(Resumable):
     """One way of training on `data`. All ways have the same seed, and so the same initial weights."""
 
     measure = ACCURACY
@@ -29,6 +29,7 @@ class Runner:
         torch.manual_seed(job.seed)
         module = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
         self.optimizer = torch.optim.Adam(module.parameters(), lr=job.lr, weight_decay=job.weight_decay)
+        self.modules = (module,)
         self.model = WAYS[way](module)
         self.use(data)
 
@@ -77,6 +78,10 @@ class Runner:
 
     def test(self) -> dict[str, float]:
         return {"test accuracy": self.test_accuracy()}
+
+    def baseline(self) -> dict[str, float]:
+        """That of the commonest class of the training nodes."""
+        return commonest(self.data.y, self.data.train_mask, self.data.test_mask)
 
 
 def _small(data: NodeData) -> NodeData:

@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.cli.clouds import CloudTraining
 from graphweave.cli.entities import EntityRunner
+from graphweave.cli.graphs import GraphTraining
 from graphweave.cli.links import LinkRunner
+from graphweave.cli.models import MODELS
+from graphweave.cli.pairs import PAIR_DECODERS, PairTraining
+from graphweave.cli.recommend import RECOMMENDERS, RecommenderTraining
+from graphweave.cli.relational_models import RELATIONAL_MODELS
 from graphweave.cli.runner import Runner
+from graphweave.cli.sampled import SampledTraining
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
+    GraphSet,
+    Interactions,
     KnowledgeGraph,
     NodeData,
+    PointSet,
     TypedNodeData,
     digits,
     families,
+    graph_set,
+    interactions,
     karate,
     npz,
     planetoid,
+    point_set,
     relational,
 )
 
-Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph
+Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What `--task` names: its models, the default one first, and what it does not need a graph of nodes for."""
+
+    models: tuple[str, ...]
+    file: Callable[..., Data] | None = None
+    """Reads its files, for tasks on data of their own."""
+    decoders: tuple[str, ...] = ()
+    dropout: float = 0.5
+    weight_decay: float = 0.0
+
+
+def _first(name: str) -> tuple[str, ...]:
+    """PyG's models, `name` before the others."""
+    return (name, *(model for model in MODELS if model != name))
+
+
+TASKS: dict[str, Task] = {
+    "node": Task(("gat", *(m for m in MODELS if m != "gat"), *RELATIONAL_MODELS), weight_decay=5e-4),
+    "link": Task(
+        ("sage", *(m for m in MODELS if m != "sage"), *RELATIONAL_MODELS), decoders=PAIR_DECODERS, dropout=0.2
+    ),
+    "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
+    "points": Task(("dgcnn",), point_set),
+    "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
+}
+"""Tasks by name."""
+
+
+def load_for(task: str, name: str, *, seed: int) -> Data:
+    """The data of a task that has files of its own. DataError if there is none of that name."""
+    read = TASKS[task].file
+    assert read is not None
+    if not name.endswith(".npz"):
+        raise DataError(f"--data must be FILE.npz for --task {task} (got {name!r}). Name such a file.")
+    return read(name, seed=seed)
 
 
 def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
@@ -47,27 +100,48 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
     raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
 
 
-def check_trainable(data: Data) -> None:
-    """DataError if there is nothing to train on."""
-    if isinstance(data, KnowledgeGraph):
-        if len(data.train) == 0:
-            raise DataError(f"{data.name}: no triple is in the train split. Add triples to it.")
-        return
-    if data.num_classes == 0:
-        raise DataError(
-            f"{data.name}: the file has no labels 'y', so there is nothing to train on. Add them to the file."
-        )
-    if not bool(data.train_mask.any()):
-        raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
+def check_trainable(data: Data, task: str) -> None:
+    """DataError if there is nothing to train on, or if data are not of the kind that `task` needs."""
+    match data:
+        case KnowledgeGraph():
+            if task == "node":
+                raise DataError(f"{data.name}: a knowledge graph has no labels of nodes. Pass --task link.")
+            if len(data.train) == 0:
+                raise DataError(f"{data.name}: no triple is in the train split. Add triples to it.")
+        case NodeData() if task == "link":
+            return
+        case NodeData() | TypedNodeData():
+            if task == "link":
+                raise DataError(f"{data.name}: links over relations need a knowledge graph. Pass one.")
+            if data.num_classes == 0:
+                raise DataError(
+                    f"{data.name}: the file has no labels 'y', so there is nothing to train on. Add them to the file."
+                )
+            if not bool(data.train_mask.any()):
+                raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
+        case GraphSet() | PointSet():
+            if not bool(data.train_mask.any()):
+                raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
 
 
 def start(way: str, job: TrainingJob, data: Data) -> TrainingWay:
-    """The training for `data`: links are predicted in a knowledge graph, nodes classified in other graphs."""
+    """The training of `job.task` on `data`; if that is None, links are predicted in a knowledge graph, nodes classified
+    in other graphs."""
     match data:
         case KnowledgeGraph():
             return LinkRunner(way, job, data)
         case TypedNodeData():
             return EntityRunner(way, job, data)
+        case GraphSet():
+            return GraphTraining(way, job, data)
+        case PointSet():
+            return CloudTraining(way, job, data)
+        case Interactions():
+            return RecommenderTraining(way, job, data)
+        case NodeData() if job.task == "link":
+            return PairTraining(way, job, data)
+        case NodeData() if job.batch is not None:
+            return SampledTraining(way, job, data)
         case _:
             return Runner(way, job, data)
 
@@ -84,6 +158,18 @@ def described(model: str, data: Data) -> str:
             sizes = (
                 f"{data.num_nodes} nodes of {len(data.node_counts)} types, {data.num_edges} edges of {data.num_rels} "
                 f"relations, {data.num_classes} classes"
+            )
+        case GraphSet():
+            sizes = (
+                f"{data.num_graphs} graphs, {data.x.size(0)} nodes, {data.edge_index.size(1)} edges, "
+                f"{data.x.size(1)} features, {data.num_targets} {'classes' if data.num_classes else 'targets'}"
+            )
+        case PointSet():
+            sizes = f"{data.points.size(0)} clouds of {data.points.size(1)} points, {data.num_classes} classes"
+        case Interactions():
+            sizes = (
+                f"{data.num_users} users, {data.num_items} items, "
+                f"{data.train.size(1)}/{data.val.size(1)}/{data.test.size(1)} pairs"
             )
         case _:
             sizes = (

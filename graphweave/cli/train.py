@@ -11,52 +11,69 @@ from typing import Any
 
 from rich.console import Console
 
+from graphweave.cli.checkpoint import resume, save
+from graphweave.cli.clouds import BATCH as CLOUDS
+from graphweave.cli.graphs import BATCH as GRAPHS
 from graphweave.cli.memory import peak_extra_bytes
-from graphweave.cli.models import MODELS
+from graphweave.cli.pairs import BATCH as PAIRS
+from graphweave.cli.pairs import PAIR_DECODERS
 from graphweave.cli.plot import check_plot, draw
+from graphweave.cli.recommend import BATCH as CHOICES
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
 from graphweave.cli.report import progress, summary
-from graphweave.cli.tasks import Data, check_trainable, described, load, load_relational, start
+from graphweave.cli.sampled import FANOUT
+from graphweave.cli.tasks import TASKS, Data, check_trainable, described, load, load_for, load_relational, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError, GraphweaveError
-from graphweave.data import KnowledgeGraph
+from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
 
-_DROPOUT, _LINK_DROPOUT = 0.5, 0.2
-_WEIGHT_DECAY = 5e-4
+_TRIPLES = 1024
+"""Default of `--batch` for knowledge graphs."""
 _ROTATE_NEGATIVES = 256
 """Default of `--negatives` for RotatE, which needs differences [triples, entities, hidden] for the scores of all
 entities."""
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("train", help="train a two-layer model to classify nodes or predict links",
+    sub = commands.add_parser("train", help="train a model: classify nodes, graphs or points, predict links, recommend",
                               allow_abbrev=False)  # fmt: skip
     sub.set_defaults(run=run)
     add = sub.add_argument
-    add("--model", choices=(*MODELS, *RELATIONAL_MODELS), default="gat", help="layers (default: %(default)s); "
-        f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations, the others PyG's")  # fmt: skip
+    models = dict.fromkeys(model for task in TASKS.values() for model in task.models)
+    add("--task", choices=tuple(TASKS), help="default: link for knowledge graphs, else node")
+    add("--model", choices=tuple(models), help="layers (default: that of the task: "
+        f"{', '.join(f'{name} {task.models[0]}' for name, task in TASKS.items())}); "
+        f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
     add("--data", help="digits (default), karate, FILE.npz or planetoid:NAME; with relations families (default) or "
-        "FILE.npz: links are predicted in knowledge graphs, nodes classified elsewhere")  # fmt: skip
+        "FILE.npz; FILE.npz for graph, points and recommend")  # fmt: skip
     add("--epochs", type=_positive_int, default=100, help="times all training data are used (default: %(default)s)")
+    add("--batch", type=_positive_int, help="nodes, edges, triples, graphs, clouds or pairs of a step (default: all "
+        f"nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs)")  # fmt: skip
+    add("--fanout", type=_fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
+        f"(default: {','.join(map(str, FANOUT))})")  # fmt: skip
     add("--hidden", type=_positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=_positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
-    add("--dropout", type=_share, help=f"share of hidden features dropped (default: {_DROPOUT}, links {_LINK_DROPOUT})")
+    add("--dropout", type=_share, help="share of hidden features dropped (default: 0.5, links 0.2)")
     add("--lr", type=_positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
-    add("--weight-decay", type=_not_negative, help=f"weight decay of Adam (default: {_WEIGHT_DECAY}, relations 0)")
+    add("--weight-decay", type=_not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
+        "else 0)")  # fmt: skip
     add("--seed", type=int, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=_positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
     add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
     add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
+    add("--checkpoint", type=Path, metavar="FILE", help="keep there what continues the training after each epoch")
+    add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, up to --epochs, and keep it up to date")
     add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
-    links = sub.add_argument_group("knowledge graphs").add_argument
-    links("--decoder", choices=DECODERS, default="distmult", help="score of a triple (default: %(default)s)")
-    links("--batch", type=_positive_int, default=1024, help="triples of a step (default: %(default)s)")
+    links = sub.add_argument_group("links").add_argument
+    links("--decoder", choices=(*DECODERS, *PAIR_DECODERS), help="score of a triple (default: distmult) or of a pair "
+          "(default: dot)")  # fmt: skip
     links("--negatives", type=_count, help="entities drawn in a step as wrong tails, 0 for all (default: 0, "
-          f"rotate {_ROTATE_NEGATIVES})")  # fmt: skip
+          f"rotate {_ROTATE_NEGATIVES}); other pairs for each joined pair (default: 1)")  # fmt: skip
     links("--edge-dropout", type=_share, default=0.5, help="share of the batch's triples that are left out of the "
           "graph (default: %(default)s)")  # fmt: skip
-    links("--eval-every", type=_positive_int, default=5, help="epochs between validations (default: %(default)s)")
+    links("--eval-every", type=_positive_int, default=5, help="epochs between validations in knowledge graphs "
+          "(default: %(default)s)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,21 +81,27 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--compare and --no-compile exclude each other. Leave out one.")
     if args.plot is not None:
         check_plot(args.plot)
-    data = _data(args)
-    job = _job(args, data)
+    task, model = _chosen(args)
+    data = _data(args, task, model)
+    job = _job(args, task, model, data)
     job.apply_threads()
-    check_trainable(data)
+    check_trainable(data, task)
 
     # Output to a file or pipe has no colours and no moving bar, and its lines are wide enough for the table.
     console = Console(width=None if sys.stdout.isatty() else 120)
     ways = ["eager"] if args.no_compile else ["graphweave", "eager", "inductor"] if args.compare else ["graphweave"]
     runners = [start(way, job, data) for way in ways]
-    console.print(described(args.model, data), highlight=False)
-    with progress(console, job.epochs) as (within, after):
-        for _ in range(job.epochs):
+    kept, done = args.checkpoint or args.resume, 0
+    if args.resume is not None:
+        done = resume(args.resume, job, data.name, runners)
+    console.print(described(model, data), highlight=False)
+    with progress(console, job.epochs, done) as (within, after):
+        for _ in range(done, job.epochs):
             for i, runner in enumerate(runners):
                 runner.epoch(lambda share, i=i: within((i + share) / len(runners)))  # type: ignore[misc]
             after(runners[0])
+            if kept is not None:
+                save(kept, job, data.name, runners)
     console.print(summary(runners, *_memory(console, ways, job, data)))
     if args.plot is not None:
         draw(args.plot, runners)
@@ -86,23 +109,58 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _data(args: argparse.Namespace) -> Data:
-    if args.model not in RELATIONAL_MODELS:
+def _chosen(args: argparse.Namespace) -> tuple[str, str]:
+    """The task and the model. DataError if they do not go together."""
+    if args.task is None:
+        model = args.model or TASKS["node"].models[0]
+        found = [name for name, task in TASKS.items() if model in task.models]
+        if model in RELATIONAL_MODELS:
+            return "", model  # the data tell
+        return found[0], model
+    task = TASKS[args.task]
+    model = args.model or task.models[0]
+    if model not in task.models:
+        raise DataError(
+            f"--task {args.task} has the models {', '.join(task.models)} (got {model}). Choose one of them."
+        )
+    return args.task, model
+
+
+def _data(args: argparse.Namespace, task: str, model: str) -> Data:
+    if task and TASKS[task].file is not None:
+        if args.data is None or args.symmetric:
+            raise DataError(f"--task {task} needs --data FILE.npz and no --symmetric. Give the file alone.")
+        return load_for(task, args.data, seed=args.seed)
+    if model not in RELATIONAL_MODELS:
         return load(args.data or "digits", symmetric=args.symmetric, seed=args.seed)
     if args.symmetric:
-        raise DataError(f"--symmetric is not for {args.model}: every relation has its inverse anyway. Leave it out.")
+        raise DataError(f"--symmetric is not for {model}: every relation has its inverse anyway. Leave it out.")
     return load_relational(args.data or "families", seed=args.seed)
 
 
-def _job(args: argparse.Namespace, data: Data) -> TrainingJob:
-    links = isinstance(data, KnowledgeGraph)
-    negatives = _ROTATE_NEGATIVES if args.decoder == "rotate" else 0
-    dropout = _LINK_DROPOUT if links else _DROPOUT
-    decay = 0.0 if args.model in RELATIONAL_MODELS else _WEIGHT_DECAY
+def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> TrainingJob:
+    triples = isinstance(data, KnowledgeGraph)
+    task = task or ("link" if triples else "node")
+    decoders = DECODERS if triples else TASKS[task].decoders
+    if args.decoder is not None and args.decoder not in decoders:
+        raise DataError(
+            f"--decoder must be one of {', '.join(decoders) or 'none'} for {data.name} (got {args.decoder})."
+            " Choose one of them."
+        )
+    if args.fanout is not None and (args.batch is None or not isinstance(data, NodeData) or task != "node"):
+        raise DataError(
+            "--fanout is for batches of nodes: --task node with --batch and one of PyG's models. Give both."
+        )
+    if args.batch is not None and isinstance(data, TypedNodeData):
+        raise DataError(f"--batch is not for {model}, which classifies all nodes at once. Leave it out.")
+    decoder = args.decoder or (decoders[0] if decoders else DECODERS[0])
+    negatives = _ROTATE_NEGATIVES if decoder == "rotate" else 0
+    decay = 0.0 if model in RELATIONAL_MODELS else TASKS[task].weight_decay
     return TrainingJob(
-        args.model, args.hidden, args.heads, _or(args.dropout, dropout), args.lr, _or(args.weight_decay, decay),
-        args.epochs, args.seed, args.threads,
-        Links(args.decoder, args.batch, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
+        model, args.hidden, args.heads, _or(args.dropout, TASKS[task].dropout), args.lr,
+        _or(args.weight_decay, decay), args.epochs, args.seed, args.threads,
+        Links(decoder, args.batch or _TRIPLES, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
+        task, args.batch, args.fanout or (),
     )  # fmt: skip
 
 
@@ -150,6 +208,11 @@ def _positive(text: str) -> float:
 
 def _not_negative(text: str) -> float:
     return _number(text, float, lambda value: 0 <= value < float("inf"), "a number, 0 or above")
+
+
+def _fanout(text: str) -> tuple[int, ...]:
+    words = "whole numbers, -1 for all neighbours, as 10,10"
+    return tuple(int(_number(part, int, lambda n: n >= -1, words)) for part in text.split(","))
 
 
 def _share(text: str) -> float:

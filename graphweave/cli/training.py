@@ -59,7 +59,11 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """The options of a training that all ways have in common. If `threads` is None, torch chooses."""
+    """The options of a training that all ways have in common. If `threads` is None, torch chooses.
+
+    `task` is one of `TASKS` of `cli/tasks.py`; None stands for what the data say. `batch`: how much a step takes, None
+    for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default.
+    """
 
     model: str
     hidden: int
@@ -71,6 +75,9 @@ class TrainingJob:
     seed: int
     threads: int | None
     links: Links = Links()
+    task: str | None = None
+    batch: int | None = None
+    fanout: tuple[int, ...] = ()
 
     def apply_threads(self) -> None:
         if self.threads is not None:
@@ -118,6 +125,43 @@ class TrainingWay(Protocol):
 
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""
+
+    def baseline(self) -> dict[str, float]:
+        """Some of the same measures of what needs no training."""
+
+    def state(self) -> dict[str, Any]:
+        """What continues the training between two epochs, apart from torch's own generator."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, of a training of the same job on the same data."""
+
+
+class Resumable:
+    """Has the state of its modules, their optimizer and its generator."""
+
+    modules: tuple[nn.Module, ...]
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator | None = None
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "modules": [module.state_dict() for module in self.modules],
+            "optimizer": self.optimizer.state_dict(),
+            "generator": None if self.generator is None else self.generator.get_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for module, values in zip(self.modules, state["modules"], strict=True):
+            module.load_state_dict(values)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+
+def commonest(y: Tensor, train_mask: Tensor, test_mask: Tensor) -> dict[str, float]:
+    """The accuracy of the commonest class of the training rows on the test rows, by its name."""
+    common = y[train_mask].bincount().argmax()
+    return {f"test {ACCURACY}": accuracy(common.expand_as(y), y, test_mask)}
 
 
 def accuracy(predicted: Tensor, y: Tensor, mask: Tensor) -> float:

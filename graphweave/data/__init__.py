@@ -2,10 +2,13 @@
 
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families
+from graphweave.data.graph_set import GraphBatch, GraphSet, graph_set
+from graphweave.data.interactions import Interactions, interactions
 from graphweave.data.knowledge_graph import KnowledgeGraph
 from graphweave.data.node_data import NO_LABEL, NodeData
 from graphweave.data.npz import npz
 from graphweave.data.planetoid import planetoid
+from graphweave.data.point_set import PointSet, point_set
 from graphweave.data.ranking import KnownTails, Ranking, filtered_ranks
 from graphweave.data.relational import relational
 from graphweave.data.small import digits, karate
@@ -15,18 +18,25 @@ from graphweave.data.typed_node_data import TypedNodeData
 __all__ = [
     "FAMILY_RELATIONS",
     "NO_LABEL",
+    "GraphBatch",
+    "GraphSet",
+    "Interactions",
     "KnowledgeGraph",
     "KnownTails",
     "NodeData",
+    "PointSet",
     "Ranking",
     "TypedNodeData",
     "digits",
     "families",
     "filtered_ranks",
+    "graph_set",
+    "interactions",
     "karate",
     "mask_of",
     "npz",
     "planetoid",
+    "point_set",
     "random_split",
     "relational",
     "rmat",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.data.machine_memory import check_fits
+from graphweave.data.split import mask_of
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -186,6 +187,20 @@ class Archive:
                     f"{self.name}: labels 'y' must be whole numbers (got {y[~whole].flat[0]}). Correct the file."
                 )
         return torch.from_numpy(y.astype(np.int64))
+
+    def split(self, rows: int, otherwise: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Masks [rows] of 'train_idx', 'val_idx' and 'test_idx'; `otherwise` if the file has none of them."""
+        keys = ("train_idx", "val_idx", "test_idx")
+        present = [key for key in keys if key in self]
+        if not present:
+            return otherwise
+        if len(present) < len(keys):
+            raise DataError(
+                f"{self.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)})."
+                " Add the others to the file."
+            )
+        train, val, test = (mask_of(self.numbers(key, rows, "row", "the split"), rows) for key in keys)
+        return train, val, test
 
     def num_classes(self, y: Tensor) -> int:
         """'num_classes', or one more than the largest label."""

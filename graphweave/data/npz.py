@@ -11,7 +11,7 @@ from graphweave.core.errors import DataError
 from graphweave.data.archive import Archive, read_archive
 from graphweave.data.edges import symmetrise
 from graphweave.data.node_data import NO_LABEL, NodeData
-from graphweave.data.split import mask_of, random_split
+from graphweave.data.split import random_split
 
 _RANDOM_FEATURES = 64
 """Number of features that are drawn for each node if the file has none."""
@@ -42,7 +42,7 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     if x is None:
         x = torch.randn(num_nodes, _RANDOM_FEATURES, generator=torch.Generator().manual_seed(seed))
     y = file.labels(num_nodes) if "y" in file else torch.full((num_nodes,), NO_LABEL, dtype=torch.int64)
-    masks = _masks(file, y, num_nodes, seed)
+    masks = random_split(y, seed) if "y" not in file else file.split(num_nodes, random_split(y, seed))
     data = NodeData(x, edge_index, y, *masks, file.num_classes(y), file.name)
     if not symmetric:
         return data
@@ -63,17 +63,3 @@ def _edges(file: Archive, num_nodes: int) -> Tensor:
             " Correct the file."
         )
     return torch.stack([src, dst])
-
-
-def _masks(file: Archive, y: Tensor, num_nodes: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    keys = ("train_idx", "val_idx", "test_idx")
-    present = [key for key in keys if key in file]
-    if "y" not in file or not present:
-        return random_split(y, seed)
-    if len(present) < len(keys):
-        raise DataError(
-            f"{file.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)})."
-            " Add the others to the file."
-        )
-    train, val, test = (mask_of(file.numbers(key, num_nodes, "node", "the graph"), num_nodes) for key in keys)
-    return train, val, test

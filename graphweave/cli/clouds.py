@@ -1,0 +1,105 @@
+"""Trains DGCNN to classify point clouds: each layer joins each point to the nearest ones by the rows it has there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor, nn
+
+from graphweave.cli.batched import BatchTraining
+from graphweave.cli.models import convolutions
+from graphweave.cli.training import ACCURACY, WAYS, TrainingJob, Wrap, commonest
+from graphweave.data import PointSet
+
+BATCH = 16
+"""Clouds of a step, unless the user says otherwise."""
+
+_NEIGHBOURS = 20
+_LAYERS = 3
+
+
+def nearest(x: Tensor, clouds: int, k: int) -> Tensor:
+    """`edge_index` [2, E] of the edges from the k nearest other points of its cloud to each point, by the rows of `x`
+    [clouds * P, F]; all others if there are fewer. Exact neighbours by scikit-learn."""
+    points = x.size(0) // max(clouds, 1)
+    k = min(k, points - 1)
+    found = []
+    for number, rows in enumerate(x.detach().view(clouds, points, -1).numpy()):
+        near = NearestNeighbors(n_neighbors=k).fit(rows).kneighbors(return_distance=False)
+        found.append(torch.from_numpy(near).view(-1) + number * points)
+    src = torch.cat(found)
+    return torch.stack([src, torch.arange(clouds * points).repeat_interleave(k)])
+
+
+class DGCNN(nn.Module):
+    """`points` [C, P, 3] -> logits [C, classes] (Wang et al., "Dynamic Graph CNN for Learning on Point Clouds", 2019,
+    section 3): three edge convolutions with maximum, the second and third on the graph of the nearest rows of the layer
+    before; a dense layer on their results side by side; the maximum and mean of each cloud; a perceptron.
+
+    `wrap` prepares each convolution and the head. Neighbours are found between them.
+    """
+
+    def __init__(self, hidden: int, classes: int, dropout: float, wrap: Wrap) -> None:
+        super().__init__()
+        conv = convolutions(hidden)["edgeconv"]
+        self.convs = nn.ModuleList(conv(3 if i == 0 else hidden, hidden, 1) for i in range(_LAYERS))
+        self.head = CloudHead(_LAYERS * hidden, hidden, classes, dropout)
+        self.runs = [wrap(one) for one in (*self.convs, self.head)]
+
+    def forward(self, points: Tensor) -> Tensor:
+        clouds, x, layers = points.size(0), points.reshape(-1, 3), []
+        for run in self.runs[:-1]:
+            x = F.relu(run(x, nearest(x, clouds, _NEIGHBOURS)))
+            layers.append(x)
+        out: Tensor = self.runs[-1](torch.cat(layers, 1).view(clouds, points.size(1), -1))
+        return out
+
+
+class CloudHead(nn.Module):
+    """[C, P, F] -> [C, classes]."""
+
+    def __init__(self, features: int, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.each, self.first = nn.Linear(features, 4 * hidden), nn.Linear(8 * hidden, 2 * hidden)
+        self.last, self.dropout = nn.Linear(2 * hidden, classes), dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.leaky_relu(self.each(x), 0.2)
+        both = torch.cat([x.amax(1), x.mean(1)], 1)
+        return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
+
+
+class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
+    """Cross-entropy and accuracy; the baseline is the commonest class of the training clouds."""
+
+    measure = ACCURACY
+
+    def __init__(self, way: str, job: TrainingJob, data: PointSet) -> None:
+        super().__init__(way, job)
+        self.data, self.size = data, job.batch or BATCH
+        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        self.model = DGCNN(job.hidden, data.num_classes, job.dropout, WAYS[way])
+        self.optimise(self.model)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows["train"].numel() // self.size)
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((self.data.points[r], self.data.y[r]) for r in self._shuffled(self.rows["train"], self.size))
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(self.model(batch[0]), batch[1])
+
+    def scores(self, part: str) -> dict[str, float]:
+        rows = self.rows[part]
+        if not rows.numel():
+            return {ACCURACY: float("nan")}
+        found = torch.cat([self.model(self.data.points[some]).argmax(1) for some in rows.split(self.size)])
+        return {ACCURACY: float((found == self.data.y[rows]).float().mean())}
+
+    def baseline(self) -> dict[str, float]:
+        return commonest(self.data.y, self.data.train_mask, self.data.test_mask)

@@ -1,0 +1,113 @@
+"""Trains a model that classifies whole graphs, or predicts numbers of them, in batches of graphs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from graphweave.cli.batched import BatchTraining
+from graphweave.cli.models import convolutions
+from graphweave.cli.training import ACCURACY, WAYS, TrainingJob
+from graphweave.data import GraphBatch, GraphSet
+
+BATCH = 128
+"""Graphs of a step, unless the user says otherwise."""
+
+_LAYERS = 3
+AUC, ERROR = "ROC AUC", "mean absolute error"
+
+
+class GraphModel(nn.Module):
+    """`x` [N, F], `edge_index` [2, E], `graph` [N], number of graphs -> [graphs, targets].
+
+    Three convolutions, each with ReLU and batch normalisation; the sum and the mean of the nodes of each graph; a
+    perceptron with one hidden layer.
+    """
+
+    def __init__(self, name: str, features: int, hidden: int, targets: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        conv = convolutions(hidden)[name]
+        widths = [features] + [hidden] * _LAYERS
+        self.convs = nn.ModuleList(conv(i, o, heads) for i, o in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(_LAYERS))
+        self.first, self.last, self.dropout = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, targets), dropout
+
+    def forward(self, x: Tensor, edge_index: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(F.relu(conv(x, edge_index)))
+        total = x.new_zeros(num_graphs, x.size(1)).index_add(0, graph, x)
+        size = x.new_zeros(num_graphs).index_add(0, graph, x.new_ones(x.size(0))).clamp(min=1)
+        both = torch.cat([total, total / size.unsqueeze(1)], 1)
+        return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
+
+
+class GraphTraining(BatchTraining[GraphBatch]):
+    """Classes by cross-entropy and accuracy; targets of 0 and 1 by their own cross-entropies and the mean area under
+    the ROC curve; other numbers, standardised by the training graphs, by L1 loss and mean absolute error. The baseline
+    is the commonest class, 0.5, or the median of the training graphs."""
+
+    def __init__(self, way: str, job: TrainingJob, data: GraphSet) -> None:
+        super().__init__(way, job)
+        self.data, self.size = data, job.batch or BATCH
+        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
+        model = GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
+        self.model = WAYS[way](model)
+        self.optimise(model)
+        known = data.y[self.rows["train"]].float()
+        self.middle, self.spread = torch.tensor(0.0), torch.tensor(1.0)
+        if self.measure == ERROR:
+            self.middle = known.nanmean(0)
+            self.spread = (known - self.middle).square().nanmean(0).sqrt().clamp(min=1e-12)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows["train"].numel() // self.size)
+
+    def batches(self) -> Iterator[GraphBatch]:
+        return (self.data.batch(rows) for rows in self._shuffled(self.rows["train"], self.size))
+
+    def loss(self, batch: GraphBatch) -> Tensor:
+        out = self._predicted(batch)
+        if self.measure == ACCURACY:
+            return F.cross_entropy(out, batch.y)
+        known = ~batch.y.isnan()
+        if self.measure == AUC:
+            return F.binary_cross_entropy_with_logits(out[known], batch.y[known])
+        return F.l1_loss(out[known], ((batch.y - self.middle) / self.spread)[known])
+
+    def scores(self, part: str) -> dict[str, float]:
+        rows = self.rows[part]
+        if not rows.numel():
+            return {self.measure: float("nan")}
+        out = torch.cat([self._predicted(self.data.batch(some)) for some in rows.split(self.size)])
+        return {self.measure: self._measure(out if self.measure != ERROR else out * self.spread + self.middle, rows)}
+
+    def baseline(self) -> dict[str, float]:
+        train, rows = self.data.y[self.rows["train"]], self.rows["test"]
+        if self.measure == ACCURACY:
+            guess = F.one_hot(train.bincount(minlength=self.data.num_classes).argmax(), self.data.num_classes)
+            return {f"test {ACCURACY}": self._measure(guess.expand(rows.numel(), -1), rows)}
+        guess = train.nanmedian(0).values if self.measure == ERROR else torch.zeros(self.data.num_targets)
+        return {f"test {self.measure}": self._measure(guess.expand(rows.numel(), -1), rows)}
+
+    def _measure(self, predicted: Tensor, rows: Tensor) -> float:
+        y = self.data.y[rows]
+        if self.measure == ACCURACY:
+            return float((predicted.argmax(1) == y).float().mean())
+        if self.measure == ERROR:
+            return float((predicted - y).abs().nanmean())
+        columns = zip(predicted.unbind(1), y.unbind(1), strict=True)
+        pairs = ((p[~t.isnan()].numpy(), t[~t.isnan()].numpy()) for p, t in columns)
+        areas = [roc_auc_score(t, p) for p, t in pairs if t.min(initial=1) < t.max(initial=0)]
+        return float(np.mean(areas)) if areas else float("nan")
+
+    def _predicted(self, batch: GraphBatch) -> Tensor:
+        out: Tensor = self.model(batch.x, batch.edge_index, batch.graph, batch.y.size(0))
+        return out

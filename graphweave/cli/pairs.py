@@ -1,0 +1,143 @@
+"""Trains an encoder and a decoder of pairs, to predict which nodes of a graph are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse import coo_array
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor, nn
+
+from graphweave.cli.batched import BatchTraining
+from graphweave.cli.models import build
+from graphweave.cli.training import WAYS, TrainingJob
+from graphweave.core.errors import DataError
+from graphweave.data import NodeData
+
+BATCH = 65_536
+"""Edges of a step, unless the user says otherwise."""
+
+PAIR_DECODERS = ("dot", "bilinear", "mlp")
+AUC, PRECISION = "ROC AUC", "average precision"
+_VAL, _TEST = 0.05, 0.1
+"""Shares of the joined pairs that validate and test."""
+
+
+class PairScores(nn.Module):
+    """`nodes` [N, H], `src`, `dst` [P] -> [P]: <u, v> ("dot"), u^T W v ("bilinear"), or a perceptron of u * v and
+    |u - v| ("mlp"). Compiled, no row of a pair is stored."""
+
+    def __init__(self, name: str, hidden: int) -> None:
+        super().__init__()
+        self.name = name
+        if name == "bilinear":
+            self.turn = nn.Linear(hidden, hidden, bias=False)
+        elif name == "mlp":
+            self.product, self.difference = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+            self.last = nn.Linear(hidden, 1)
+
+    def forward(self, nodes: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        if self.name == "mlp":
+            u, v = nodes[src], nodes[dst]
+            hidden = F.relu(self.product(u * v) + self.difference((u - v).abs()))
+            return self.last(hidden).squeeze(1)
+        other = self.turn(nodes) if self.name == "bilinear" else nodes
+        return (nodes[src] * other[dst]).sum(1)
+
+
+class PairModel(nn.Module):
+    """Two convolutions, and the scores of pairs of their rows."""
+
+    def __init__(self, encoder: nn.Module, decoder: PairScores) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(self, x: Tensor, edge_index: Tensor, src: Tensor, dst: Tensor, joined: Tensor) -> Tensor:
+        """The loss: binary cross-entropy of the scores of pairs that are `joined` (1) or not (0)."""
+        scores = self.decoder(self.encoder(x, edge_index), src, dst)
+        return F.binary_cross_entropy_with_logits(scores, joined)
+
+
+class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
+    """Joined pairs {u, v} are split at random; training pairs, both ways, are the graph that all encodings see.
+
+    Each step scores a batch of joined pairs and `negatives` other pairs for each: (u, w), w uniform. These may be
+    joined by chance. Measures: areas under the ROC and the precision-recall curves, against as many pairs that are not
+    joined. The baseline counts common neighbours in the training graph.
+    """
+
+    measure = AUC
+
+    def __init__(self, way: str, job: TrainingJob, data: NodeData) -> None:
+        super().__init__(way, job)
+        self.data, self.size, self.negatives = data, job.batch or BATCH, job.links.negatives or 1
+        self.pairs, self.edges = _split(data, job.seed)
+        encoder = build(job.model, data.x.size(1), job.hidden, job.hidden, job.heads, job.dropout)
+        decoder = PairScores(job.links.decoder, job.hidden)
+        self.run = WAYS[way](PairModel(encoder, decoder))
+        self.encode, self.decode = WAYS[way](encoder), WAYS[way](decoder)
+        self.optimise(encoder, decoder)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.pairs["train"].size(1) // self.size)
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        train = self.pairs["train"]
+        for rows in self._shuffled(torch.arange(train.size(1)), self.size):
+            src, dst = train[:, rows]
+            others = torch.randint(self.data.num_nodes, (self.negatives * rows.numel(),), generator=self.generator)
+            joined = torch.zeros((1 + self.negatives) * rows.numel())
+            joined[: rows.numel()] = 1
+            yield src.repeat(1 + self.negatives), torch.cat([dst, others]), joined
+
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        out: Tensor = self.run(self.data.x, self.edges, *batch)
+        return out
+
+    def scores(self, part: str) -> dict[str, float]:
+        nodes = self.encode(self.data.x, self.edges)
+        return _measured(*(self.decode(nodes, *self.pairs[kind]).numpy() for kind in (part, f"not {part}")))
+
+    def baseline(self) -> dict[str, float]:
+        count = self.data.num_nodes
+        src, dst = self.edges.numpy()
+        joined = coo_array((np.ones(len(src), dtype=np.float32), (src, dst)), shape=(count, count)).tocsr()
+        found = []
+        for part in ("test", "not test"):
+            u, v = self.pairs[part].numpy()
+            found.append(np.asarray(joined[u].multiply(joined[v]).sum(1)).reshape(-1))
+        return {f"test {name}": value for name, value in _measured(*found).items()}
+
+
+def _split(data: NodeData, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Pairs [2, n] by part, "not val" and "not test" those that are not joined; and the training graph, both ways."""
+    count = data.num_nodes
+    low, high = data.edge_index.amin(0), data.edge_index.amax(0)
+    keys = (low * count + high)[low != high].unique()
+    held = round(_VAL * keys.numel()), round(_TEST * keys.numel())
+    if min(held) < 1:
+        raise DataError(
+            f"{data.name}: expected 20 joined pairs at least, to split them (got {keys.numel()}). Give a larger graph."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    mixed = keys[torch.randperm(keys.numel(), generator=generator)]
+    found = dict(zip(("val", "test", "train"), mixed.split([*held, keys.numel() - sum(held)]), strict=True))
+    for part in ("val", "test"):
+        drawn = torch.randint(count, (2, 4 * found[part].numel() + 64), generator=generator)
+        other = drawn.amin(0) * count + drawn.amax(0)
+        free = other[(drawn[0] != drawn[1]) & ~torch.isin(other, keys)]
+        found[f"not {part}"] = free[: found[part].numel()]
+    pairs = {part: torch.stack([k // count, k % count]) for part, k in found.items()}
+    return pairs, torch.cat([pairs["train"], pairs["train"].flip(0)], 1)
+
+
+def _measured(joined: np.ndarray, other: np.ndarray) -> dict[str, float]:
+    if not len(joined) or not len(other):
+        return {AUC: float("nan"), PRECISION: float("nan")}
+    truth = np.concatenate([np.ones(len(joined)), np.zeros(len(other))])
+    scores = np.concatenate([joined, other])
+    return {AUC: float(roc_auc_score(truth, scores)), PRECISION: float(average_precision_score(truth, scores))}

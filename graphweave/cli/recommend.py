@@ -1,0 +1,154 @@
+"""Trains embeddings of users and items on who chose what, and recommends items: LightGCN and a graph autoencoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphweave.cli.batched import BatchTraining
+from graphweave.cli.training import WAYS, TrainingJob
+from graphweave.data import Interactions
+
+BATCH = 8192
+"""Pairs of a step, unless the user says otherwise."""
+
+RECOMMENDERS = ("lightgcn", "gcmc")
+_AT = 20
+"""Items that are recommended to each user."""
+RECALL, NDCG = f"recall@{_AT}", f"NDCG@{_AT}"
+_USERS = 1024
+"""Users that are scored at once."""
+_LAYERS = 3
+
+
+class LightGCN(nn.Module):
+    """The mean of a node's embedding and of its sums over 0 to 3 hops: E_(k+1) = D^-1/2 A D^-1/2 E_k (He et al.,
+    "LightGCN", 2020, equations 3 and 4). Users and items are one set of nodes, users first. A node without edges keeps
+    a quarter of its embedding."""
+
+    def __init__(self, num_nodes: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(0.1 * torch.randn(num_nodes, hidden))
+
+    def forward(self, edge_index: Tensor, norm: Tensor) -> Tensor:
+        src, dst = edge_index
+        x: Tensor = self.embedding
+        total = x
+        for _ in range(_LAYERS):
+            x = torch.zeros_like(x).index_add(0, dst, x[src] * norm.unsqueeze(1))
+            total = total + x
+        return total / (_LAYERS + 1)
+
+
+class GCMC(nn.Module):
+    """One graph convolution of the embeddings, ReLU, and a dense layer (van den Berg, Kipf and Welling, "Graph
+    Convolutional Matrix Completion", 2018, section 3, with symmetric normalisation); scores are bilinear."""
+
+    def __init__(self, num_nodes: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(0.1 * torch.randn(num_nodes, hidden))
+        self.own, self.other, self.out = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.bilinear = nn.Parameter(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))
+
+    def forward(self, edge_index: Tensor, norm: Tensor) -> Tensor:
+        src, dst = edge_index
+        sums = torch.zeros_like(self.embedding).index_add(0, dst, self.embedding[src] * norm.unsqueeze(1))
+        return self.out(F.relu(self.own(self.embedding) + self.other(sums)))
+
+
+class Recommender(nn.Module):
+    """Embeddings and the scores of pairs, so that both run in the given way."""
+
+    def __init__(self, name: str, num_nodes: int, hidden: int) -> None:
+        super().__init__()
+        self.encoder = LightGCN(num_nodes, hidden) if name == "lightgcn" else GCMC(num_nodes, hidden)
+
+    def turned(self, users: Tensor) -> Tensor:
+        """Embeddings of users whose inner products with those of items are the scores."""
+        return users @ self.encoder.bilinear if isinstance(self.encoder, GCMC) else users
+
+    def forward(self, edge_index: Tensor, norm: Tensor, users: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+        """[pairs, 2]: the scores of a chosen item and of another one."""
+        nodes = self.encoder(edge_index, norm)
+        mine = self.turned(nodes[users])
+        return torch.stack([(mine * nodes[items]).sum(1) for items in (chosen, other)], 1)
+
+
+class RecommenderTraining(BatchTraining[Tensor]):
+    """Each step draws another item for each pair (user, item), uniformly, and takes the loss of Bayesian personalised
+    ranking, -log sigmoid(score of the item - score of the other) (Rendle et al., 2009), plus `weight_decay`.
+
+    Measures: recall and normalised discounted cumulative gain of the 20 best items that the user has not chosen in
+    training, over users with pairs in the split. The baseline recommends the items that most users chose.
+    """
+
+    measure = RECALL
+
+    def __init__(self, way: str, job: TrainingJob, data: Interactions) -> None:
+        super().__init__(way, job)
+        self.data, self.size = data, job.batch or BATCH
+        users, items = data.train
+        there, back = torch.stack([items + data.num_users, users]), torch.stack([users, items + data.num_users])
+        self.edges = torch.cat([there, back], 1)
+        num_nodes = data.num_users + data.num_items
+        degree = torch.bincount(self.edges[1], minlength=num_nodes).float().clamp(min=1).rsqrt()
+        self.norm = degree[self.edges[0]] * degree[self.edges[1]]
+        self.model = Recommender(job.model, num_nodes, job.hidden)
+        self.run, self.encode = WAYS[way](self.model), WAYS[way](self.model.encoder)
+        self.optimise(self.model)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.data.train.size(1) // self.size)
+
+    def batches(self) -> Iterator[Tensor]:
+        for rows in self._shuffled(torch.arange(self.data.train.size(1)), self.size):
+            other = torch.randint(self.data.num_items, (rows.numel(),), generator=self.generator)
+            yield torch.cat([self.data.train[:, rows], other.unsqueeze(0)])
+
+    def loss(self, batch: Tensor) -> Tensor:
+        users, chosen, other = batch[0], batch[1] + self.data.num_users, batch[2] + self.data.num_users
+        scores = self.run(self.edges, self.norm, users, chosen, other)
+        return -F.logsigmoid(scores[:, 0] - scores[:, 1]).mean()
+
+    def scores(self, part: str) -> dict[str, float]:
+        nodes: Tensor = self.encode(self.edges, self.norm)
+        users, items = nodes.split([self.data.num_users, self.data.num_items])
+        return self._ranked(part, lambda some: self.model.turned(users[some]) @ items.T)
+
+    def baseline(self) -> dict[str, float]:
+        popular = torch.bincount(self.data.train[1], minlength=self.data.num_items).float()
+        return {f"test {k}": v for k, v in self._ranked("test", lambda some: popular.expand(some.numel(), -1)).items()}
+
+    def _ranked(self, part: str, score) -> dict[str, float]:  # type: ignore[no-untyped-def]
+        wanted = self.data.val if part == "val" else self.data.test
+        known = self.data.train if part == "val" else torch.cat([self.data.train, self.data.val], 1)
+        wanted, known = (pairs[:, pairs[0].argsort(stable=True)] for pairs in (wanted, known))
+        recall = gain = 0.0
+        users = wanted[0].unique()
+        discount = 1 / torch.log2(torch.arange(_AT) + 2.0)
+        for some in users.split(_USERS):
+            scores = score(some).clone()
+            mine = _of_users(known, some)
+            scores[mine[0], mine[1]] = -math.inf
+            best = scores.topk(min(_AT, self.data.num_items), 1).indices
+            hit = torch.zeros_like(scores, dtype=torch.bool)
+            right = _of_users(wanted, some)
+            hit[right[0], right[1]] = True
+            count = hit.sum(1)
+            found = hit.gather(1, best).float()
+            recall += float((found.sum(1) / count).sum())
+            ideal = discount.cumsum(0)[count.clamp(max=best.size(1)) - 1]
+            gain += float((found @ discount[: best.size(1)] / ideal).sum())
+        return {RECALL: recall / max(users.numel(), 1), NDCG: gain / max(users.numel(), 1)}
+
+
+def _of_users(pairs: Tensor, users: Tensor) -> tuple[Tensor, Tensor]:
+    """Of `pairs` [2, n], sorted by user, those of `users` (rising): positions in `users`, and items."""
+    place = torch.searchsorted(users, pairs[0]).clamp(max=users.numel() - 1)
+    mine = users[place] == pairs[0]
+    return place[mine], pairs[1][mine]
