@@ -67,9 +67,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{path} is no checkpoint, or is damaged ({error}). Start anew.") from error
+        raise DataError(f"{path} is no checkpoint, or is damaged ({error}). Delete it, or name another.") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise DataError(f"{path} is no checkpoint of this version. Start anew.")
+        raise DataError(f"{path} is no checkpoint of this version. Delete it, or name another.")
     return content
 
 

@@ -149,7 +149,7 @@ def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> Trainin
         )
     if args.fanout is not None and (args.batch is None or not isinstance(data, NodeData) or task != "node"):
         raise DataError(
-            "--fanout is for batches of nodes: --task node with --batch and one of PyG's models. Give both."
+            "--fanout is for --task node with --batch and one of PyG's models. Give these, or leave it out."
         )
     if args.batch is not None and isinstance(data, TypedNodeData):
         raise DataError(f"--batch is not for {model}, which classifies all nodes at once. Leave it out.")

@@ -188,8 +188,11 @@ class Archive:
                 )
         return torch.from_numpy(y.astype(np.int64))
 
-    def split(self, rows: int, otherwise: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Masks [rows] of 'train_idx', 'val_idx' and 'test_idx'; `otherwise` if the file has none of them."""
+    def split(
+        self, rows: int, word: str, whole: str, otherwise: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Masks [rows] of 'train_idx', 'val_idx' and 'test_idx'; `otherwise` if the file has none of them. Words are those
+        of `numbers`."""
         keys = ("train_idx", "val_idx", "test_idx")
         present = [key for key in keys if key in self]
         if not present:
@@ -199,7 +202,7 @@ class Archive:
                 f"{self.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)})."
                 " Add the others to the file."
             )
-        train, val, test = (mask_of(self.numbers(key, rows, "row", "the split"), rows) for key in keys)
+        train, val, test = (mask_of(self.numbers(key, rows, word, whole), rows) for key in keys)
         return train, val, test
 
     def num_classes(self, y: Tensor) -> int:

@@ -106,7 +106,8 @@ def graph_set(path: str | Path, *, seed: int = 0) -> GraphSet:
     check_features(file.name, x)
     check_edges(file.name, edge_index, num_nodes)
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    masks = file.split(y.size(0), random_split(torch.zeros(y.size(0), dtype=torch.int64), seed))
+    drawn = random_split(torch.zeros(y.size(0), dtype=torch.int64), seed)
+    masks = file.split(y.size(0), "graph", "the file", drawn)
     return GraphSet(x, edge_index, ptr, y, *masks, num_classes, file.name)
 
 

@@ -42,7 +42,9 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     if x is None:
         x = torch.randn(num_nodes, _RANDOM_FEATURES, generator=torch.Generator().manual_seed(seed))
     y = file.labels(num_nodes) if "y" in file else torch.full((num_nodes,), NO_LABEL, dtype=torch.int64)
-    masks = random_split(y, seed) if "y" not in file else file.split(num_nodes, random_split(y, seed))
+    masks = (
+        random_split(y, seed) if "y" not in file else file.split(num_nodes, "node", "the graph", random_split(y, seed))
+    )
     data = NodeData(x, edge_index, y, *masks, file.num_classes(y), file.name)
     if not symmetric:
         return data
