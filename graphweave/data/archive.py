@@ -191,7 +191,7 @@ class Archive:
     def split(
         self, rows: int, word: str, whole: str, otherwise: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Masks [rows] of 'train_idx', 'val_idx' and 'test_idx'; `otherwise` if the file has none of them. Words are those
+        """Masks [rows] of 'train_idx', 'val_idx', 'test_idx'; `otherwise` if the file has none of them. Words are those
         of `numbers`."""
         keys = ("train_idx", "val_idx", "test_idx")
         present = [key for key in keys if key in self]
