@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
+from graphweave.sampling.clusters import ClusterSampler
+from graphweave.sampling.loader import DataLoader
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.prefetch import Prefetcher
 from graphweave.sampling.walks import RandomWalker
 
-__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher", "RandomWalker"]
+__all__ = [
+    "BlockSampler",
+    "ClusterSampler",
+    "DataLoader",
+    "NegativeSampler",
+    "NeighborSampler",
+    "Prefetcher",
+    "RandomWalker",
+]
 
 
 def __getattr__(name: str) -> Any:
