@@ -171,6 +171,7 @@ PUBLIC: dict[str, list[str]] = {
         "NeighborSampler",
         "Prefetcher",
         "RandomWalker",
+        "SAINTSampler",
     ],
 }
 

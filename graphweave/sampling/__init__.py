@@ -9,6 +9,7 @@ from graphweave.sampling.clusters import ClusterSampler
 from graphweave.sampling.loader import DataLoader
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.prefetch import Prefetcher
+from graphweave.sampling.saint import SAINTSampler
 from graphweave.sampling.walks import RandomWalker
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "NeighborSampler",
     "Prefetcher",
     "RandomWalker",
+    "SAINTSampler",
 ]
 
 
