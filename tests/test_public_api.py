@@ -172,6 +172,7 @@ PUBLIC: dict[str, list[str]] = {
         "Prefetcher",
         "RandomWalker",
         "SAINTSampler",
+        "as_edge_prediction_sampler",
     ],
 }
 

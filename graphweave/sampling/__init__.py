@@ -6,6 +6,7 @@ from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
 from graphweave.sampling.clusters import ClusterSampler
+from graphweave.sampling.edge_prediction import as_edge_prediction_sampler
 from graphweave.sampling.loader import DataLoader
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.prefetch import Prefetcher
@@ -21,6 +22,7 @@ __all__ = [
     "Prefetcher",
     "RandomWalker",
     "SAINTSampler",
+    "as_edge_prediction_sampler",
 ]
 
 
