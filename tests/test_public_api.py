@@ -167,6 +167,7 @@ PUBLIC: dict[str, list[str]] = {
         "BlockSampler",
         "ClusterSampler",
         "DataLoader",
+        "HGTSampler",
         "NegativeSampler",
         "NeighborSampler",
         "Prefetcher",

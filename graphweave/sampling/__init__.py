@@ -17,6 +17,7 @@ __all__ = [
     "BlockSampler",
     "ClusterSampler",
     "DataLoader",
+    "HGTSampler",
     "NegativeSampler",
     "NeighborSampler",
     "Prefetcher",
@@ -27,9 +28,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`NeighborSampler` derives from a class of PyG, which is loaded when the name is first used."""
-    if name != "NeighborSampler":
-        raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")
-    from graphweave.sampling.pyg import NeighborSampler
+    """The samplers that derive from a class of PyG, which is loaded when their names are first used."""
+    if name == "NeighborSampler":
+        from graphweave.sampling.pyg import NeighborSampler
 
-    return NeighborSampler
+        return NeighborSampler
+    if name == "HGTSampler":
+        from graphweave.sampling.hgt import HGTSampler
+
+        return HGTSampler
+    raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")
