@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader as TorchLoader
 from torch_geometric.data import Data, HeteroData
 
 import graphweave as gw
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
-from graphweave.sampling import ClusterSampler, DataLoader
+from graphweave.sampling import ClusterSampler, DataLoader, SAINTSampler
 from tests.programs.graphs import EdgeList, zoo
 
 METHODS = ["metis", "labels"]
@@ -201,3 +202,20 @@ def test_what_cannot_be_clustered_is_one_clear_error() -> None:
         sampler.sample(torch.tensor([1, 1]))
     with pytest.raises(DataError, match="clusters: expected one at least"):
         sampler.sample(torch.tensor([], dtype=torch.int64))
+
+
+@pytest.mark.parametrize("kind", ["data", "graph"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_of_pytorchs_loader_change_no_batch(kind: str) -> None:
+    ends, _ = communities()
+    given: Any = Data(edge_index=ends, num_nodes=600) if kind == "data" else gw.graph(tuple(ends), num_nodes=600)
+    for sampler in (ClusterSampler(given, 12), SAINTSampler(given, "node", 60), SAINTSampler(given, "walk", (20, 2))):
+        found = []
+        for workers in (0, 1, 2):
+            made = TorchLoader(range(12), batch_size=5, collate_fn=sampler.sample, num_workers=workers)  # type: ignore[arg-type]
+            batches = list(made)
+            assert len(batches) == 3
+            found.append([[b.n_id, b.e_id] if kind == "data" else [b.ndata[gw.NID], b.edata[gw.EID]] for b in batches])
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

@@ -1,4 +1,4 @@
-"""Batches of a graph: neighbours drawn hop by hop, in native code, the same for any number of threads and workers."""
+"""Batches of a graph: neighbours, clusters, subgraphs and edges, the same for any number of threads and workers."""
 
 from __future__ import annotations
 
