@@ -48,7 +48,7 @@ class BlockSampler:
 
         DataError for fanouts or fields that cannot be sampled.
         """
-        self.graph = self._graph = graph
+        self._graph = graph
         relations, weighted = {}, 0
         for key in graph.canonical_etypes:
             field = graph._edge_frame(key)
@@ -64,6 +64,11 @@ class BlockSampler:
         found = _fanouts(graph, fanouts)
         self._sampler = hop_sampler(relations, counts, found, seed, replace=replace, repeat=True)
         self._places: dict[CanonicalEtype, Tensor | None] = {}
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is sampled."""
+        return self._graph
 
     def sample(
         self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0, exclude: Any = None

@@ -27,7 +27,9 @@ _EXCLUDE = (None, "self", "reverse_id", "reverse_types")
 class NodeSampler(Protocol):
     """What makes the blocks of the nodes at the ends: a `BlockSampler`, or another class of this form."""
 
-    graph: Graph
+    @property
+    def graph(self) -> Graph:
+        """The graph that is sampled."""
 
     def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Graph]]:
         """(input nodes, output nodes, blocks) of type -> distinct nodes; no block has the edges `exclude`."""

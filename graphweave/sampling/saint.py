@@ -91,10 +91,15 @@ class SAINTSampler:
         every edge between two of them, sorted by destination.
 
         A `Data` has the rows of all attributes, `n_id`, `e_id`, `node_norm` and `edge_norm`; a `Graph` those of all
-        fields, "_ID", `ndata["node_norm"]` and `edata["edge_norm"]`. Coefficients are float32.
+        fields, "_ID", `ndata["node_norm"]` and `edata["edge_norm"]`. Coefficients are float32. DataError for no
+        numbers, and for others than integers.
         """
-        given = torch.as_tensor(numbers, dtype=torch.int64).reshape(-1)
-        nodes = self._drawn(batch_key(self._seed, epoch, [given]))
+        given = torch.as_tensor(numbers)
+        if not given.numel() or given.is_floating_point() or given.is_complex():
+            raise DataError(
+                f"numbers: expected integers, one at least (got {numbers!r}). Pass the number of the batch."
+            )
+        nodes = self._drawn(batch_key(self._seed, epoch, [given.long()]))
         return self._whole.subgraph(nodes, *self._fields)
 
     def _drawn(self, key: int) -> Tensor:
