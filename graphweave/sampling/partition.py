@@ -21,6 +21,8 @@ _COARSE_NODES = 24
 """Label propagation coarsens a graph until it has about this many nodes for each cluster."""
 _COARSEST = 200
 """Graphs of fewer nodes than this are not coarsened."""
+_PARTS = 4
+"""A mean cluster has at least this many nodes of any coarsened graph."""
 _COARSEN_ROUNDS = 4
 _REFINE_ROUNDS = 12
 _STARTS = 4
@@ -34,7 +36,7 @@ def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
         import pymetis
     except ImportError:
         return None
-    if num_clusters == 1 or not graph.neighbours.numel():  # METIS divides by the weight of all edges
+    if num_clusters == 1 or not graph.neighbours.numel():  # there is nothing to cut
         return torch.arange(graph.num_nodes) % num_clusters
     whole = pymetis.zero_copy_dtype()
     if graph.neighbours.numel() > torch.iinfo(torch.int32).max and whole.itemsize == 4:
@@ -61,10 +63,11 @@ def label_propagation(graph: Undirected, num_clusters: int, seed: int) -> Tensor
     wanted = max(_COARSEST, _COARSE_NODES * num_clusters)
     while levels[-1].num_nodes > wanted:
         fine = levels[-1]
-        limit = max(1, graph.num_nodes // wanted, 2 * int(fine.sizes.max()))
+        limit = max(graph.num_nodes // wanted, 2 * int(fine.sizes.max()))
+        limit = max(1, min(limit, graph.num_nodes // (_PARTS * num_clusters)))
         labels, totals = torch.arange(fine.num_nodes), fine.sizes.clone()
         for turn in range(_COARSEN_ROUNDS):
-            fine.propagate(labels, totals, _shuffled(fine, seed, [len(levels), turn]), min(limit, most), 0)
+            fine.propagate(labels, totals, _shuffled(fine, seed, [len(levels), turn]), limit, 0)
         coarse, part_of = fine.contracted(labels)
         if coarse.num_nodes > 0.95 * fine.num_nodes:
             break
