@@ -28,8 +28,11 @@ def sanitized(program: str, sanitizers: str = "address,undefined") -> subprocess
     runtime = _of_gcc("-print-file-name=libasan.so")
     if not os.path.isabs(runtime):
         pytest.skip("g++ has no AddressSanitizer runtime")
+    # The sanitizer looks for the C++ runtime when it starts: without it, an exception within PyTorch ends the process.
+    preloaded = f"{runtime} {_of_gcc('-print-file-name=libstdc++.so.6')}"
     environment = {
-        **os.environ, **ENVIRONMENT, "LD_PRELOAD": runtime, "GRAPHWEAVE_SANITIZE": sanitizers, "GRAPHWEAVE_CXX": "g++",
+        **os.environ, **ENVIRONMENT, "LD_PRELOAD": preloaded, "GRAPHWEAVE_SANITIZE": sanitizers,
+        "GRAPHWEAVE_CXX": "g++",
     }  # fmt: skip
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 

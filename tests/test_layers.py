@@ -56,6 +56,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "core/locality.py": "SciPy takes long to load",
     "runtime/triton_aot.py": "Triton is optional",
     "sampling/__init__.py": "PyG is optional and takes seconds to load",
+    "sampling/partition.py": "pymetis is optional",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
 """Files that may import inside functions, and why."""

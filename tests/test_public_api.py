@@ -170,7 +170,18 @@ PUBLIC: dict[str, list[str]] = {
         "far_nodes",
     ],
     "graphweave.ops": ["attend", "gather_mm", "sddmm", "segment_mm", "spmm"],
-    "graphweave.sampling": ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher", "RandomWalker"],
+    "graphweave.sampling": [
+        "BlockSampler",
+        "ClusterSampler",
+        "DataLoader",
+        "HGTSampler",
+        "NegativeSampler",
+        "NeighborSampler",
+        "Prefetcher",
+        "RandomWalker",
+        "SAINTSampler",
+        "as_edge_prediction_sampler",
+    ],
 }
 
 

@@ -1,21 +1,40 @@
-"""Batches of a graph: neighbours drawn hop by hop, in native code, the same for any number of threads and workers."""
+"""Batches of a graph: neighbours, clusters, subgraphs and edges, the same for any number of threads and workers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
+from graphweave.sampling.clusters import ClusterSampler
+from graphweave.sampling.edge_prediction import as_edge_prediction_sampler
+from graphweave.sampling.loader import DataLoader
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.prefetch import Prefetcher
+from graphweave.sampling.saint import SAINTSampler
 from graphweave.sampling.walks import RandomWalker
 
-__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher", "RandomWalker"]
+__all__ = [
+    "BlockSampler",
+    "ClusterSampler",
+    "DataLoader",
+    "HGTSampler",
+    "NegativeSampler",
+    "NeighborSampler",
+    "Prefetcher",
+    "RandomWalker",
+    "SAINTSampler",
+    "as_edge_prediction_sampler",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """`NeighborSampler` derives from a class of PyG, which is loaded when the name is first used."""
-    if name != "NeighborSampler":
-        raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")
-    from graphweave.sampling.pyg import NeighborSampler
+    """The samplers that derive from a class of PyG, which is loaded when their names are first used."""
+    if name == "NeighborSampler":
+        from graphweave.sampling.pyg import NeighborSampler
 
-    return NeighborSampler
+        return NeighborSampler
+    if name == "HGTSampler":
+        from graphweave.sampling.hgt import HGTSampler
+
+        return HGTSampler
+    raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")

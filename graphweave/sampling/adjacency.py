@@ -39,10 +39,20 @@ class Adjacency:
     def num_edges(self) -> int:
         return self.sources.numel()
 
-    def raw(self) -> RawAdjacency:
-        """The addresses, valid while this object lives."""
+    def raw(self, excluded: Tensor | None = None) -> RawAdjacency:
+        """The addresses, valid while this object and `excluded` live: int64 positions in rising order, each once, that
+        no row draws."""
         arrays = (self.indptr, self.sources, self.edges, self.weights, self.edge_times, self.node_times)
-        return RawAdjacency(*map(address, arrays), self.indptr.dtype == torch.int64)
+        count = 0 if excluded is None else excluded.numel()
+        return RawAdjacency(*map(address, arrays), self.indptr.dtype == torch.int64, address(excluded), count)
+
+    def places(self) -> Tensor | None:
+        """[num_edges], dtype of indptr: the position of each edge; None if that is the edge itself."""
+        if self.edges is None:
+            return None
+        out = torch.empty_like(self.edges)
+        out[self.edges.long()] = torch.arange(self.num_edges, dtype=out.dtype)
+        return out
 
 
 def adjacency(

@@ -12,6 +12,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
+from graphweave.graph.query import as_selection
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import checked_fanouts, checked_nodes, hop_sampler
@@ -62,17 +63,26 @@ class BlockSampler:
         counts = {t: graph.num_nodes(t) for t in graph.ntypes}
         found = _fanouts(graph, fanouts)
         self._sampler = hop_sampler(relations, counts, found, seed, replace=replace, repeat=True)
+        self._places: dict[CanonicalEtype, Tensor | None] = {}
 
-    def sample(self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0) -> tuple[Any, Any, list[Graph]]:
+    @property
+    def graph(self) -> Graph:
+        """The graph that is sampled."""
+        return self._graph
+
+    def sample(
+        self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0, exclude: Any = None
+    ) -> tuple[Any, Any, list[Graph]]:
         """(input nodes, output nodes, blocks) of `seeds`, int64 [k] without duplicates, or type -> such nodes.
+        `exclude`: edges, or relation -> edges, that no block has; a node draws its fanout of the others.
 
         Input and output nodes are a tensor, or type -> tensor for a graph of several node types. A block has the
         graph's relations, whose destination types have names that end in "_dst"; `srcdata[NID]`, `dstdata[NID]` and
         `edata[EID]` hold numbers in the graph. DataError for no seeds and for duplicates, IndexRangeError for a seed
-        out of range.
+        or an excluded edge out of range.
         """
         given = self._seeds(seeds)
-        batch = self._sampler.sample(given, None, epoch)
+        batch = self._sampler.sample(given, None, epoch, self._positions(exclude))
         blocks: list[Graph] = []
         for hop in range(self._sampler.num_hops):
             dst = {t: torch.cat(chunks[: hop + 1]) for t, chunks in batch.nodes.items()}
@@ -84,6 +94,21 @@ class BlockSampler:
             return inputs, given, blocks
         (only,) = inputs
         return inputs[only], given[only], blocks
+
+    def _positions(self, exclude: Any) -> dict[CanonicalEtype, Tensor]:
+        """Relation -> the positions of its excluded edges, in rising order."""
+        if exclude is None:
+            return {}
+        given = exclude if isinstance(exclude, Mapping) else {self._graph.to_canonical_etype(None): exclude}
+        found = {}
+        for name, ids in given.items():
+            relation = self._graph._relation(name)
+            if relation.key not in self._places:
+                self._places[relation.key] = self._sampler.relations[relation.key].places()
+            edges = as_selection(ids, relation.num_edges, relation.src, "edge").long()
+            places = self._places[relation.key]
+            found[relation.key] = (edges if places is None else places[edges].long()).unique()
+        return found
 
     def _seeds(self, seeds: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not isinstance(seeds, Mapping):

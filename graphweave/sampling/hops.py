@@ -79,8 +79,15 @@ class HopSampler:
         """Whether edges or nodes have times."""
         return any(a.edge_times is not None or a.node_times is not None for a in self.relations.values())
 
-    def sample(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor] | None, epoch: int) -> NeighborBatch:
+    def sample(
+        self,
+        seeds: Mapping[str, Tensor],
+        times: Mapping[str, Tensor] | None,
+        epoch: int,
+        excluded: Mapping[CanonicalEtype, Tensor] | None = None,
+    ) -> NeighborBatch:
         """The batch of `seeds`, type -> node numbers [k]; `times`: type -> the time of each seed, for timed relations.
+        `excluded`: relation -> positions in its `Adjacency`, int64 in rising order, each once, that are not drawn.
 
         DataError for seeds that are no integers, and for missing times; IndexRangeError for a seed out of range.
         """
@@ -99,7 +106,8 @@ class HopSampler:
                 rows, trees = fronts[relation[2]]
                 choice = self._choice(key, hop, number, self.fanouts[relation][hop])
                 row_times = limits[trees] if limits is not None and trees is not None else None
-                drawn = draw(graph, rows, row_times, choice, begins[relation[2]])
+                without = (excluded or {}).get(relation)
+                drawn = draw(graph, rows, row_times, choice, begins[relation[2]], without)
                 drawn_by = drawn.dst if trees is None else drawn.dst - begins[relation[2]]
                 local = tables[relation[0]].number(drawn.src, drawn_by, trees)
                 edges[relation].append(HopEdges(local, drawn.dst, drawn.edge))
@@ -202,9 +210,17 @@ def checked_nodes(nodes: Any, num_nodes: int, what: str) -> Tensor:
     return found
 
 
-def draw(graph: Adjacency, rows: Tensor, times: Tensor | None, choice: RawChoice, first: int) -> HopEdges:
-    """The edges that `rows` draw; `src` holds the numbers of sources in the graph, `dst` those of rows from `first`."""
-    raw, raw_rows = graph.raw(), RawRows(address(rows), address(times), rows.numel())
+def draw(
+    graph: Adjacency,
+    rows: Tensor,
+    times: Tensor | None,
+    choice: RawChoice,
+    first: int,
+    excluded: Tensor | None = None,
+) -> HopEdges:
+    """The edges that `rows` draw; `src` holds the numbers of sources in the graph, `dst` those of rows from `first`.
+    `excluded`: int64 positions in rising order, each once, that are not drawn."""
+    raw, raw_rows = graph.raw(excluded), RawRows(address(rows), address(times), rows.numel())
     offsets = torch.empty(rows.numel() + 1, dtype=torch.int64)
     threads = num_threads()
     total = library().gw_sample_count(raw, raw_rows, choice, address(offsets), threads)

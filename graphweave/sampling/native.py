@@ -19,6 +19,8 @@ class RawAdjacency(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("indptr", "sources", "edges", "weights", "edge_times", "node_times")),
         ("wide", _I64),
+        ("excluded", _POINTER),
+        ("num_excluded", _I64),
     )
 
 

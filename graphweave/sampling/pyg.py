@@ -76,9 +76,9 @@ class NeighborSampler(BaseSampler):
         self.is_hetero = isinstance(data, HeteroData)
         self.subgraph_type = SubgraphType(subgraph_type)
         self.node_time, edge_times = _times(data, time_attr)
-        relations = _relations(data, edge_times, self.node_time, weight_attr)
+        relations = relations_of(data, edge_times, self.node_time, weight_attr)
         types = data.node_types if self.is_hetero else [HOMOGENEOUS_NTYPE]
-        counts = {t: _count(data[t] if self.is_hetero else data, t) for t in types}
+        counts = {t: num_nodes_of(data[t] if self.is_hetero else data, t) for t in types}
         self.num_nodes: Any = counts if self.is_hetero else counts[HOMOGENEOUS_NTYPE]
         self._sampler = hop_sampler(
             relations, counts, _fanouts(num_neighbors, list(relations), self.is_hetero), seed,
@@ -153,7 +153,8 @@ class KeyedNegatives(NegativeSampling):
         return torch.searchsorted(sums, drawn, right=True).clamp(max=int(weight.nonzero().max()))
 
 
-def _count(store: Any, what: str) -> int:
+def num_nodes_of(store: Any, what: str) -> int:
+    """The number of nodes of a store of PyG's, which messages call `what`. DataError if it is not known."""
     found = store.num_nodes
     if found is None:
         raise DataError(f"{what}: the number of nodes is not known. Set num_nodes.")
@@ -174,9 +175,11 @@ def _fanouts(given: Any, relations: list[CanonicalEtype], hetero: bool) -> dict[
     return found
 
 
-def _relations(
+def relations_of(
     data: Any, edge_times: dict[CanonicalEtype, Tensor], node_times: Any, weight_attr: str | None
 ) -> dict[CanonicalEtype, Adjacency]:
+    """The edges of each edge type, with `weight_attr` as weights where they have it and the times given. DataError for
+    data that cannot be sampled."""
     hetero = isinstance(data, HeteroData)
     stores = dict(zip(data.edge_types, data.edge_stores, strict=True)) if hetero else {_HOMOGENEOUS: data}
     weighted = [key for key, store in stores.items() if weight_attr is not None and weight_attr in store]
@@ -191,7 +194,7 @@ def _relations(
         src_store, dst_store = (data[key[0]], data[key[2]]) if hetero else (data, data)
         times = node_times.get(key[0]) if isinstance(node_times, dict) else node_times
         made[key] = adjacency(
-            ends[0], ends[1], _count(src_store, what), _count(dst_store, what), what=what,
+            ends[0], ends[1], num_nodes_of(src_store, what), num_nodes_of(dst_store, what), what=what,
             weights=store[weight_attr] if key in weighted else None, edge_times=edge_times.get(key), node_times=times,
         )  # fmt: skip
     return made

@@ -29,6 +29,8 @@ struct Adjacency {
   const int64_t* edge_times;  // [edges], by position
   const int64_t* node_times;  // [sources]
   int64_t wide;               // whether indptr, sources and edges are int64 instead of int32
+  const int64_t* excluded;    // [num_excluded]: positions that no row draws, in rising order
+  int64_t num_excluded;
 };
 
 // Rows that draw: nodes[i], which sees no edge and no source later than times[i] (null: it sees all).
@@ -64,18 +66,48 @@ struct Sampler {
     return graph.edge_times ? graph.edge_times[k] : graph.node_times[static_cast<const Int*>(graph.sources)[k]];
   }
 
+  // The excluded positions of a row, in rising order.
+  struct Excluded {
+    const int64_t *begin, *end;
+
+    int64_t count() const { return end - begin; }
+    // The position that `rank` others of those that are not excluded stand before, in a row that begins at `first`.
+    int64_t at(int64_t first, int64_t rank) const {
+      int64_t low = 0, high = count();  // of the excluded ones that stand before it
+      while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (begin[middle] - middle <= first + rank)
+          low = middle + 1;
+        else
+          high = middle;
+      }
+      return first + rank + low;
+    }
+  };
+  Excluded excluded(int64_t i) const {
+    const int64_t* const all = graph.excluded;
+    if (!graph.num_excluded) return {all, all};
+    const int64_t* const from = std::lower_bound(all, all + graph.num_excluded, begin(i));
+    return {from, std::lower_bound(from, all + graph.num_excluded, end(i))};
+  }
+
   // Calls body with each position that row i may draw.
   template <typename Body>
   void seen(int64_t i, Body body) const {
     const bool timed_ = timed();
-    for (int64_t k = begin(i), last = end(i); k < last; ++k)
-      if (!(graph.weights && !(graph.weights[k] > 0)) && !(timed_ && time_of(k) > rows.times[i])) body(k);
+    Excluded gone = excluded(i);
+    for (int64_t k = begin(i), last = end(i); k < last; ++k) {
+      if (gone.count() && *gone.begin == k)
+        ++gone.begin;
+      else if (!(graph.weights && !(graph.weights[k] > 0)) && !(timed_ && time_of(k) > rows.times[i]))
+        body(k);
+    }
   }
 
   int64_t size(int64_t i) const {
     int64_t found = 0;
     if (plain())
-      found = end(i) - begin(i);
+      found = end(i) - begin(i) - excluded(i).count();
     else
       seen(i, [&](int64_t) { ++found; });
     if (choice.fanout < 0) return found;
@@ -96,12 +128,13 @@ struct Sampler {
     if (count == 0) return;
     gw_draws draws{choice.key, i};
     if (plain()) {
-      const int64_t first = begin(i), degree = end(i) - first;
+      const Excluded gone = excluded(i);
+      const int64_t first = begin(i), degree = end(i) - first - gone.count();
       if (choice.replace && choice.fanout >= 0)
         for (int64_t j = 0; j < count; ++j) out[j] = draws.below(degree);
       else
         gw_choose(draws, scratch.chosen, degree, count, out);
-      for (int64_t j = 0; j < count; ++j) out[j] += first;
+      for (int64_t j = 0; j < count; ++j) out[j] = gone.at(first, out[j]);
       return;
     }
     auto& at = scratch.positions;

@@ -1,0 +1,105 @@
+"""Undirected graphs with weights of edges and sizes of nodes, which are what partitioners take."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.toolchain import toolchain
+from graphweave.sampling.native import address
+
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
+
+
+class _RawUndirected(ctypes.Structure):
+    """The structure `Undirected` of `native/label_propagation.cpp`."""
+
+    _fields_ = (*((n, _POINTER) for n in ("indptr", "neighbours", "weights", "sizes")), ("num_nodes", _I64))
+
+
+@dataclass(frozen=True, eq=False)
+class Undirected:
+    """The neighbours of node v stand at positions `indptr[v]` to `indptr[v + 1]`, each edge at both of its ends."""
+
+    indptr: Tensor
+    """int64 [num_nodes + 1]"""
+    neighbours: Tensor
+    """int64 [positions], in rising order for each node, without the node itself."""
+    weights: Tensor
+    """int64 [positions], > 0"""
+    sizes: Tensor
+    """int64 [num_nodes], > 0"""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.sizes.numel()
+
+    def propagate(self, labels: Tensor, totals: Tensor, order: Tensor, most: int, least: int) -> int:
+        """One round of size-constrained label propagation over the nodes in `order`, in place; see `gw_propagate`.
+        Returns how many nodes changed their label."""
+        arrays = map(address, (order, labels, totals))
+        return int(_library(toolchain()).gw_propagate(self._raw(), *arrays, totals.numel(), most, least))
+
+    def breadth_first(self, roots: Tensor) -> Tensor:
+        """int64 [num_nodes]: the nodes in the order in which a search in breadth finds them, which begins at the first
+        of `roots` (all nodes in some order), and again at the next one not yet found."""
+        order = torch.empty_like(roots)
+        _library(toolchain()).gw_breadth_first(self._raw(), address(roots), address(order))
+        return order
+
+    def contracted(self, labels: Tensor) -> tuple[Undirected, Tensor]:
+        """The graph whose nodes are the labels in use, and int64 [num_nodes]: the node that each node is part of.
+        Edges within a label are dropped, those between two labels are one edge of their total weight."""
+        _, coarse = labels.unique(return_inverse=True)
+        count = int(coarse.max()) + 1
+        sizes = torch.zeros(count, dtype=torch.int64).scatter_add_(0, coarse, self.sizes)
+        ends = coarse.repeat_interleave(self.indptr.diff()), coarse[self.neighbours]
+        return undirected(*ends, self.weights, sizes), coarse
+
+    def cut(self, labels: Tensor) -> int:
+        """The weight of the edges whose ends have different labels."""
+        here = labels.repeat_interleave(self.indptr.diff())
+        return int(self.weights[here != labels[self.neighbours]].sum()) // 2
+
+    def _raw(self) -> _RawUndirected:
+        arrays = (self.indptr, self.neighbours, self.weights, self.sizes)
+        return _RawUndirected(*map(address, arrays), self.num_nodes)
+
+
+def undirected(src: Tensor, dst: Tensor, weights: Tensor, sizes: Tensor) -> Undirected:
+    """The graph whose edge from u to v weighs what all given edges src[e] -> dst[e] from u to v do; these must be given
+    in both directions. Loops are dropped. `sizes`: int64 [num_nodes]."""
+    count = sizes.numel()
+    keep = src != dst
+    keys, place = (src[keep] * count + dst[keep]).unique(return_inverse=True)
+    total = torch.zeros(keys.numel(), dtype=torch.int64).scatter_add_(0, place, weights[keep])
+    heads = keys.div(max(count, 1), rounding_mode="floor")
+    indptr = torch.zeros(count + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(heads, minlength=count).cumsum(0)
+    return Undirected(indptr, keys - heads * count, total, sizes)
+
+
+def undirected_of(src: Tensor, dst: Tensor, num_nodes: int) -> Undirected:
+    """The graph in which u and v are joined if there is an edge between them in any direction; its weight is the number
+    of these edges."""
+    u, v = src.long(), dst.long()
+    ends = torch.cat([u, v]), torch.cat([v, u])
+    sizes = torch.ones(num_nodes, dtype=torch.int64)
+    return undirected(*ends, torch.ones_like(ends[0]), sizes)
+
+
+@lru_cache(maxsize=8)
+def _library(tools: object) -> ctypes.CDLL:
+    """`tools` is only the key of the cache: other compiler settings give another library."""
+    found = kernel_cache.library(sources.source("label_propagation.cpp"))
+    graph = ctypes.POINTER(_RawUndirected)
+    found.gw_propagate.argtypes = (graph, *(_POINTER,) * 3, *(_I64,) * 3)
+    found.gw_propagate.restype = _I64
+    found.gw_breadth_first.argtypes = (graph, _POINTER, _POINTER)
+    found.gw_breadth_first.restype = None
+    return found
