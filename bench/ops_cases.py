@@ -54,20 +54,23 @@ def _heads(x: Tensor) -> Tensor:
     return x.view(-1, HEADS, x.shape[-1] // HEADS)
 
 
-def graphweave_call(case: str, d: Data) -> Callable[[], Tensor]:
+def graphweave_call(case: str, d: Data, schedule: str = "auto") -> Callable[[], Tensor]:
     g, n, w = (d.index[0].contiguous(), d.index[1].contiguous()), d.nodes, d.matrix
     x = d.x
     calls: dict[str, Callable[[], Tensor]] = {
-        "gcn": lambda: ops.spmm(g, "copy_u", src=x),
-        "weighted": lambda: ops.spmm(g, "u_mul_e", src=x, edge=d.weight),
-        "weighted-own": lambda: ops.spmm(g, lambda src, dst, edge: src * edge[:, None], src=x, edge=d.weight),
-        "mlp": lambda: ops.spmm(
-            g, lambda src, dst, edge: torch.relu((src + dst) @ w), "max", src=d.narrow, dst=d.narrow, num_dst=n
+        "gcn": lambda: ops.spmm(g, "copy_u", src=x, schedule=schedule),
+        "weighted": lambda: ops.spmm(g, "u_mul_e", src=x, edge=d.weight, schedule=schedule),
+        "weighted-own": lambda: ops.spmm(
+            g, lambda src, dst, edge: src * edge[:, None], src=x, edge=d.weight, schedule=schedule
         ),
-        "dot": lambda: ops.sddmm(g, lambda src, dst, edge: (src * dst).sum(-1), src=x, dst=x),
+        "mlp": lambda: ops.spmm(
+            g, lambda src, dst, edge: torch.relu((src + dst) @ w), "max", src=d.narrow, dst=d.narrow, num_dst=n,
+            schedule=schedule,
+        ),
+        "dot": lambda: ops.sddmm(g, lambda src, dst, edge: (src * dst).sum(-1), src=x, dst=x, schedule=schedule),
         "attend": lambda: ops.attend(
             g, lambda src, dst, edge: (_heads(src) * _heads(dst)).sum(-1), lambda src, dst, edge: _heads(src), src=x,
-            dst=x,
+            dst=x, schedule=schedule,
         ).flatten(1),
     }  # fmt: skip
     return calls[case]

@@ -5,6 +5,7 @@ from graphweave.core.counters import counters, reset_counters
 from graphweave.core.schedule import Schedule
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
+from graphweave.frontends.dynamo.tune import tune
 from graphweave.graph.batch import batch, unbatch
 from graphweave.graph.build import graph, heterograph
 from graphweave.graph.convert_from import from_dgl, from_networkx, from_pyg, from_scipy
@@ -86,5 +87,6 @@ __all__ = [
     "to_homogeneous",
     "topk_edges",
     "topk_nodes",
+    "tune",
     "unbatch",
 ]

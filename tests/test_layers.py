@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compiler": _STAGES,  # only makes plans: its results are texts and choices, never tensors
     "runtime": {"core"},
     "execute": _STAGES | {"compiler", "runtime"},  # runs plans: its steps run at every call
-    "frontends": _STAGES | {"compiler", "runtime", "execute"},
+    "tuning": _STAGES | {"compiler", "runtime", "execute"},  # measures candidates, whoever captured the graph
+    "frontends": _STAGES | {"compiler", "runtime", "execute", "tuning"},
     "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # a declared operator is tried at once, in a kernel
     "tensorlike": {"core"},
     "udf": {"core", "compiler", "frontends", "tensorlike"},

@@ -53,6 +53,7 @@ PUBLIC: dict[str, list[str]] = {
         "to_homogeneous",
         "topk_edges",
         "topk_nodes",
+        "tune",
         "unbatch",
     ],
     "graphweave.data": [

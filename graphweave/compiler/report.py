@@ -114,6 +114,27 @@ class RewriteNote:
     steps: tuple[Step, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TuningNote:
+    """What tuning found for one captured graph: a `choice` in words, its predicted and measured seconds of a call, and
+    those of the compiler's own choice (None: not measured, and `why` says why).
+
+    `tried` candidates were measured. The search took `seconds`, unless an earlier one had `stored` it, and was
+    `finished` before its budget was.
+    """
+
+    choice: str
+    predicted: float | None
+    measured: float | None
+    untuned_predicted: float | None
+    untuned_measured: float | None
+    tried: int
+    seconds: float
+    stored: bool
+    finished: bool
+    why: str
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled."""
@@ -122,6 +143,7 @@ class Report:
     rewrites: list[RewriteNote] = field(default_factory=list)
     graphs: list[GraphNote] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
+    tunings: list[TuningNote] = field(default_factory=list)
 
 
 _collecting: list[Report] = []
@@ -164,6 +186,11 @@ def record_rewrites(before: Program, done: Rewritten) -> None:
         note = RewriteNote(show(before), show(done.program), done.steps)
         for report in _collecting:
             report.rewrites.append(note)
+
+
+def record_tuning(note: TuningNote) -> None:
+    for report in _collecting:
+        report.tunings.append(note)
 
 
 def record_eager(why: str) -> None:

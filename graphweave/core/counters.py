@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 COUNTERS: dict[str, str] = {
     "compilations": "graphs handed over by torch.compile and compiled",
     "kernel_launches": "calls of generated kernels",
@@ -15,6 +18,8 @@ COUNTERS: dict[str, str] = {
     "kernel_damaged": "damaged or truncated files found in the disk cache and rebuilt",
     "hoist_builds": "graph-only subprograms computed",
     "hoist_hits": "graph-only subprograms whose results were still valid",
+    "tunings": "graphs whose form and schedules were sought by measuring",
+    "tuning_hits": "graphs whose form and schedules an earlier search had kept on disk",
     "graph_breaks": "graph breaks reported by capture",
     "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
     "cuda_graph_captures": "calls of compiled programs captured as CUDA graphs",
@@ -41,3 +46,13 @@ def counters() -> dict[str, int]:
 def reset_counters() -> None:
     for name in _counts:
         _counts[name] = 0
+
+
+@contextmanager
+def kept_as_they_are() -> Iterator[None]:
+    """What is counted in the block does not count."""
+    before = dict(_counts)
+    try:
+        yield
+    finally:
+        _counts.update(before)

@@ -17,12 +17,13 @@ from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import check_schedule, make_plan
 from graphweave.compiler.report import record
 from graphweave.core.log import logger
+from graphweave.core.schedule import Schedule
 from graphweave.execute.dump import dump_plan, dump_program
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.lower.kernel_products import with_calls
-from graphweave.lower.options import Options
+from graphweave.lower.options import Options, by_schedule
 from graphweave.lower.packed import packed
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
@@ -41,43 +42,49 @@ class CompiledTraining:
     partition: Split
 
 
-def build_inference(
-    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
-    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
-    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
-) -> Executable:  # fmt: skip
-    """One executable for all outputs of `program`. `effects` are calls that must run even if nothing reads their
-    results.
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A program that becomes one executable, under any options of its kernels: the arguments of an `Executable`."""
 
-    `promises` says for each output how it lies in memory. `glossary` has the user's words, for reports and errors.
-    """
-    glossary, program = glossary or Glossary(), with_calls(program, options)
-    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
-    part = packed(extract(program, inputs, [*program.outputs, *effects]), options, glossary.statistics)
-    name = f"graph{next(_serial)}"
-    with _compiling() as begin:
-        made = _executable(
-            f"{name}_inference", Facts(part.program), len(program.outputs), options, _named(program, constants), verify,
-            cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
+    name: str
+    facts: Facts
+    num_outputs: int | None
+    constants: Mapping[str, Any]
+    promises: Sequence[Promise | None]
+    glossary: Glossary
+    private: frozenset[Ref] = frozenset()
+    watches: frozenset[Ref] | None = None
+
+    def executable(self, options: Options, *, verify: bool = False, cuda_graphs: bool = False) -> Executable:
+        plan = make_plan(self.name, self.facts, options, self.constants, self.glossary.statistics)
+        return Executable(
+            plan, self.num_outputs, verify=verify, private=self.private, promises=self.promises,
+            cuda_graphs=cuda_graphs, watches=self.watches, names=self.glossary.names,
         )  # fmt: skip
-        check_schedule([made.plan])
-        begin(made)
-        record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
-    return made
 
 
-def build_training(
-    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
-    options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
-    cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
+def inference_half(
+    program: Program, effects: Iterable[Ref], options: Options, constants: Mapping[Ref, Any], *, watches: bool = True,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
-) -> CompiledTraining:  # fmt: skip
-    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+) -> tuple[Half, Mapping[Ref, Ref]]:  # fmt: skip
+    """The half of `build_inference`, before it is planned, and where it has the nodes of `program`."""
+    program = with_calls(program, options)
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
+    glossary = glossary or Glossary()
+    part = packed(extract(program, inputs, [*program.outputs, *effects]), options, glossary.statistics)
+    half = Half(
+        f"graph{next(_serial)}_inference", Facts(part.program), len(program.outputs), _named(program, constants),
+        promises, glossary, watches=_refs(part.program.outputs) if watches else None,
+    )  # fmt: skip
+    return half, part.where
 
-    The backward uses the graph that the forward has seen, and does not look for edits. `exposed` are values whose
-    memory the user may write to between the two (`passes/apart.py`), and `promises` says for each output how it lies in
-    memory. `glossary` has the user's words, for reports and errors, and the known row counts.
-    """
+
+def training_halves(
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], options: Options,
+    constants: Mapping[Ref, Any], *, recompute: Recompute = "auto", watches: bool = True,
+    exposed: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
+) -> tuple[Half, Half, Split]:  # fmt: skip
+    """The forward and backward of `build_training`, before they are planned, and how the program was divided."""
     glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
@@ -90,26 +97,67 @@ def build_training(
         backward=packed(halves.backward, options, glossary.statistics),
     )
     named = _named(joint, constants)
-    count = num_forward + len(halves.saved)
     ahead, back = Facts(halves.forward.program), Facts(halves.backward.program)
-    private = _private(halves, back, num_forward)
+    forward = Half(
+        f"{name}_forward", ahead, num_forward + len(halves.saved), named, promises[:num_forward], glossary,
+        _private(halves, back, num_forward),
+        _refs(halves.forward.program.outputs[:num_forward]) if watches else None,
+    )  # fmt: skip
+    backward = Half(f"{name}_backward", back, None, named, promises[num_forward:], glossary)
+    return forward, backward, halves
+
+
+def build_inference(
+    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None, tuned: bool = False,
+) -> Executable:  # fmt: skip
+    """One executable for all outputs of `program`. `effects` are calls that must run even if nothing reads their
+    results.
+
+    `promises` says for each output how it lies in memory. `glossary` has the user's words, for reports and errors. A
+    schedule that was `tuned` may have fields that no kernel takes; a user's may not.
+    """
+    half, where = inference_half(
+        program, effects, options, constants, watches=watches, promises=promises, glossary=glossary
+    )
     with _compiling() as begin:
-        forward = _executable(
-            f"{name}_forward", ahead, count, options, named, verify, cuda_graphs, private,
-            _refs(halves.forward.program.outputs[:num_forward]) if watches else None,
-            promises[:num_forward], glossary,
-        )  # fmt: skip
+        made = _executable(half, options, verify, cuda_graphs)
+        if not tuned:
+            check_schedule([made.plan])
+        begin(made)
+        record(made.plan, made.text, {where[r]: why for r, why in refused.items() if r in where}, half.glossary)
+    return made
+
+
+def build_training(
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
+    options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
+    cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None, tuned_backward: Schedule | None = None,
+) -> CompiledTraining:  # fmt: skip
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+
+    The backward uses the graph that the forward has seen, and does not look for edits. `exposed` are values whose
+    memory the user may write to between the two (`passes/apart.py`), and `promises` says for each output how it lies in
+    memory. `glossary` has the user's words, for reports and errors, and the known row counts. With `tuned_backward`,
+    the backward has this schedule, and either schedule may have fields that no kernel takes.
+    """
+    ahead, back, halves = training_halves(
+        joint, num_forward, tangents, effects, options, constants, recompute=recompute, watches=watches,
+        exposed=exposed, promises=promises, glossary=glossary,
+    )  # fmt: skip
+    with _compiling() as begin:
+        forward = _executable(ahead, options, verify, cuda_graphs)
         begin(forward)
-        backward = _executable(
-            f"{name}_backward", back, None, options, named, verify, cuda_graphs,
-            promises=promises[num_forward:], glossary=glossary,
-        )  # fmt: skip
-        check_schedule([forward.plan, backward.plan])
+        backward = _executable(back, by_schedule(options, tuned_backward), verify, cuda_graphs)
+        if tuned_backward is None:
+            check_schedule([forward.plan, backward.plan])
         begin(backward)
         for made, part in ((forward, halves.forward), (backward, halves.backward)):
             saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()
             why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
-            record(made.plan, made.text, why_not, glossary, saved, recompute)
+            record(made.plan, made.text, why_not, ahead.glossary, saved, recompute)
     return CompiledTraining(forward, backward, halves)
 
 
@@ -135,16 +183,8 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
     return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
 
 
-def _executable(
-    name: str, facts: Facts, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
-    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
-) -> Executable:  # fmt: skip
-    plan = make_plan(name, facts, options, constants, glossary.statistics if glossary else None)
-    made = Executable(
-        plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
-        names=glossary.names if glossary else {},
-    )  # fmt: skip
+def _executable(half: Half, options: Options, verify: bool, cuda_graphs: bool) -> Executable:
+    made = half.executable(options, verify=verify, cuda_graphs=cuda_graphs)
     dump_plan(made.plan, made.text)
     return made
 

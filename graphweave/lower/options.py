@@ -79,6 +79,13 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
     )  # fmt: skip
 
 
+def by_schedule(options: Options, schedule: Schedule | None) -> Options:
+    """`options`, which have no schedule of a user or that of the other half, with `schedule`; unchanged for None."""
+    if schedule is None:
+        return options
+    return replace(options_for(options.target, options.device, schedule), fuse=options.fuse)
+
+
 def _with(options: Options, schedule: Schedule) -> Options:
     if schedule.prefetch is not None:
         options = replace(options, prefetch_distance=schedule.prefetch)

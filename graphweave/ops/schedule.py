@@ -11,10 +11,10 @@ from graphweave.core.schedule import Schedule
 
 def check_schedule(schedule: Any) -> None:
     """SettingsError for what is no schedule."""
-    if schedule != "auto" and not isinstance(schedule, Schedule):
+    if schedule not in ("auto", "tune") and not isinstance(schedule, Schedule):
         raise SettingsError(
-            f"schedule must be 'auto', the compiler's own choice, or a graphweave.Schedule (got {schedule!r})."
-            " Pass one of these."
+            "schedule must be 'auto', the compiler's own choice, 'tune', the best that measuring finds, or a"
+            f" graphweave.Schedule (got {schedule!r}). Pass one of these."
         )
 
 

@@ -96,8 +96,9 @@ def spmm(
     are, a Graph, a matrix or a sized EdgeIndex says; else the rows of `dst`; else `num_dst`; else the rows of `src`,
     both ends being the same nodes.
 
-    `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
-    backward. With one, a call inside a compiled function is compiled by itself, and breaks the graph there.
+    `schedule`: "auto", the compiler's choice; "tune", the best that measuring finds in the first call
+    (`graphweave.tune`); or a `graphweave.Schedule` for the kernels of this call, forward and backward. With one of the
+    latter, a call inside a compiled function is compiled by itself, and breaks the graph there.
 
     Outside of compiled functions the call is compiled at its first use with functions of this code and features of
     these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside

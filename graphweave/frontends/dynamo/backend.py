@@ -37,7 +37,7 @@ from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
 from graphweave.frontends.dynamo.enough_rows import guard_sizes
-from graphweave.frontends.dynamo.exposed import exposed, exposed_values
+from graphweave.frontends.dynamo.exposed import Exposed, exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
@@ -48,11 +48,13 @@ from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.frontends.dynamo.torch_imports import through_aot_autograd
+from graphweave.frontends.dynamo.tuned import ToTune, tuned
 from graphweave.ir.message.nodes import Aten, Input, MapType
-from graphweave.lower.options import Options
+from graphweave.lower.options import Options, by_schedule
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
+from graphweave.tuning.choice import Choice
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 
@@ -70,7 +72,8 @@ class CompileOptions:
     model says (None). `reorder`: whether to multiply weights by weights before rows, with the same three values.
     `cuda_graphs`: replay calls on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU.
     `unseen_edits`: look at each call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
-    `schedule`: choices for kernels that replace the compiler's.
+    `schedule`: choices for kernels that replace the compiler's, or "tune", which measures and takes the best of what is
+    left to the compiler (`tuning/`), for at most `budget` seconds a graph.
 
     Three switches turn an idea off, to measure what it gains. `rewrite`: changes of the program that the cost model
     decides; what `compact` and `reorder` ask for is done even so. `fuse`: several operations in one kernel. `merge`:
@@ -84,7 +87,8 @@ class CompileOptions:
     reorder: bool | None = None
     cuda_graphs: bool = False
     unseen_edits: bool = True
-    schedule: Schedule | None = None
+    schedule: Schedule | Literal["tune"] | None = None
+    budget: float = 60.0
     rewrite: bool = True
     fuse: bool = True
     merge: bool = True
@@ -111,13 +115,17 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """The options as an object. Raises SettingsError for an unknown option and for a value that an option cannot
     have."""
     given = dict(options or {})
-    known = ", ".join([*_ALLOWED, "schedule"])
+    known = ", ".join([*_ALLOWED, "schedule", "budget"])
     for name, value in given.items():
         if name == "schedule":
-            if value is not None and not isinstance(value, Schedule):
+            if value is not None and not isinstance(value, Schedule) and value != "tune":
                 raise SettingsError(
-                    f"option 'schedule' must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+                    f"option 'schedule' must be 'tune' or must be a graphweave.Schedule or None (got {value!r})."
+                    " Pass one of these."
                 )
+            continue
+        if name == "budget":
+            check_budget(value)
             continue
         if name not in _ALLOWED:
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
@@ -126,6 +134,12 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
             one_of = f"{', '.join(most)} or {last}"
             raise SettingsError(f"option {name!r} must be {one_of} (got {value!r}). Pass one of these.")
     return CompileOptions(**given)
+
+
+def check_budget(seconds: Any) -> None:
+    """SettingsError for what is no time that tuning may take."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise SettingsError(f"budget must be a number of seconds above 0 (got {seconds!r}). Pass one, such as 60.")
 
 
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -156,7 +170,7 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     chosen = parse_options(with_mode(mode, options))
-    compilation = _GraphCompilation(chosen, example_inputs, sources(module), parameters)
+    compilation = _GraphCompilation(chosen, dict(options or {}), example_inputs, sources(module), parameters)
     writes_apart(module)
     replace_calls(module)
     begin_early(example_inputs)
@@ -227,9 +241,11 @@ class _GraphCompilation:
     """The compilation of one graph."""
 
     def __init__(
-        self, options: CompileOptions, examples: Sequence[Any], sources: Sequence[str], parameters: Sequence[str]
-    ) -> None:
-        self.options = options
+        self, options: CompileOptions, asked: Mapping[str, Any], examples: Sequence[Any], sources: Sequence[str],
+        parameters: Sequence[str],
+    ) -> None:  # fmt: skip
+        self.options, self.asked = options, asked
+        self.choice: Choice | None = None  # what tuning found
         self.examples: Sequence[Any] = examples  # arguments of the first call, released once they have been measured
         self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders, and of the user's function
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
@@ -243,9 +259,9 @@ class _GraphCompilation:
         try:
             imported, glossary, reference = self._optimised(module, options, frozenset())
             made = build_inference(
-                imported.program, imported.effects, imported.refused, options, imported.attributes,
+                imported.program, imported.effects, imported.refused, self._forward(options), imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
-                promises=imported.promises, glossary=glossary,
+                promises=imported.promises, glossary=glossary, tuned=self.choice is not None,
             )  # fmt: skip
         except Exception as error:
             if interrupt_in(error) is not None:
@@ -275,13 +291,14 @@ class _GraphCompilation:
             placeholders = joint.graph.find_nodes(op="placeholder")
             names = [n.name for n in placeholders if "tangents" in str(n.target)]
             found = exposed(joint, num_fwd_outputs, self.examples)
-            imported, glossary, reference = self._optimised(joint, options, frozenset(names), num_fwd_outputs)
+            imported, glossary, reference = self._optimised(joint, options, frozenset(names), num_fwd_outputs, found)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in names]
             training = build_training(
-                imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
+                imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, self._forward(options),
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
                 cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
                 exposed=exposed_values(found, imported), promises=imported.promises, glossary=glossary,
+                tuned_backward=None if self.choice is None else self.choice.backward,
             )  # fmt: skip
             forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs, reference)
         except Exception as error:
@@ -294,8 +311,9 @@ class _GraphCompilation:
         return forward, backward
 
     def _optimised(
-        self, module: fx.GraphModule, options: Options, tangents: frozenset[str], num_forward: int | None = None
-    ) -> tuple[Imported, Glossary, Reference | None]:
+        self, module: fx.GraphModule, options: Options, tangents: frozenset[str], num_forward: int | None = None,
+        found: Exposed | None = None,
+    ) -> tuple[Imported, Glossary, Reference | None]:  # fmt: skip
         """The rewritten program, the user's names for its values, and with `verify` the reference for its results."""
         imported = import_graph(module, num_forward)
         reference = Reference(module, imported, num_forward) if self.options.verify else None
@@ -318,6 +336,8 @@ class _GraphCompilation:
         )  # fmt: skip
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
+        if self.options.schedule == "tune":
+            given = self._tuned(imported, given, options, at_hand, module, num_forward, found)
         done = optimise(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
@@ -325,6 +345,25 @@ class _GraphCompilation:
         if collecting():
             record_capture(_capture_note(module, imported, done, rows, glossary, given, options.fuse))
         return _rewritten(imported, done), glossary, reference
+
+    def _tuned(
+        self, imported: Imported, given: PassInputs, options: Options, at_hand: GraphAtHand, module: fx.GraphModule,
+        num_forward: int | None, found: Exposed | None,
+    ) -> PassInputs:  # fmt: skip
+        """`given` with the form of the program that tuning found; its schedules are kept in `choice`."""
+        chosen = self.options
+        self.choice = choice = tuned(
+            ToTune(
+                graph_place(module), imported, given, options, self.asked, chosen.budget, chosen.recompute,
+                chosen.unseen_edits, at_hand, module, num_forward, found,
+            )
+        )  # fmt: skip
+        form = choice.form
+        return replace(given, relational=Relational(form.compact, form.reorder), relabel=form.relabel)
+
+    def _forward(self, options: Options) -> Options:
+        """`options` with the schedule that tuning found for the forward."""
+        return options if self.choice is None else by_schedule(options, self.choice.forward)
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
@@ -383,7 +422,8 @@ def _donate_nothing() -> None:
 def _options(module: fx.GraphModule, asked: CompileOptions) -> Options | None:
     """The options for compiling the graph on this machine. None if the machine cannot compile it; the graph then runs
     as ATen calls, and one warning says so."""
-    options = options_of(module, asked.schedule or COMPILERS_CHOICE)
+    schedule = asked.schedule if isinstance(asked.schedule, Schedule) else COMPILERS_CHOICE
+    options = options_of(module, schedule)
     if isinstance(options, Options):
         return replace(options, fuse=asked.fuse)
     bump("eager_fallbacks")

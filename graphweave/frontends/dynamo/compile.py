@@ -41,7 +41,9 @@ def compile(
     `unseen_edits=False` leaves out the check at each call for edits of an index tensor that PyTorch does not see, such
     as edits through NumPy (`runtime/unseen_edits.py`).
     `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features, in place of the compiler's choice
-    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields.
+    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields. `"tune"` measures
+    candidates in the first call, for at most `budget` seconds (60) a captured graph, and takes the best; see
+    `graphweave.tune`.
     Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that
     is not callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
     """

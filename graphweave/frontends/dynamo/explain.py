@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 
 from graphweave.compiler.kernels_text import kernels_text
-from graphweave.compiler.report import CaptureNote, GraphNote, RewriteNote, collect
+from graphweave.compiler.report import CaptureNote, GraphNote, RewriteNote, TuningNote, collect
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.dynamo.breaks import (
@@ -38,8 +38,9 @@ class Explanation:
     `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
-    backward, inference). `eager` says what runs eagerly and why. `breaks` are the graph breaks whose lines PyTorch
-    reports; `graph_breaks` counts all of them. `recompiled` lists what was compiled again, before and during `explain`.
+    backward, inference), `tunings` one for each graph that was tuned. `eager` says what runs eagerly and why. `breaks`
+    are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists what was
+    compiled again, before and during `explain`.
     """
 
     what: str
@@ -52,6 +53,7 @@ class Explanation:
     breaks: tuple[Break, ...]
     recompiled: tuple[Recompilation, ...]
     detail: Detail = "short"
+    tunings: tuple[TuningNote, ...] = ()
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -102,6 +104,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
+        tuple(report.tunings),
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphweave.compiler.report import CaptureNote, GraphNote, SavedNote
+from graphweave.compiler.report import CaptureNote, GraphNote, SavedNote, TuningNote
 from graphweave.core.lines import shown_text, split_location
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
@@ -52,6 +52,8 @@ class Explained(Protocol):
     @property
     def graphs(self) -> Sequence[GraphNote]: ...
     @property
+    def tunings(self) -> Sequence[TuningNote]: ...
+    @property
     def eager(self) -> Sequence[str]: ...
     @property
     def graph_breaks(self) -> int: ...
@@ -70,6 +72,8 @@ def summary(report: Explained) -> list[Row]:
     rows += [Row("captured", f"{words}: {count:,}") for words, count in sizes.items()]
     if report.graphs:
         rows += _work(report)
+    for note in report.tunings:
+        rows += _tuned(note)
     rows += _kernels(report.graphs)
     rows += _left(report.graphs)
     rows += [Row("runs eagerly", shown_text(why)) for why in report.eager]
@@ -148,6 +152,20 @@ def _work(report: Explained) -> list[Row]:
         by = f", by {_many(kernels, 'kernel')}" if kernels else ""
         rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone{by}, kept until they change"))
     return rows
+
+
+def _tuned(note: TuningNote) -> Iterator[Row]:
+    """What tuning chose for a graph, and the predicted and measured times of it and of the compiler's own choice."""
+    if note.measured is None:
+        yield Row("tuned", f"no: {note.why}")
+        return
+    yield Row("tuned", note.choice)
+    how = "found before" if note.stored else f"found in {note.seconds:.1f} s"
+    ended = "" if note.finished else ", when the budget ended"
+    yield Row("tuned", f"{how} among {_many(note.tried, 'candidate')}{ended}")
+    times = (note.measured, note.predicted), (note.untuned_measured, note.untuned_predicted)
+    chosen, untuned = (f"{1e3 * (got or 0):.3g} ms measured, {1e3 * (said or 0):.3g} predicted" for got, said in times)
+    yield Row("tuned", f"a call's kernels: {chosen}; untuned {untuned}")
 
 
 def _kernels(graphs: Iterable[GraphNote]) -> list[Row]:

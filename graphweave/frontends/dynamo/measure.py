@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.facts import Facts
@@ -31,27 +32,32 @@ class GraphAtHand:
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+        self.values = values
         self.rows: dict[Space, int] = {}
 
     def __call__(self, facts: Facts, ref: Ref) -> int | None:
         """The rows of `ref`; None if it depends on more than the graph, or if an input is not known."""
+        value = self.value(facts, ref)
+        return None if value is None else int(value.shape[0])
+
+    def value(self, facts: Facts, ref: Ref) -> Tensor | None:
+        """The tensor `ref`; None as above."""
         program = facts.program
         if ref not in facts.flow.graph_only:
             return None
         needed = ancestors(program, (ref,))
         inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and r in needed]
         names = [n.name for r in inputs if isinstance(n := program.nodes[r], Input)]
-        if not all(name in self._values for name in names):
+        if not all(name in self.values for name in names):
             return None
         part = extract(program, inputs, [ref]).program
         try:
             with unset_fake_temporarily(), torch.no_grad():
-                (value,) = interp(part, {name: self._values[name] for name in names}, self.rows)
+                (value,) = interp(part, {name: self.values[name] for name in names}, self.rows)
         except (GraphweaveError, RuntimeError) as reason:  # an index out of range is refused when the program runs
-            _log.info("the rows of a value that data decides are not counted: %s", reason)
+            _log.info("a value that data decides is not known: %s", reason)
             return None
-        return int(value.shape[0])
+        return value if isinstance(value, Tensor) else None
 
 
 def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequence[Any]) -> dict[str, Any]:
