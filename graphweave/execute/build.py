@@ -19,6 +19,7 @@ from graphweave.compiler.report import record
 from graphweave.core.log import logger
 from graphweave.execute.dump import dump_plan, dump_program
 from graphweave.execute.executable import Executable
+from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.lower.kernel_products import with_calls
@@ -59,6 +60,8 @@ def build_inference(
             f"{name}_inference", Facts(part.program), len(program.outputs), options, _named(program, constants), verify,
             cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
         )  # fmt: skip
+        made.needs = row_needs(made.plan, made.kernels, {})
+        dump_plan(made.plan, made.text)
         check_schedule([made.plan])
         begin(made)
         record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
@@ -100,7 +103,9 @@ def build_training(
         )  # fmt: skip
         check_schedule([forward.plan, backward.plan])
         begin(backward)
+        forward.needs, backward.needs = _needs(halves, forward, backward)
         for made, part in ((forward, halves.forward), (backward, halves.backward)):
+            dump_plan(made.plan, made.text)
             saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()
             why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
             record(made.plan, made.text, why_not, glossary, saved, recompute)
@@ -121,6 +126,14 @@ def _private(halves: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
     return frozenset(maps - _refs(forward.outputs[:num_forward]))
 
 
+def _needs(halves: Split, forward: Executable, backward: Executable) -> tuple[RowNeeds, RowNeeds]:
+    """The rows that both halves compute."""
+    ahead, back = halves.forward.where, halves.backward.where
+    same = {there: ahead[ref] for ref, there in back.items() if ref in ahead}
+    read = {back[ref]: ahead[ref] for ref in halves.saved if ref in back and ref not in halves.copied}
+    return needs_of_halves(forward.plan, forward.kernels, backward.plan, backward.kernels, read, same)
+
+
 def _refs(outputs: Iterable[Ref | None]) -> frozenset[Ref]:
     return frozenset(r for r in outputs if r is not None)
 
@@ -135,12 +148,10 @@ def _executable(
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
     plan = make_plan(name, facts, options, constants, glossary.statistics if glossary else None)
-    made = Executable(
+    return Executable(
         plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
         names=glossary.names if glossary else {},
     )  # fmt: skip
-    dump_plan(made.plan, made.text)
-    return made
 
 
 @contextmanager
