@@ -89,10 +89,19 @@ def largest(limits: Iterable[Limit]) -> Limit:
     return next(iter(found)) if len(found) == 1 else Most(frozenset(found))
 
 
-def smallest(*limits: Limit | None) -> Limit | None:
-    """The smallest of the limits that are known; None if none is."""
-    known = frozenset(x for x in limits if x is not None)
-    return next(iter(known)) if len(known) == 1 else Least(known) if known else None
+def smallest(a: Limit | None, b: Limit | None) -> Limit | None:
+    """The smaller of the limits that are known; None if none is."""
+    if a is None or b is None:
+        return b if a is None else a
+    of_a, of_b = _parts(a), _parts(b)
+    if of_a <= of_b or of_b <= of_a:
+        return a if of_a <= of_b else b
+    return Least(frozenset((a, b)))
+
+
+def _parts(limit: Limit) -> frozenset[Limit]:
+    """Limits whose largest is `limit`."""
+    return limit.of if isinstance(limit, Most) else frozenset((limit,))
 
 
 def reached(edges: Behind, to: Ref) -> Limit:

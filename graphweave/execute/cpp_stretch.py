@@ -24,7 +24,7 @@ from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import BoundKernel, CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
-from graphweave.execute.row_bounds import Within, bounds_on_graph
+from graphweave.execute.row_bounds import LimitTable, Within
 from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
@@ -74,10 +74,11 @@ class CppStretch:
         limits: Mapping[int, StepLimit] | None = None,
     ) -> None:  # fmt: skip
         """`kept` are the values that the steps write and others read. `limits` are those of steps by position."""
-        self._limits = limits or {}
-        told_by = sorted({m for limit in self._limits.values() for m in limit.maps})
+        limits = limits or {}
+        self._limits = LimitTable(limits, steps) if limits else None
+        told_by = sorted({m for limit in limits.values() for m in limit.maps})
         self.maps: tuple[Ref, ...] = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
-        told = sorted({s for limit in self._limits.values() for s in limit.spaces}, key=lambda s: s.name)
+        told = sorted({s for limit in limits.values() for s in limit.spaces}, key=lambda s: s.name)
         ends = [map_type(program, m).cod for m in told_by]
         of_steps = (s for step in steps for s in step.spaces)
         self.spaces: tuple[Space, ...] = tuple(dict.fromkeys((*of_steps, *ends, *told)))
@@ -151,7 +152,7 @@ class CppStretch:
 
     def _within_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Mapping[int, Within]:
         """The bounds of the steps that have limits."""
-        if not self._limits:
+        if self._limits is None:
             return {}
         last = self._within
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
@@ -160,7 +161,7 @@ class CppStretch:
         count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
         index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
         try:
-            bounds = bounds_on_graph(self._limits, self._steps, count, index)
+            bounds = self._limits.on_graph(count, index)
         except IndexRangeError as error:
             raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
         within = {i: Within(one, index) for i, one in bounds.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -94,51 +94,63 @@ class WalkedEdges:
         return edges_at(self.of[self.by], self.below, index[self.walked], self.wide)
 
 
-def bounds_on_graph(
-    limits: Mapping[int, StepLimit], steps: Sequence[RegionStep], count: Mapping[Space, int], index: Mapping[Ref, Index]
-) -> dict[int, Bounds]:
-    """The bounds of each of the `steps` that has limits. `index` has the maps that tell them."""
-    known = _Numbers(count, index, any(one.wide for one in index.values()))
-    return {i: _bounds(limit, steps[i], known) for i, limit in limits.items()}
+class LimitTable:
+    """The limits of some kernels as a list of numbers to compute, each limit once and after those that it needs."""
 
+    def __init__(self, limits: Mapping[int, StepLimit], steps: Sequence[RegionStep]) -> None:
+        """`limits` are those of `steps`, by position."""
+        self._order: list[Limit] = []
+        self._at: dict[Limit, int] = {}
+        self._steps = [
+            (
+                i, steps[i].spaces[0], self._add(limit.rows),
+                None if limit.edges is None else (limit.edges.map, self._add(limit.edges.below)),
+                [(steps[i].writes.index(ref), self._add(upto)) for ref, upto in limit.zeros],
+            )
+            for i, limit in limits.items()
+        ]  # fmt: skip
 
-def _bounds(limit: StepLimit, step: RegionStep, known: _Numbers) -> Bounds:
-    rows = None if limit.rows is None else min(known.of(limit.rows), known.count[step.spaces[0]])
-    edges = None if limit.edges is None else (limit.edges.map, known.below(limit.edges.map, limit.edges.below))
-    zeros: list[tuple[int, int, int]] = []
-    for ref, upto in limit.zeros:
-        end = known.count[step.spaces[0]]
-        end = end if upto is None else min(end, known.of(upto))
-        if rows is not None and rows < end:
-            zeros.append((step.writes.index(ref), rows, end))
-    return Bounds(rows, edges, tuple(zeros))
+    def _add(self, limit: Limit | None) -> int | None:
+        """The position of a limit in the list."""
+        if limit is None or limit in self._at:
+            return None if limit is None else self._at[limit]
+        match limit:
+            case Reach(below=below):
+                self._add(below)
+            case Most(of) | Least(of):
+                for one in of:
+                    self._add(one)
+        self._at[limit] = len(self._order)
+        self._order.append(limit)
+        return self._at[limit]
 
+    def on_graph(self, count: Mapping[Space, int], index: Mapping[Ref, Index]) -> dict[int, Bounds]:
+        """The bounds of each of the kernels. `index` has the maps that tell them."""
+        numbers: list[int] = []
+        for limit in self._order:
+            numbers.append(self._number(limit, numbers, count, index))
+        out: dict[int, Bounds] = {}
+        for i, space, at, chosen, zeros in self._steps:
+            every = count[space]
+            rows = None if at is None else min(numbers[at], every)
+            edges = None
+            if chosen is not None and chosen[1] is not None:
+                edges = chosen[0], min(numbers[chosen[1]], index[chosen[0]].rows)
+            ends = [(w, every if upto is None else min(every, numbers[upto])) for w, upto in zeros]
+            out[i] = Bounds(rows, edges, tuple((w, rows, end) for w, end in ends if rows is not None and rows < end))
+        return out
 
-@dataclass
-class _Numbers:
-    """Limits on a graph, each computed once."""
-
-    count: Mapping[Space, int]
-    index: Mapping[Ref, Index]
-    wide: bool
-    found: dict[Limit, int] = field(default_factory=dict)
-
-    def of(self, limit: Limit) -> int:
-        if limit not in self.found:
-            self.found[limit] = self._computed(limit)
-        return self.found[limit]
-
-    def below(self, m: Ref, limit: Limit) -> int:
-        """The limit on rows to which the map leads."""
-        return min(self.of(limit), self.index[m].rows)
-
-    def _computed(self, limit: Limit) -> int:
+    def _number(
+        self, limit: Limit, numbers: Sequence[int], count: Mapping[Space, int], index: Mapping[Ref, Index]
+    ) -> int:
         match limit:
             case RowsOf(space):
-                return self.count[space]
+                return count[space]
             case Most(of):
-                return max(map(self.of, of), default=0)
+                return max((numbers[self._at[x]] for x in of), default=0)
             case Least(of):
-                return min(map(self.of, of))
+                return min(numbers[self._at[x]] for x in of)
             case Reach(walked, to, below):
-                return largest_reached(self.index[walked], self.below(walked, below), self.index[to], self.wide)
+                by, other = index[walked], index[to]
+                limit_on_rows = min(numbers[self._at[below]], by.rows)
+                return largest_reached(by, limit_on_rows, other, by.wide or other.wide)

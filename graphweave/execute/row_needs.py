@@ -354,5 +354,5 @@ class _Needs:
             return None
         if m == region.map and of_rows is not None:
             return of_rows
-        limit = smallest(*(None if x is None else reached(x, m) for x in (by_row, edges)))
-        return None if limit is None else frozenset((limit,))
+        among = edges or by_row  # edges that are left out have rows behind the limit, too
+        return None if among is None else frozenset((reached(among, m),))

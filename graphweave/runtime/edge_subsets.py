@@ -9,6 +9,10 @@ from torch import Tensor
 
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.storages import ByStorage
+
+_largest: ByStorage[tuple[int, dict[tuple[int, int], int]]] = ByStorage()
+"""For the storage of a column, its version, and one more than the largest number of a range, by address and length."""
 
 
 def count_below(by: Index, below: int, wide: bool) -> int:
@@ -19,8 +23,19 @@ def count_below(by: Index, below: int, wide: bool) -> int:
 def largest_reached(by: Index, below: int, to: Index, wide: bool) -> int:
     """One more than the largest row to which `to` sends one of the edges that `by` sends to a row below `below`; 0 if
     there is no such edge."""
+    column = formats.column(by, to, wide)
     count = count_below(by, below, wide)
-    return 1 + int(formats.column(by, to, wide)[:count].max()) if count else 0
+    if not count:
+        return 0
+    if column.is_inference():  # has no version
+        return 1 + int(column[:count].max())
+    found = _largest.get(column)
+    if found is None or found[0] != column._version:
+        _largest.put(column, found := (column._version, {}))
+    key = column.data_ptr(), count
+    if key not in found[1]:
+        found[1][key] = 1 + int(column[:count].max())
+    return found[1][key]
 
 
 def edges_below(by: Index, below: int, wide: bool) -> Tensor | None:
