@@ -20,6 +20,7 @@ from graphweave.core.log import logger
 from graphweave.core.schedule import Schedule
 from graphweave.execute.dump import dump_plan, dump_program
 from graphweave.execute.executable import Executable
+from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.lower.kernel_products import with_calls
@@ -122,7 +123,9 @@ def build_inference(
         program, effects, options, constants, watches=watches, promises=promises, glossary=glossary
     )
     with _compiling() as begin:
-        made = _executable(half, options, verify, cuda_graphs)
+        made = half.executable(options, verify=verify, cuda_graphs=cuda_graphs)
+        made.needs = row_needs(made.plan, made.kernels, {})
+        dump_plan(made.plan, made.text)
         if not tuned:
             check_schedule([made.plan])
         begin(made)
@@ -148,13 +151,16 @@ def build_training(
         exposed=exposed, promises=promises, glossary=glossary,
     )  # fmt: skip
     with _compiling() as begin:
-        forward = _executable(ahead, options, verify, cuda_graphs)
+        forward = ahead.executable(options, verify=verify, cuda_graphs=cuda_graphs)
         begin(forward)
-        backward = _executable(back, by_schedule(options, tuned_backward), verify, cuda_graphs)
+        chosen = by_schedule(options, tuned_backward)
+        backward = back.executable(chosen, verify=verify, cuda_graphs=cuda_graphs)
         if tuned_backward is None:
             check_schedule([forward.plan, backward.plan])
         begin(backward)
+        forward.needs, backward.needs = _needs(halves, forward, backward)
         for made, part in ((forward, halves.forward), (backward, halves.backward)):
+            dump_plan(made.plan, made.text)
             saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()
             why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
             record(made.plan, made.text, why_not, ahead.glossary, saved, recompute)
@@ -175,18 +181,20 @@ def _private(halves: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
     return frozenset(maps - _refs(forward.outputs[:num_forward]))
 
 
+def _needs(halves: Split, forward: Executable, backward: Executable) -> tuple[RowNeeds, RowNeeds]:
+    """The rows that both halves compute."""
+    ahead, back = halves.forward.where, halves.backward.where
+    same = {there: ahead[ref] for ref, there in back.items() if ref in ahead}
+    read = {back[ref]: ahead[ref] for ref in halves.saved if ref in back and ref not in halves.copied}
+    return needs_of_halves(forward.plan, forward.kernels, backward.plan, backward.kernels, read, same)
+
+
 def _refs(outputs: Iterable[Ref | None]) -> frozenset[Ref]:
     return frozenset(r for r in outputs if r is not None)
 
 
 def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
     return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
-
-
-def _executable(half: Half, options: Options, verify: bool, cuda_graphs: bool) -> Executable:
-    made = half.executable(options, verify=verify, cuda_graphs=cuda_graphs)
-    dump_plan(made.plan, made.text)
-    return made
 
 
 @contextmanager

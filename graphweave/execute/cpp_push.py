@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.push_step import PushStep
+from graphweave.execute.row_bounds import Within
 from graphweave.ir.message.infer import numel
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime import arena
@@ -23,7 +24,10 @@ class CppPushStep(PushStep, CppStep):
 
     drivable = False
 
-    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
+    ) -> list[Tensor]:
+        assert within is None, "a fused push computes all rows"
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, pieces, _ = self._formats_for(rows, indices)
         ((shape, dtype, _),) = self._made

@@ -14,6 +14,7 @@ from graphweave.compiler.plan import KernelPlan
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
+from graphweave.execute.row_bounds import Within
 from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
@@ -22,7 +23,7 @@ from graphweave.lower.parameters import Column, Perm, Table
 from graphweave.lower.row_order import ROW_ORDER
 from graphweave.runtime import arena, formats, launch
 from graphweave.runtime.chunks import equal_rows, equal_work
-from graphweave.runtime.drive import Place
+from graphweave.runtime.drive import Place, zero
 from graphweave.runtime.edge_orders import EdgeOrders
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
@@ -85,10 +86,15 @@ class CppStep(RegionStep):
         """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""
         self._last = None
 
-    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
+    ) -> list[Tensor]:
+        """See `RegionStep`. With `within`, only what its bounds say is computed."""
         outputs = [arena.empty(shape, dtype) for shape, dtype in self.shapes(rows)]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
-        kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
+        kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices, within)
+        for i, begin, end in () if within is None else within.bounds.zeros:
+            outputs[i][begin:end].zero_()
         ptrs = self._addresses(heads, found, held, outputs)
         if long is None or not long.is_all or self._totals:
             kernel(ptrs, sizes, chunks, num_threads(self._schedule.threads))
@@ -106,19 +112,24 @@ class CppStep(RegionStep):
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         return ptrs
 
-    def bound(self, rows: tuple[int, ...], index: Mapping[Ref, Index]) -> BoundKernel | None:
+    def bound(
+        self, rows: tuple[int, ...], index: Mapping[Ref, Index], within: Within | None = None
+    ) -> BoundKernel | None:
         """The kernel with its formats on a graph, whose indices are given by map; None if a call has to do more than
         run it."""
         if self._empty:
             indices = [index[m].values for m in self.maps]
             if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
                 return None
-        kernel, heads, found, chunks, sizes, _, long, alive = self._on_graph(rows, index)
+        kernel, heads, found, chunks, sizes, _, long, alive = self._on_graph(rows, index, within)
         if long is not None:
             return None
         places: list[Place | Ref] = [(-1, head) for head in heads]
         places += [(-1, found[i]) if ref is None else ref for i, ref in self._sources]
-        return BoundKernel(kernel, places, sizes, chunks, alive)
+        zeros = () if within is None else within.bounds.zeros
+        each = [numel(shape) * dtype.itemsize for shape, dtype, _ in self._made]  # bytes of a row
+        filled = [(self.writes[i], begin * each[i], (end - begin) * each[i]) for i, begin, end in zeros]
+        return BoundKernel(kernel, places, sizes, chunks, alive, filled)
 
     @property
     def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
@@ -129,14 +140,17 @@ class CppStep(RegionStep):
         """The shape and dtype of each output."""
         return [(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
 
-    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+    def _formats_for(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], within: Within | None = None
+    ) -> tuple[Any, ...]:
         """The result of `_bound`, kept for the graph of the last call."""
         last = self._last
-        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
+        bounds = None if within is None else within.bounds
+        if last is not None and last[0] == (rows, bounds) and all(map(Mark.holds, last[1], indices)):
             return last[2]
-        bound = self._bound(rows, indices)
+        bound = self._bound(rows, indices) if within is None else self._on_graph(rows, within.index, within)
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
-        self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
+        self._last = ((rows, bounds), tuple(map(Mark, indices)), bound) if tracked else None
         return bound
 
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -145,9 +159,15 @@ class CppStep(RegionStep):
         with self._indices(rows, indices) as index:
             return self._on_graph(rows, index)
 
-    def _on_graph(self, rows: tuple[int, ...], index: Mapping[Ref, Index]) -> tuple[Any, ...]:
+    def _on_graph(
+        self, rows: tuple[int, ...], index: Mapping[Ref, Index], within: Within | None = None
+    ) -> tuple[Any, ...]:
         """The result of `_bound`."""
-        wide = self._is_wide(rows, [i.values for i in index.values()])
+        wide = self._is_wide(rows, [index[m].values for m in self.maps])
+        edges = None
+        if within is not None and self.plan.lowered.map is not None:
+            edges = within.edges(self.plan.lowered.map, wide)
+            index = index if edges is None else edges.index(self._program, self.maps)
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
         heads: tuple[int, ...] = ()
@@ -160,13 +180,16 @@ class CppStep(RegionStep):
             indptr = csr.indptr if orders is None or orders.in_pieces else orders.indptr()
             keep.append(indptr)
             heads, chunks, most = (indptr.data_ptr(),), self._chunks(csr, indptr), csr.max_degree
-            long = self._cut(walked, orders, csr, chunks, wide)
+            chunks = chunks if within is None else within.chunks(chunks)
+            long = None if edges is not None and edges.whole else self._cut(walked, orders, csr, chunks, wide)
             if long is not None:
                 chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
             sizes.append(most)
         else:
-            chunks = self._uniform(rows[0])
+            chunks = self._uniform(rows[0] if within is None else within.rows(rows[0]))
         arrays = [self._format(f, index, wide) for f in self._formats]
+        if edges is not None:
+            arrays = [edges.placed(f, a, index) for f, a in zip(self._formats, arrays, strict=True)]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
 
     # -------------------------------------------------------- the user's schedule
@@ -230,6 +253,12 @@ class BoundKernel:
     chunks: Tensor
     alive: Any
     """The objects that keep the addresses valid."""
+    zeros: Sequence[tuple[Ref, int, int]] = ()
+    """Values of which a range of bytes is set to zero: where it begins, and how many there are."""
+
+    def cleared(self, places: Mapping[Ref, Place]) -> list[list[int]]:
+        """The steps that set bytes to zero, as `native/drive.cpp` reads them."""
+        return [zero(count, (places[ref][0], places[ref][1] + begin)) for ref, begin, count in self.zeros]
 
     def step(self, places: Mapping[Ref, Place]) -> list[int]:
         """The step as the numbers that `native/drive.cpp` reads."""

@@ -24,6 +24,8 @@ from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import BoundKernel, CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
+from graphweave.execute.row_bounds import LimitTable, Within
+from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
 from graphweave.runtime import arena
@@ -67,10 +69,19 @@ class _Bound:
 class CppStretch:
     """`stretch(rows, indices, held) -> outputs`, as a `RegionStep`. `held` is a list that the call empties."""
 
-    def __init__(self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref]) -> None:
-        """`kept` are the values that the steps write and others read."""
-        self.spaces: tuple[Space, ...] = tuple(dict.fromkeys(s for step in steps for s in step.spaces))
-        self.maps: tuple[Ref, ...] = tuple(dict.fromkeys(m for step in steps for m in step.maps))
+    def __init__(
+        self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref],
+        limits: Mapping[int, StepLimit] | None = None,
+    ) -> None:  # fmt: skip
+        """`kept` are the values that the steps write and others read. `limits` are those of steps by position."""
+        limits = limits or {}
+        self._limits = LimitTable(limits, steps) if limits else None
+        told_by = sorted({m for limit in limits.values() for m in limit.maps})
+        self.maps: tuple[Ref, ...] = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
+        told = sorted({s for limit in limits.values() for s in limit.spaces}, key=lambda s: s.name)
+        ends = [map_type(program, m).cod for m in told_by]
+        of_steps = (s for step in steps for s in step.spaces)
+        self.spaces: tuple[Space, ...] = tuple(dict.fromkeys((*of_steps, *ends, *told)))
         written = dict.fromkeys(r for step in steps for r in step.writes)
         read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
         self._program, self._steps = program, tuple(steps)
@@ -87,10 +98,10 @@ class CppStretch:
             *((r, numel(s) * dtype.itemsize, space) for r, (s, dtype, space) in made.items() if r not in kept),
         ]
         """Values inside, the bytes of a row of each, and its space."""
-        self._names = [*("" for _ in self._turned), *(s.name for s in steps)]
         self._leads = [(m, self.spaces.index(map_type(program, m).cod), wraps(program, m)) for m in self.maps]
         self._ended = [[r for r, at in last.items() if at == i] for i in range(len(steps))]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+        self._within: tuple[Any, ...] | None = None  # rows, marks of the indices, the bounds on them
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
         bound = self._bound_to(rows, indices)
@@ -105,18 +116,19 @@ class CppStretch:
 
     def forget(self) -> None:
         """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""
-        self._last = None
+        self._last = self._within = None
 
     def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
         count, index = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         values = dict(zip(self.reads, held, strict=True))
         held.clear()
         values.update((r, values[x].t().contiguous()) for r, x in self._turned.items())
-        for step, ended in zip(self._steps, self._ended, strict=True):
+        within = self._within_for(rows, indices)
+        for i, (step, ended) in enumerate(zip(self._steps, self._ended, strict=True)):
             inputs = [values[r] for r in step.reads]
             for r in ended:
                 values.pop(r, None)
-            made = step(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps], inputs)
+            made = step(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps], inputs, within.get(i))
             values.update(zip(step.writes, made, strict=True))
         return [values[r] for r in self.writes]
 
@@ -138,6 +150,25 @@ class CppStretch:
         self._last = rows, tuple(map(Mark, indices)), bound
         return bound
 
+    def _within_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Mapping[int, Within]:
+        """The bounds of the steps that have limits."""
+        if self._limits is None:
+            return {}
+        last = self._within
+        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
+            found: Mapping[int, Within] = last[2]
+            return found
+        count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
+        index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
+        try:
+            bounds = self._limits.on_graph(count, index)
+        except IndexRangeError as error:
+            raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
+        within = {i: Within(one, index) for i, one in bounds.items()}
+        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
+        self._within = (rows, tuple(map(Mark, indices)), within) if tracked else None
+        return within
+
     def _bind(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
         """The table for a graph; None if Python has work between the kernels, or if values inside are large."""
         count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
@@ -146,17 +177,23 @@ class CppStretch:
             return None
         index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
         kernels: list[BoundKernel] = []
+        within = self._within_for(rows, indices)
         try:
-            for step in self._steps:
-                bound = step.bound(tuple([count[s] for s in step.spaces]), {m: index[m] for m in step.maps})
+            for i, step in enumerate(self._steps):
+                of = within.get(i)
+                given = {m: index[m] for m in step.maps} if of is None else of.index
+                bound = step.bound(tuple([count[s] for s in step.spaces]), given, of)
                 if bound is None:
                     return None
                 kernels.append(bound)
         except IndexRangeError as error:
             raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
         table = [self._turn(r, x, places) for r, x in self._turned.items()]
-        table += [kernel.step(places) for kernel in kernels]
-        return _Bound(Drive(table, self._names, len(self.reads) + len(self.writes) + 1), made, nbytes, kernels)
+        names = ["" for _ in table]
+        for kernel, name in zip(kernels, (step.name for step in self._steps), strict=True):
+            table += [*kernel.cleared(places), kernel.step(places)]
+            names += [*("" for _ in kernel.zeros), name]
+        return _Bound(Drive(table, names, len(self.reads) + len(self.writes) + 1), made, nbytes, kernels)
 
     def _layout(self, count: Mapping[Space, int]) -> tuple[dict[Ref, Place], Sequence[Made], int]:
         """Where values lie, the tensors to make, and the bytes of what lies inside."""

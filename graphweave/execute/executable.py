@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
@@ -11,6 +12,7 @@ from graphweave.core.types import DType
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
 from graphweave.execute.range_errors import MapError, in_words
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.row_needs import UNLIMITED
 from graphweave.execute.targets import step_of
 from graphweave.execute.wrapper import Wrapper
 from graphweave.ir.message.layouts import Promise
@@ -37,15 +39,34 @@ class Executable:
         self._names = names or {}
         self.kernels = _steps(plan)
         self._prelude = {} if plan.prelude is None else _steps(plan.prelude)
-        wrapper = Wrapper(
-            plan, self.kernels, num_outputs, prelude=self._prelude, verify=verify, private=private, promises=promises,
+        self._cuda_graphs, self._verify = cuda_graphs, verify
+        self._wrapper_of = lambda needs: Wrapper(
+            plan,
+            self.kernels,
+            num_outputs,
+            prelude=self._prelude,
+            verify=verify,
+            private=private,
+            promises=promises,
             watches=watches,
-        )  # fmt: skip
-        self.text = wrapper.text
-        self._run = wrapper.load(f"<graphweave {plan.name}>")
-        device = graph_device(plan.options) if cuda_graphs else None
-        if device is not None:
-            self._run = CudaGraphs.of(self._run, plan, device, verify=verify)
+            needs=needs,
+        )
+        self.needs = UNLIMITED
+        """The rows that are computed; it may be set before `text` is read or a call is made."""
+
+    @cached_property
+    def _wrapper(self) -> Wrapper:
+        return self._wrapper_of(self.needs)
+
+    @property
+    def text(self) -> str:
+        return self._wrapper.text
+
+    @cached_property
+    def _run(self) -> Callable[[list[Any]], list[Any]]:
+        run = self._wrapper.load(f"<graphweave {self.plan.name}>")
+        device = graph_device(self.plan.options) if self._cuda_graphs else None
+        return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._verify)
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start to compile every kernel, and return the futures."""

@@ -21,6 +21,7 @@ from graphweave.execute.cpp_stretch import CppStretch, turned
 from graphweave.execute.demands import Demands
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
@@ -57,16 +58,18 @@ class Wrapper:
     values do not tell as further arguments: those of the spaces in `asked`. `promises` says for each of the first
     results how it lies in memory. Indices in `narrow` are held in 32 bits if they fit, and so are indices of the
     prelude that only maps read; an output may be among these if it is `private` (see `Executable`). Unless `watches` is
-    None, `run` looks for edits that PyTorch does not see, of index tensors and of the values in `watches`.
+    None, `run` looks for edits that PyTorch does not see, of index tensors and of the values in `watches`. Stretches
+    compute the rows that `needs` says.
     """
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
         prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False,
         narrow: frozenset[Ref] = frozenset(), private: frozenset[Ref] = frozenset(),
-        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None,
+        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None, needs: RowNeeds = UNLIMITED,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
+        self._row_needs = needs
         self._promises = promises
         self._written: set[Ref] = set()  # values that kernels write
         self._asks, self._narrow, self._private = asks, narrow, private
@@ -168,14 +171,17 @@ class Wrapper:
     def _stretch(self, members: Sequence[int]) -> None:
         """Write one call of kernels that follow one another."""
         kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
-        stretch = CppStretch(self._program, [s for i in members if isinstance(s := self._kernels[i], CppStep)], kept)
+        steps = {i: s for i in members if isinstance(s := self._kernels[i], CppStep)}
+        limits = {at: self._row_needs.steps[i] for at, i in enumerate(steps) if i in self._row_needs.steps}
+        stretch = CppStretch(self._program, list(steps.values()), kept, limits)
         indices = [self._index_of(m) for m in stretch.maps]
         reads = [self._ensure(r) for r in stretch.reads]
         rows = "".join(f"{self._rows_of(s)}, " for s in stretch.spaces)
         self._scope[f"s{members[0]}"] = stretch
         self._line(f"held = [{', '.join(reads)}]", stretch.reads)
         call = f"s{members[0]}(({rows}), ({''.join(f'{x}, ' for x in indices)}), held)"
-        self._wrote(stretch.writes, call, {r for i in members for r in self._demands.indices_of(i)})
+        maps = (self._program.nodes[m] for m in stretch.maps)
+        self._wrote(stretch.writes, call, {n.index for n in maps if isinstance(n, MapOf)})
 
     def _wrote(self, writes: Sequence[Ref], call: str, reads: Iterable[Ref]) -> None:
         """Write the line of a call of kernels."""

@@ -55,6 +55,11 @@ def turn(itemsize: int, rows: int, columns: int, matrix: Place, to: Place) -> li
     return [0, itemsize, rows, columns, *matrix, *to]
 
 
+def zero(nbytes: int, to: Place) -> list[int]:
+    """The step that sets `nbytes` bytes to zero."""
+    return [-1, nbytes, *to]
+
+
 @lru_cache(maxsize=8)
 def _native(tools: object) -> ctypes._FuncPointer:
     """The native function. `tools` is only the key of the cache: other compiler settings give another function."""

@@ -48,7 +48,9 @@ class Choice:
         form = ProgramForm(**given["form"])
         fits = form.relabel is None or form.relabel in get_args(RowOrder)
         if not fits or form.compact not in _EITHER or form.reorder not in _EITHER:
-            raise SettingsError(f"expected a form of a program (got {given['form']!r}). Tune again.")
+            raise SettingsError(
+                f"expected a form of a program (got {given['form']!r}). Delete the entry, and tune again."
+            )
         return cls(form, Schedule.from_dict(given["forward"]), Schedule.from_dict(given["backward"]))
 
     def __str__(self) -> str:

@@ -54,5 +54,7 @@ def tune(
         shared_deadline.reset(token)
         before.restore()
     for why in dict.fromkeys(note.why for note in report.tunings if note.why):
-        warnings.warn(f"graphweave: {name_of(target)} runs untuned: {why}.", stacklevel=2)
+        warnings.warn(
+            f"graphweave: {name_of(target)} runs untuned: {why}. Leave out tuning to silence this.", stacklevel=2
+        )
     return compiled

@@ -1,4 +1,4 @@
-// Runs several kernels, and transposes matrices that they read transposed, as one call.
+// Runs several kernels as one call. It also transposes matrices that they read transposed, and sets memory to zero.
 #include <cstdint>
 #include <cstring>
 
@@ -24,6 +24,7 @@ void turn(char* to, const char* from, int64_t rows, int64_t columns) {
 // `code` holds int64 numbers: the number of steps, followed by the steps. A step is
 //   kernel's address, pointers, sizes, address of the chunks, chunks, [place of a pointer]..., [size]...
 //   0, bytes of an element, rows, columns, place of the matrix, place of its transpose
+//   -1, bytes that are set to zero, place of the first
 // where a place is two numbers (see `place`). Returns 0, or the number, counted from 1, of the step that had no memory.
 extern "C" int64_t gw_drive(const int64_t* code, char* const* values, int32_t num_threads) {
   const int64_t steps = *code++;
@@ -38,6 +39,11 @@ extern "C" int64_t gw_drive(const int64_t* code, char* const* values, int32_t nu
       else
         turn<int16_t>(to, from, code[2], code[3]);
       code += 8;
+      continue;
+    }
+    if (code[0] == -1) {
+      memset(place(code + 2, values), 0, code[1]);
+      code += 4;
       continue;
     }
     Kernel* const kernel = reinterpret_cast<Kernel*>(code[0]);
