@@ -1,0 +1,99 @@
+"""The papers' tables and figures, measured here: `python -m bench.papers PAPER [options]`, or `page`.
+
+    python -m bench.papers {featgraph,dgl,graphiler,zhang,hector} [--quick] [--only TABLE ...] [--dgl-python PYTHON]
+                           [--threads 2] [--repeats 10] [--data-dir DIR] [--out FILE] [--figures FOLDER]
+    python -m bench.papers page
+
+The first form prints each panel and writes --out after each (by default bench/results/papers_PAPER.json; with --quick
+nothing, unless --out is given). Panels that are not measured in a run keep what the file has. --quick measures a few
+small cells, to see that all works. `page` writes docs/papers.md from the files. Results are checked before they are
+timed, and systems take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.common import arguments, machine, save
+from bench.graphs import data_dir
+from bench.papers import featgraph
+from bench.papers.cells import Panel, Paper, panel_of
+from bench.papers.draw import draw
+from bench.papers.page import FIGURES, PAGE, file, page
+from bench.papers.show import print_panel
+
+PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (featgraph.PAPER,)}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = arguments(__doc__)
+    parser.add_argument("paper", choices=(*PAPERS, "page"))
+    parser.add_argument("--quick", action="store_true", help="a few small cells")
+    parser.add_argument("--only", nargs="+", metavar="TABLE", help="names of panels, such as III or 14")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
+    parser.add_argument("--dgl-python", type=Path, help="Python of DGL's environment; without it DGL is left out")
+    parser.add_argument("--data-dir", type=Path, default=data_dir())
+    parser.add_argument("--figures", type=Path, help="folder of the PNG files")
+    options = parser.parse_args(argv)
+    if options.paper != "page":
+        known = PAPERS[options.paper].panels
+        unknown = [name for name in options.only or [] if name not in known]
+        if unknown:
+            parser.error(f"{options.paper} has no {', '.join(unknown)}; expected {', '.join(known)}")
+        if not options.quick:
+            options.out = options.out or file(options.paper)
+            options.figures = options.figures or FIGURES
+    return options
+
+
+def run(paper: Paper, options: argparse.Namespace) -> dict[str, Panel]:
+    """Measures and prints the panels that are asked for, and saves after each."""
+    panels = _saved(options.out)
+    for name, make in paper.panels.items():
+        if options.only and name not in options.only:
+            continue
+        torch.set_num_threads(options.threads)
+        for panel in make(options):
+            panel.machine = machine()
+            if options.quick:
+                panel.about = f"Quick run on small graphs. {panel.about}"
+            panels[panel.name] = panel
+            print_panel(panel)
+            if options.figures is not None:
+                draw(paper.name, panel, options.figures)
+        save(options.out, _record(paper, panels, options))
+    return panels
+
+
+def _saved(path: Path | None) -> dict[str, Panel]:
+    if path is None or not path.is_file():
+        return {}
+    return {name: panel_of(one) for name, one in json.loads(path.read_text())["panels"].items()}
+
+
+def _record(paper: Paper, panels: Mapping[str, Panel], options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "benchmark": f"papers_{paper.name}", "threads": options.threads,
+        "paper": {"title": paper.title, "machine": paper.machine},
+        "left_out": dict(paper.left_out), "panels": {name: panel.as_json() for name, panel in panels.items()},
+    }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    if options.paper == "page":
+        PAGE.write_text(page(list(PAPERS)))
+    else:
+        run(PAPERS[options.paper], options)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
