@@ -282,7 +282,7 @@ def _graph(
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
-    default = [name for name in graphs.GRAPHS if name != "tiny"]
+    default = [name for name in graphs.GRAPHS if name not in graphs.ON_DEMAND]
     parser.add_argument("--graphs", nargs="+", choices=graphs.GRAPHS, default=default)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))

@@ -22,13 +22,15 @@ import torch
 
 from bench.common import arguments, machine, save
 from bench.graphs import data_dir
-from bench.papers import featgraph
+from bench.papers import dgl, featgraph, graphiler, hector, zhang
 from bench.papers.cells import Panel, Paper, panel_of
 from bench.papers.draw import draw
 from bench.papers.page import FIGURES, PAGE, file, page
 from bench.papers.show import print_panel
 
-PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (featgraph.PAPER,)}
+PAPERS: Mapping[str, Paper] = {
+    paper.name: paper for paper in (featgraph.PAPER, dgl.PAPER, graphiler.PAPER, zhang.PAPER, hector.PAPER)
+}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -219,9 +219,9 @@ def _exact(args: tuple[Tensor, ...]) -> Tensor:
 
 def figure_11(options: argparse.Namespace) -> list[Panel]:
     about = (
-        "GCN aggregation, one thread, on R-MAT with a tenth of reddit's nodes and edges: 16 ranges of sources, tiles of "
-        "32 features, both, neither. The paper says that at length 512 partitions are 1.7 times as fast as neither, "
-        "tiles 1.2 times, both 2.2 times."
+        "GCN aggregation, one thread, on R-MAT with a tenth of reddit's nodes and edges: 16 ranges of sources, "
+        "tiles of 32 features, both, neither. In the paper, partitions are 1.7 times as fast as neither at length "
+        "512, tiles 1.2 times, both 2.2 times."
     )
     graph, lengths = (TINY, (64,)) if options.quick else ("reddit", LENGTHS)
     panel = Panel("Figure 11", "partitions of the graph and tiles of features", "s", about, "bars", "length", "form")

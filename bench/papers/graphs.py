@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bench import graphs, ops_graphs
-from bench.graphs import HIDDEN, Workload, knn_clouds, pseudo_coordinates
+from bench.graphs import Workload, knn_clouds, pseudo_coordinates
 from graphweave.data import npz, rmat
 
 TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
@@ -38,8 +38,8 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
     return data.edge_index, data.num_nodes
 
 
-def workload(name: str, inputs: int, pseudo: int, folder: Path) -> Workload:
-    """Random features [N, inputs] and labels. `pseudo` > 0: as many random pseudo-coordinates of each edge."""
+def workload(name: str, inputs: int, pseudo: int, classes: int, folder: Path) -> Workload:
+    """Random features [N, inputs] and labels below `classes`. Edges have `pseudo` pseudo-coordinates."""
     generator = torch.Generator().manual_seed(0)
     kind, *numbers = name.split(":")
     if kind == "points":
@@ -48,7 +48,7 @@ def workload(name: str, inputs: int, pseudo: int, folder: Path) -> Workload:
     else:
         index, nodes = edges_of(name, folder)
         x = torch.randn(nodes, inputs, generator=generator)
-    y = torch.randint(HIDDEN, (x.size(0),), generator=generator)
+    y = torch.randint(classes, (x.size(0),), generator=generator)
     attributes = None
     if pseudo == 2:
         attributes = pseudo_coordinates(index, x.size(0))

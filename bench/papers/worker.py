@@ -71,7 +71,7 @@ class Work:
         spec = self.spec = spec_of(given.spec)
         self.train = given.mode == "train"
         pseudo = spec.pseudo if spec.layer == "monet" else 0
-        work = workload(spec.graph, spec.inputs, pseudo, given.data_dir)
+        work = workload(spec.graph, spec.inputs, pseudo, spec.widths[-1], given.data_dir)
         torch.manual_seed(0)
         model: nn.Module = model_of(spec)
         weights = {name: value.detach().clone() for name, value in model.named_parameters()}
