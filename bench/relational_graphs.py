@@ -62,8 +62,8 @@ GRAPHS = (*SYNTHETIC, *REAL)
 class Case:
     """A graph with the inputs of a layer: N nodes, E edges, T node types, R relations.
 
-    x [N, FEATURES] and norm [E] are float32, indices int64. norm is 1 / (edges of the same relation
-    into the same node). ends [R, 2] are the node types that a relation connects, counts [T] the numbers of nodes of each type.
+    x [N, FEATURES] and norm [E] are float32, indices int64. norm is 1 / (edges of the same relation into the same
+    node). ends [R, 2] are the node types that a relation connects, counts [T] the numbers of nodes of each type.
     """
 
     x: Tensor

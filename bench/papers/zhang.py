@@ -107,7 +107,14 @@ def figure_7(options: argparse.Namespace) -> list[Panel]:
     for model, datasets in MODELS.items():
         for dataset, full in list(datasets.items())[: 1 if options.quick else None]:
             spec = small(full) if options.quick else full
-            fill(panels, options, spec, "train", [GRAPHWEAVE, EAGER, dgl_of(spec)], (model, dataset))
+            fill(
+                panels,
+                options,
+                spec,
+                "train",
+                [GRAPHWEAVE, EAGER, dgl_of(spec)],
+                (model, spec.graph if options.quick else dataset),
+            )
     return [averages, *panels.values()]
 
 
@@ -119,7 +126,7 @@ def ablation(
     panels = three(name, title, about, "dataset")
     for model, full in list(models.items())[: 1 if options.quick else None]:
         spec = small(full) if options.quick else full
-        fill(panels, options, spec, mode, systems, (model, full.graph))
+        fill(panels, options, spec, mode, systems, (model, spec.graph))
     return list(panels.values())
 
 
