@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graphweave.core.locality import cuthill_mckee, hilbert
 from graphweave.core.schedule import EDGE_ORDERS, ROW_ORDERS
 from graphweave.runtime import formats
 from graphweave.runtime.chunks import equal_rows, equal_work
 from graphweave.runtime.edge_orders import EdgeOrders
 from graphweave.runtime.index import Index
-from graphweave.runtime.locality import cuthill_mckee, hilbert
 
 DST, SRC = torch.tensor([1, 0, 1, 1, 1, 2]), torch.tensor([3, 0, 2, 0, 2, 2])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
-from graphweave.runtime import formats, tracked
+from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.launch import MAX_CHUNKS
 from tests.sanitizer_support import run_sanitized
@@ -429,9 +429,8 @@ def test_an_index_written_to_while_it_is_read_is_refused(written: str) -> None:
         formats.column(Index(index, rows), Index(index.clone() % rows, rows))
 
 
-def test_formats_of_dead_tensors_do_not_fill_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracked, "SWEEP_BYTES", 1_000_000)
-    formats.clear()  # starts over with the smaller threshold
+def test_formats_of_dead_tensors_do_not_fill_the_cache() -> None:
+    formats.clear()
     kept = torch.randint(0, 50, (2, 1000))
     first = formats.csr(Index(kept[1], 50))
     peak = 0
@@ -440,7 +439,7 @@ def test_formats_of_dead_tensors_do_not_fill_the_cache(monkeypatch: pytest.Monke
         formats.csr(Index(batch[1], 50))
         formats.column(Index(batch[1], 50), Index(batch[0], 50))
         peak = max(peak, formats.stats()["bytes"])
-    assert peak < 1_500_000
+    assert peak < 300_000
     assert formats.csr(Index(kept[1], 50)) is first
     living = [torch.randint(0, 50, (5000,), dtype=torch.int32) for _ in range(40)]
     found = [formats.flat(Index(index, 50)) for index in living]  # formats that share the storage of their index

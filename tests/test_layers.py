@@ -52,7 +52,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "frontends/dynamo/library_polyfills.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG and SciPy take long to load",
-    "runtime/locality.py": "SciPy takes long to load",
+    "core/locality.py": "SciPy takes long to load",
     "runtime/triton_aot.py": "Triton is optional",
     "sampling/__init__.py": "PyG is optional and takes seconds to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",

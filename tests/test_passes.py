@@ -56,7 +56,9 @@ def test_reshapes_sink_below_pull_and_push(golden: Callable[[str, str], None]) -
     golden("message_sink_reshape.txt", show(SinkReshape()(parse(HEADS)).program))
 
 
-LARGE = PassInputs(Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))))
+LARGE = PassInputs(
+    Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))), relabel="degree"
+)
 PASSES = {make(LARGE, ()).name: make(LARGE, ()) for make in PIPELINE}
 
 

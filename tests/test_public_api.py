@@ -163,7 +163,7 @@ PUBLIC: dict[str, list[str]] = {
         "far_nodes",
     ],
     "graphweave.ops": ["attend", "gather_mm", "sddmm", "segment_mm", "spmm"],
-    "graphweave.sampling": ["BlockSampler", "NegativeSampler", "NeighborSampler"],
+    "graphweave.sampling": ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher", "RandomWalker"],
 }
 
 

@@ -23,6 +23,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "recompute": {"recompute": "never"},
     "compact": {"compact": False},
     "reorder": {"reorder": False},
+    "relabel": {"relabel": "locality"},
     "order": {"schedule": graphweave.Schedule(row_order="degree")},
 }
 TOGETHER = {name: value for options in ALONE.values() for name, value in options.items() if name != "schedule"}

@@ -105,7 +105,8 @@ class Cones:
 
     @remembered
     def is_light(self, ref: Ref) -> bool:
-        """Whether a kernel may compute the node: O(1) work for each element, known sizes, an element type of kernels.
+        """Whether a kernel may compute the node. It takes O(1) work for each element, its sizes are known, and kernels
+        have its element type.
 
         Products of matrices that kernels compute in tiles of edges or by type are light, too.
         """

@@ -70,7 +70,8 @@ _MAX_SHARED_ELEMENTS = 1 << 20
 """The work on a shared value counts only if the value has at most this many elements."""
 
 Walk: TypeAlias = tuple[bool, Ref | None, Ref | None]
-"""(whether it is in the backward, the map that it goes along, or the value of edges that it computes alone)."""
+"""A walk: whether it is in the backward, and the map that it goes along or the value of edges that it computes
+alone."""
 
 
 @dataclass(slots=True)
@@ -389,6 +390,7 @@ class _Counter:
         return product or isinstance(self.nodes[ref], Opaque) or ref in self.typed
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
-        """Whether a row-wise use in one half (the backward if `late`) loads `ref`: no kernel of that half makes it."""
+        """Whether a row-wise user in one half (the backward if `late`) loads `ref`, since no kernel of that half
+        computes it."""
         stored = isinstance(self.nodes[ref], Input) or ref in self.calls
         return stored or ref in self.given or (late and ref not in self.late)

@@ -19,12 +19,14 @@ from graphweave.ir.message.nodes import (
     Aten,
     Const,
     Input,
+    Inverse,
     JoinIndices,
     MapOf,
     MapType,
     Node,
     NumbersOfSegments,
     PairsType,
+    Places,
     Program,
     Random,
     Ref,
@@ -33,6 +35,8 @@ from graphweave.ir.message.nodes import (
     Type,
     UniquePairs,
 )
+
+_MADE_ONCE = UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | AssertIndex
 
 
 class Flow:
@@ -90,7 +94,7 @@ class Flow:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
         results, and none of the calls in `_NO_WORK`."""
         node = self._program.nodes[ref]
-        if isinstance(node, UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | AssertIndex):
+        if isinstance(node, _MADE_ONCE):
             return True
         if not isinstance(node, Aten) or is_view(node) or is_scalar(self._program, ref):
             return False
@@ -150,7 +154,8 @@ def is_scalar(program: Program, ref: Ref) -> bool:
 
 
 def has_effects(program: Program, ref: Ref) -> bool:
-    """A call that draws or writes something, or whose only use is what it does: its place among the others counts."""
+    """Whether the node is a call that draws or writes something, or is made for its effect. Such calls keep their
+    order."""
     node = program.nodes[ref]
     return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
 

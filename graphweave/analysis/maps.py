@@ -24,7 +24,7 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
     if not isinstance(node, MapOf) or node.wrap:
         return False
     made = nodes[node.index]
-    if _sorts(nodes, made):  # not behind views: columns of one number, each sorted by itself, give zeros only
+    if _sorts(nodes, made):  # Views are not looked through: a sort of columns of one number each gives only zeros.
         return True
     while (isinstance(made, Aten) and is_view(made) and _keeps_all(made)) or isinstance(made, Reshape):
         made = nodes[operands(made)[0]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from graphweave.analysis.statistics import Statistics, with_unions
+from graphweave.core.locality import RowOrder
 from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Program, Ref
@@ -17,6 +18,7 @@ from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.narrow_gathers import NarrowGathers
+from graphweave.passes.relabel import Relabel
 from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
@@ -33,7 +35,7 @@ class PassInputs:
 
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
     whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
-    choice is made by cost; without `merge` operations of one kind stay apart.
+    choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -44,9 +46,10 @@ class PassInputs:
     added: AddedRules = field(default_factory=AddedRules)
     rewrite: bool = True
     merge: bool = True
+    relabel: RowOrder | None = None
 
 
-Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Rewrite | Simplify | SinkReshape | ToEdges
+Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Relabel | Rewrite | Simplify | SinkReshape | ToEdges
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
@@ -68,6 +71,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
+    lambda given, keep: Relabel(given.relabel, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
@@ -87,7 +91,7 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
     for pass_maker in PIPELINE:
         pass_ = pass_maker(given, keep)
-        if not given.merge and isinstance(pass_, Merge | ToEdges):
+        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or pass_ == Relabel(None, keep):
             continue
         done = pass_(program)
         verify(done.program)

@@ -24,6 +24,7 @@ from graphweave.ir.message.nodes import (
     Node,
     NumbersOfSegments,
     Operand,
+    Places,
     Program,
     Ref,
     Type,
@@ -75,7 +76,7 @@ def _at_each_call(plan: Plan) -> list[Ref]:
 
 
 def _why_not(program: Program, node: Node) -> str | None:
-    if isinstance(node, UniquePairs | JoinIndices | NumbersOfSegments | AssertIndex):
+    if isinstance(node, UniquePairs | JoinIndices | NumbersOfSegments | Places | AssertIndex):
         return f"{operation(node)} asks the device for numbers"
     if not isinstance(node, Aten):
         return None

@@ -6,8 +6,8 @@ function on edges has products on edges in more forms than rules can gather. So 
 the function is traced once more for as many rows as there are nodes, and where both traces are the same up to the
 number of rows, the equations that lead to products are taken from that one, and their results pulled.
 
-Only operations stay on nodes that are finite, and have finite gradients, wherever their operands are finite: a node
-without edges takes part in none of the results, and must not spoil gradients by 0 times infinity.
+Only operations that are finite, with finite gradients, wherever their operands are finite are computed on nodes. A node
+without edges contributes to no result, so it must not spoil gradients by 0 times infinity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphweave.jax.moves import pull
 _log = logger(__name__)
 
 _HEAVY = frozenset({"dot_general", "reduce_sum"})
-"""What is worth computing on nodes."""
+"""Primitives that are worth computing on nodes."""
 
 _SAFE = _HEAVY | {
     "mul", "add", "add_any", "sub", "neg", "tanh", "logistic", "sin", "cos", "max", "min", "select_n", "square", "abs",
@@ -51,7 +51,7 @@ class AtNodes:
         self._levels.update(zip(edge.invars, kinds, strict=True))
         self._safe: dict[Any, bool] = dict.fromkeys(self._levels, True)
         self._dims: dict[Any, int] = dict.fromkeys(edge.invars, 0)
-        """Which dim of a value that may be computed on nodes is that of its rows."""
+        """For each value that may be computed on nodes, the dim of its rows."""
         for i, eqn in enumerate(edge.eqns):
             own = [v for v in eqn.invars if _is_var(v)]
             level = _joined({self._levels[v] for v in own})
@@ -72,7 +72,7 @@ class AtNodes:
         return True
 
     def _on_nodes(self, edge: Any) -> set[int]:
-        """The equations that are computed on nodes: products and sums, and what they are made of."""
+        """The equations that are computed on nodes: products and sums, and those that compute their operands."""
         needed: set[Any] = set()
         found = set[int]()
         for i, eqn in _backwards(edge):
@@ -139,7 +139,7 @@ def at_nodes(
         if end in kinds and rows[end] < rows["edge"] and any(map(_any_heavy, edge.jaxpr.eqns)):
             try:
                 found = trace(rows[end])
-            except (TypeError, ValueError) as error:  # it has the number of edges in it
+            except (TypeError, ValueError) as error:  # it contains the number of edges
                 _log.info("a function of one edge is computed on edges alone: %s", error)
                 continue
             if _alike(edge, found, rows["edge"], rows[end]):
@@ -217,6 +217,6 @@ def _defined(jaxpr: Any) -> list[Any]:
 
 
 def _same_array(one: Any, other: Any) -> bool:
-    """Whether two arrays are one, or hold the same; of traced ones only the former is known."""
+    """Whether two arrays are the same object or hold the same numbers, which is not known of traced arrays."""
     traced = isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
     return one is other or (not traced and np.array_equal(one, other))

@@ -1,4 +1,4 @@
-"""Nodes of message programs in jax.numpy, for those that no kernel computes: XLA does."""
+"""Nodes of message programs that no kernel computes, in jax.numpy, so that XLA computes them."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class EdgeData:
         self.kinds: tuple[Rows, ...] = tuple(end for end in _ENDS for _ in fields_of(self._given[end]))
 
     def traced(self, what: str, function: EdgeFunction) -> Callable[..., Any]:
-        """`function` of `arrays`, one after the other, with a row for each edge. DataError if it returns something else
-        than one row for each edge, mixes rows, or does what kernels cannot."""
+        """The trace of `function` on `arrays` with a row for each edge. Raises DataError if it does not return one row
+        for each edge, mixes rows, or does something that kernels cannot do."""
         edges = self.graph.num_edges
 
         def trace(rows: int) -> Any:
@@ -64,7 +64,7 @@ class EdgeData:
         return at_nodes(lambda rows: trace(rows)[0], closed, self.kinds, counts)
 
     def called(self, what: str, plain: Callable[..., Any], rows: Rows, schedule: Schedule | Literal["auto"]) -> Any:
-        """`plain` of `arrays`, one after the other; its result's dim 0 counts `rows`."""
+        """The results of `plain` on `arrays`, by kernels. Dim 0 of a result counts `rows`."""
         chosen = COMPILERS_CHOICE if isinstance(schedule, str) else schedule
         kinds = self.kinds
         spaces = [self.graph.frame.spaces[kind] for kind in kinds]

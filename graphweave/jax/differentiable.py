@@ -26,7 +26,7 @@ from graphweave.jax.importer import Rows
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Perturbed:
-    """Which of `count` arguments want gradients."""
+    """Which of `count` arguments need gradients."""
 
     arguments: tuple[int, ...]
     count: int
@@ -51,8 +51,8 @@ _texts: ContextVar[list[str] | None] = ContextVar("texts", default=None)
 
 
 def text_of(run: Callable[[], Any]) -> str:
-    """The code of the kernels of `call` inside of `run()`, of the call alone, and of its forward and backward for
-    gradients in everything that has them. `run` is traced, and no kernel runs."""
+    """The code of the kernels of the `call` that `run()` makes: first without gradients, then its forward and backward
+    with gradients in every argument that can have one. `run` is traced, and no kernel runs."""
     texts: list[str] = []
     token = _texts.set(texts)
     try:
@@ -67,7 +67,7 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
     texts = _texts.get()
     if texts is not None:
         texts += _told(function, jaxpr, args)
-    made: dict[tuple[int, ...], Halves] = {}  # of the arguments that want gradients
+    made: dict[tuple[int, ...], Halves] = {}  # for the arguments that need gradients
 
     @jax.custom_vjp
     def f(*xs: Any) -> list[Any]:
@@ -114,8 +114,8 @@ def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]
 
 
 def _again(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """`run`, which gives the results of `function` and more, of its arguments and more, with the gradients of
-    `function`. What there is more of has none."""
+    """`run` with the gradients of `function`. `run` takes the arguments of `function` and further ones, and gives its
+    results and further ones; the further ones have no gradients."""
     own, results = len(function.arguments), len(function.results)
 
     @jax.custom_vjp

@@ -38,7 +38,7 @@ _SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "d
 
 
 def dtype_of(dtype: Any) -> DType:
-    """CannotSay for an element type that programs do not have."""
+    """The element type of the IR. Raises CannotSay if programs have no such type."""
     name = np.dtype(dtype).name
     if name not in DTYPE_OF:
         raise CannotSay(f"has the dtype {name}, which kernels do not compute with")
@@ -85,7 +85,7 @@ def _square(values: Values, x: Value, **params: Any) -> Value:
 
 
 def _integer_pow(values: Values, x: Value, *, y: int, **params: Any) -> Value:
-    """Products of squares, and their reciprocal for negative powers, as XLA computes it."""
+    """A power by repeated squaring, and its reciprocal for a negative exponent, as XLA computes it."""
     dtype = values.type(x.ref).dtype
     if y < 0 and not dtype.is_float:
         raise CannotSay("takes a negative power of integers")

@@ -24,10 +24,10 @@ from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
 
 _MOST_GRAPHS = 16
-"""Graphs that are given as arrays and remembered with their formats; the least recently used is forgotten first."""
+"""At most this many graphs that are given as arrays are remembered with their formats, those used last."""
 
 _MOST_RUNS = 128
-"""Programs that a graph remembers; the least recently used is forgotten first."""
+"""A graph remembers at most this many programs, those used last."""
 
 _FORMS = (
     "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges], a pair (src, dst) of arrays, a"
@@ -130,7 +130,7 @@ class FixedGraph:
         return self.remembered((key, torch.get_num_threads()), make)
 
     def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gives on this graph, made once as long as it is used."""
+        """The result of `make`, which is kept as long as it is among those used last."""
         if key not in self._runs:
             self._runs[key] = make()
             if len(self._runs) > _MOST_RUNS:

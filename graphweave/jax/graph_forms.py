@@ -31,8 +31,8 @@ class SizedEdges:
 
 
 def sized_edges(graph: Any) -> SizedEdges | None:
-    """`graph` taken apart; None for what is no sparse matrix and no EdgeIndex. DataError for matrices with batches, and
-    for those whose indices JAX traces."""
+    """The edges and sizes of `graph`, or None if it is neither a sparse matrix nor an EdgeIndex. Raises DataError for a
+    matrix with batches, and for one whose indices JAX traces."""
     if type(graph).__name__ == "EdgeIndex":
         index, (num_src, num_dst) = known("graph", graph.as_tensor()), graph.sparse_size()
         return SizedEdges(index[0], index[1], num_src, num_dst)
@@ -99,7 +99,7 @@ def _of_torch(graph: Tensor) -> SizedEdges:
 
 
 def _compressed(pointer: Any, indices: Any, matrix: Any, values: Any, columns: bool = False) -> SizedEdges:
-    """The edges of a matrix whose rows, or `columns`, have their entries one behind the other."""
+    """The edges of a compressed matrix, whose rows (or `columns`) have their entries one behind the other."""
     lines = np.repeat(np.arange(len(pointer) - 1, dtype=indices.dtype), np.diff(pointer))
     src, dst = (lines, indices) if columns else (indices, lines)
     return SizedEdges(src, dst, matrix.shape[1], matrix.shape[0], values)

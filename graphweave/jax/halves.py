@@ -50,7 +50,7 @@ class Halves:
         return [*_shaped_as(made, self._results[: self._num_results]), *made[self._num_results :]]
 
     def backward(self, values: Sequence[Any], tangents: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-        """The gradients, of the arguments, a tangent for each result, and what the forward has saved."""
+        """The gradients, computed from the arguments, a tangent for each result, and what the forward has saved."""
         arrays = {**self._arrays(values, tangents), **dict(zip(self._saved.values(), saved, strict=True))}
         return _shaped_as(self._backward(arrays), self._results[self._num_results :])
 

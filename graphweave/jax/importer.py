@@ -26,7 +26,7 @@ from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
 from graphweave.jax.values import CannotSay, Value, Values
 
 Rows: TypeAlias = Literal["src", "dst", "edge", "unit"]
-"""What the dim 0 of an argument or result counts; "unit" is data without rows."""
+"""What dim 0 of an argument or result counts; "unit" means data without rows."""
 
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters that hold the body of a primitive that is a call."""
@@ -35,7 +35,7 @@ _INLINED = frozenset({
     "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
     "custom_vjp_call_jaxpr", "custom_lin",
 })  # fmt: skip
-"""Primitives that mean their body."""
+"""Primitives whose meaning is that of their body."""
 
 _OWN = ("/graphweave/jax/", "/site-packages/jax/", "/site-packages/jaxlib/", "/importlib/")
 """Files with one of these in their path are not the user's."""
@@ -81,7 +81,8 @@ def import_jaxpr(
     what: str,
     row_wise: bool = False,
 ) -> ImportedTrace:
-    """The program of a jaxpr without constants. DataError says, of the argument `what`, what cannot be said.
+    """The program of a jaxpr without constants. A DataError names the argument `what` and what a program cannot
+    express.
 
     With `row_wise`, sums over rows are refused: no row of a result may depend on other rows.
     """
@@ -129,7 +130,7 @@ class _TraceImporter:
         return Value(self._values.add(Input(name, t)), shape, None if space == UNIT else 0)
 
     def _array(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> Value:
-        """An array that is known; it repeats up to `shape`."""
+        """A constant array, repeated up to `shape`."""
         dtype = dtype_of(array.dtype)
         if array.size == 1:
             ref = self._values.const(array.reshape(()).item(), dtype)

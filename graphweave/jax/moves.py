@@ -81,8 +81,9 @@ ad.primitive_jvps[fold_p] = _fold_jvp
 
 
 def _product(x: Any, end: End, rows: int) -> Any:
-    """The product over the edges of each row, by operations that have first and second derivatives also where edges
-    are 0: that of the edges that are not, times that of the others, which is a polynomial of two power sums."""
+    """The product over the edges of each row, with first and second derivatives also where edges are 0. It is the
+    product of the edges that are not 0 times that of the others, which is computed as a polynomial of two power
+    sums."""
     one, zero = jnp.ones((), x.dtype), jnp.zeros((), x.dtype)
     is_zero = x == 0
     zeros = push(jnp.where(is_zero, one, zero), end, rows)

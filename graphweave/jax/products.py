@@ -92,8 +92,8 @@ def _gram(values: Values, x: Value, y: Value, dims: _Dims) -> Value | None:
 
 
 def _elementwise(values: Values, x: Value, y: Value, dims: _Dims) -> Value:
-    """Any other: products of elements, then their sum. Rows may be a batch dim of both, or of one and repeat in the
-    other."""
+    """Any other product: elements are multiplied, then summed. Rows may be a batch dim of both operands, or of one
+    while they repeat in the other."""
     free_x, free_y = dims.free(x), dims.free(y, of_y=True)
     if x.rows in free_x and y.rows in free_y and values.space(x) != UNIT:
         raise CannotSay("multiplies rows with all other rows")

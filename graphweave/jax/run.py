@@ -48,8 +48,8 @@ class GraphRun:
         self._tables: dict[tuple[int, ...], tuple[Any, ...]] = {}
 
     def _hoist(self) -> None:
-        """Compute what depends on the graph alone. Where integers of the user's are among it, which JAX traces, XLA
-        computes it in each call."""
+        """Compute what depends on the graph alone. If it depends on integers of the user that JAX traces, XLA computes
+        it in each call."""
         if self._code.prelude is None or not self._fixed.keys() >= set(self._code.plan.prelude_inputs):
             return
         given = [self._fixed[r] for r in self._code.plan.prelude_inputs]
@@ -98,7 +98,8 @@ class GraphRun:
         return [r for i in members for r in self._code.kernels[i].writes if r in needed]
 
     def table(self, members: tuple[int, ...]) -> tuple[Any, ...]:
-        """The table of steps, the values that it reads and writes, its results, and what is left to do with them."""
+        """The table of these steps, the values that it reads and writes, its results, and what remains to be done with
+        them."""
         if members not in self._tables:
             self._tables[members] = self._build(members)
         return self._tables[members]
@@ -160,7 +161,7 @@ class _Trace:
         return [None if r is None else self._value(r) for r in refs]
 
     def _wait(self, i: int) -> None:
-        """Let kernel i run with those that wait, once there is what it reads from outside of them."""
+        """Add kernel i to those that wait, after all that it reads from outside of them has been computed."""
         for r in self._kernels[i].reads:
             if r not in self._written() and r not in self._run.fixed:
                 self._value(r)

@@ -33,8 +33,8 @@ class _Round:
 
 
 def pair_reducer(reduce: Any, names: Sequence[str]) -> tuple[PairFunction, float]:
-    """`reduce`, which is no name, as an associative function of two values with its identity. DataError if it is no
-    such pair."""
+    """`reduce`, checked to be a pair of an associative function of two values and its identity. Raises DataError
+    otherwise."""
     if not isinstance(reduce, (tuple, list)) or len(reduce) != 2 or not callable(reduce[0]):
         raise DataError(
             f"reduce must be one of {', '.join(names)}, or a pair (function of two values, identity) (got {reduce!r})."

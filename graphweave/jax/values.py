@@ -38,7 +38,7 @@ class Value:
 
 
 class Values:
-    """Makes nodes, and values that meet in one operation alike."""
+    """Builds nodes, and gives the operands of an operation the same rows."""
 
     def __init__(self, build: Builder, row_wise: bool = False) -> None:
         """With `row_wise`, a total over rows is refused."""
@@ -124,7 +124,7 @@ class Values:
         ref = self.add(Pointwise(op, tuple(self.beside(v, rows) for v in args)))
         full = [v for v in args if v.shape != ()]
         spread = frozenset(i for i in range(len(shape)) if i != rows and all(v.is_uniform(i) for v in full))
-        if len(self.type(ref).shape) < len(shape) - (rows is not None):  # of numbers alone
+        if len(self.type(ref).shape) < len(shape) - (rows is not None):  # all operands are numbers
             ref = self.reshaped(ref, [1] * (len(shape) - (rows is not None)))
         return Value(ref, shape, rows, spread)
 

@@ -1,4 +1,5 @@
-"""A kernel in progress: state that the body of a row and its passes over edges share, and statements both need."""
+"""A kernel in progress: the state that the body of a row and its passes over edges share, and statements that both
+need."""
 
 from __future__ import annotations
 

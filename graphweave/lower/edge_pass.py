@@ -255,7 +255,8 @@ class EdgeLoop:
     # -------------------------------------------------------- what an edge reads
 
     def _reads(self) -> list[Ref]:
-        """Make the leaves of what the loop computes loadable; the nodes that it recomputes. Array values are leaves."""
+        """Make the leaves of what the loop computes loadable, and give the nodes that it recomputes. Array values are
+        leaves."""
         draft, stashes = self._draft, self._draft.stashes
         kept = draft.kept.union(self._edge.at)
         inner: set[Ref] = set()

@@ -1,4 +1,5 @@
-"""Region -> loop IR kernel: the body of a row, or of a tile of rows if there are products of rows among the members."""
+"""Region -> loop IR kernel. Its body is that of a row, or of a tile of rows if products of rows are among the
+members."""
 
 from __future__ import annotations
 

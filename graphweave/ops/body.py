@@ -1,4 +1,4 @@
-"""One operator of PyTorch's for what another compiler's trace must not look into.
+"""The operator of PyTorch that hides a function on edges from the trace of another compiler.
 
 Inside somebody's `torch.compile` (inductor, aot_eager) an operator on edges must stay one call, since no other compiler
 fuses its gathers and scatters. What the user's function closes over, weights and values of the trace among them, must
@@ -43,7 +43,7 @@ _Autocast: TypeAlias = tuple[tuple[str, torch.dtype], ...]
 
 @dataclass(frozen=True)
 class _Traced:
-    """A graph of tensors and sizes, `are_tensors` telling which of its operands are which; plain and compiled.
+    """A graph whose operands are tensors and sizes (`are_tensors` says which), as plain code and compiled.
 
     `autocast`: kinds of devices and dtypes that were in force around the trace, and are where the graph runs.
     """
@@ -64,7 +64,7 @@ _unique = itertools.count()
 
 
 def traced_apart() -> bool:
-    """Is this traced by another compiler than ours, in a PyTorch that lets an operator have a body?"""
+    """Whether a compiler other than ours is tracing, and this PyTorch lets an operator have a body."""
     if _variables is None or not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
     return not _ours()
@@ -81,7 +81,7 @@ def as_one_call(function: Callable[[], Tensor]) -> Tensor:
 
 
 class _BodyVariable(traced_bodies.WrapHigherOrderVariable):
-    """How Dynamo traces a body: what is outside may share memory, and may not be written to."""
+    """How Dynamo traces a body: values from outside may share memory, and must not be written to."""
 
     _HOP_NAME = "graphweave_body"
     supports_input_mutation = False
@@ -110,13 +110,14 @@ class _AsOperator(HigherOrderOperator):
 
 _as_operator: Any = _AsOperator()
 _variables: Any = getattr(traced_bodies, "_hop_name_to_variable_class", None)
-"""Where Dynamo looks for how a body is traced (PyTorch 2.13). Without it the surrounding trace has the plain body."""
+"""The table in which Dynamo looks up how a body is traced (PyTorch 2.13). If it is missing, the surrounding trace
+contains the plain body."""
 if _variables is not None:
     _variables[_BodyVariable._HOP_NAME] = _BodyVariable
 
 
 def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
-    """The name of a graph with one result, for `graphweave::body`; known from now on."""
+    """Give a graph with one result a name, by which `graphweave::body` finds it from now on."""
     autocast = _autocast()
     name = hashlib.sha256(f"{are_tensors} {autocast} {_text(module)}".encode()).hexdigest()[:32]
     if name not in _traced:
@@ -127,14 +128,14 @@ def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
 
 
 def _autocast() -> _Autocast:
-    """What autocast does at this moment."""
+    """The present state of autocast."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])
 
 
 @contextlib.contextmanager
 def _in_force(autocast: _Autocast) -> Iterator[None]:
-    """Autocast as it was around a trace: what runs the graph may run it elsewhere."""
+    """Sets autocast as it was around the trace, since the graph may be run elsewhere."""
     with contextlib.ExitStack() as stack:
         now, wanted = dict(_autocast()), dict(autocast)
         for kind in now.keys() | wanted.keys():
@@ -144,7 +145,7 @@ def _in_force(autocast: _Autocast) -> Iterator[None]:
 
 
 def _text(module: fx.GraphModule) -> str:
-    """What two graphs that mean the same have in common. One that holds more than code has a text of its own."""
+    """A text that is equal for graphs of equal meaning. A graph that holds more than code has a text of its own."""
     parts = [module.code]
     for node in module.graph.find_nodes(op="get_attr"):
         held = getattr(module, str(node.target), None)
@@ -153,7 +154,7 @@ def _text(module: fx.GraphModule) -> str:
 
 
 def _without_examples(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph without what its nodes remember of the trace: fake tensors, places in the user's code."""
+    """The graph without what its nodes keep from the trace, such as fake tensors and lines of the user's code."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
@@ -173,7 +174,8 @@ def _known(program: str) -> _Traced:
 
 @contextlib.contextmanager
 def _ordinarily() -> Iterator[None]:
-    """An operator is called below autograd and below what lets views share version counters; inside, it is not."""
+    """Restores the ordinary state of dispatch. PyTorch calls an operator below autograd and below the layer in which
+    views share version counters."""
     keys = torch._C.DispatchKey
     with torch._C._PreserveDispatchKeyGuard():
         for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
@@ -191,7 +193,8 @@ def run(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor
 
 @contextlib.contextmanager
 def _numbers_inside(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Numbers that a body reads off a tensor, as a float is handed to it, are no results of the operator."""
+    """Lets a body read numbers from a tensor, which is how floats are handed to it. They are not results of the
+    operator."""
     fakes = [t for t in tensors if isinstance(t, FakeTensor)]
     env = fakes[0].fake_mode.shape_env if fakes else None
     with contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols():
@@ -242,14 +245,15 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     gradients: list[Tensor | None] = [None] * len(tensors)
     for place, g in zip(ctx.wanted, found, strict=True):
         gradients[place] = g
-    return None, gradients, None if ctx.sizes else []  # PyTorch takes an empty list for one of tensors
+    return None, gradients, None if ctx.sizes else []  # An empty list counts as a list of tensors for PyTorch.
 
 
 run.register_autograd(_backward, setup_context=_setup)
 
 
 def _own(x: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """`x` contiguous, and in memory of its own: results of an operator are no aliases of its operands."""
+    """`x`, contiguous, and copied if it shares memory with one of `given`: results of an operator must not alias its
+    operands."""
     storages = {t.untyped_storage()._cdata for t in given}
     x = x.contiguous()
     return x.clone() if x.untyped_storage()._cdata in storages else x

@@ -51,7 +51,7 @@ class Ends:
 
 
 def ends_of(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> Ends:
-    """`graph` taken apart, and checked against the features that come with it. DataError names what does not fit."""
+    """The two ends of `graph`, checked against the features. A DataError names what does not fit."""
     found = _taken_apart(graph)
     _check_indices(found)
     src_rows = _rows("src", src, found.src, found.src_rows)
@@ -141,7 +141,7 @@ def _column(a: SparseMatrix) -> Tensor:
 
 
 def _one_a_value(a: SparseMatrix) -> Tensor:
-    """Compressed indices -> one index for each value; outside a trace made once a matrix."""
+    """Expands compressed indices to one index for each value. Outside of a trace this is done once for each matrix."""
     assert a.gw_given is not None
     if torch.compiler.is_compiling():
         return expanded(a.gw_given, a.gw_values.shape[0])
@@ -176,7 +176,7 @@ def _check_indices(ends: Ends) -> None:
 
 
 def _rows(name: str, x: Features, index: Tensor, known: Tensor | None) -> Tensor | None:
-    """A tensor of as many rows as `x`, which must be as many as `known` has, if that is given."""
+    """A tensor with as many rows as `x`. If `known` is given, its number of rows must be the same."""
     if x is not None and not isinstance(x, (Tensor, Mapping)):
         raise DataError(f"{name} must be a tensor or a dict of tensors (got {type(x).__name__}). Pass one of these.")
     for field, value in fields_of(x):
@@ -214,5 +214,6 @@ def _agreed(num_dst: int, index: Tensor, known: Tensor | None) -> Tensor:
 
 
 def differ(one: int, other: int) -> bool:
-    """Whether two numbers of rows are known to differ. What is known only when compiled code runs fails there."""
+    """Whether two numbers of rows are known to differ. Where they are known only when compiled code runs, that code
+    fails."""
     return bool(guard_or_false(one != other))

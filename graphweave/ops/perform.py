@@ -21,8 +21,9 @@ def performed(key: Hashable, function: Callable[..., Any], *args: Any, schedule:
 
 
 def key_of(functions: tuple[Any, ...], *features: Features) -> tuple[Hashable, ...]:
-    """Which calls share compiled code: those of functions of one code, of features of the same names, widths and
-    dtypes. What functions of one code may differ in, their closures, PyTorch guards. Nothing is asked under tracing."""
+    """A key that is equal for calls that share compiled code: the code of their functions is the same, and so are
+    names, widths and dtypes of their features. PyTorch's guards check the closures, in which functions of one code may
+    differ. Under tracing the key is empty."""
     if torch.compiler.is_compiling():
         return ()
     widths = [tuple([(name, t.shape[1:], t.dtype) for name, t in fields_of(x)]) for x in features]

@@ -1,4 +1,4 @@
-"""Whether a function works row by row: found out by changing one row and looking at the others.
+"""Checks whether a function works row by row, by changing one row and looking at the others.
 
 A function f of rows is row-wise if row i of f(x) depends on row i of x alone. Every schedule of a kernel rests on it,
 and a function that mixes rows (`x - x.mean(0)`, a sort, a running sum) would mean something else for each order of
@@ -27,7 +27,7 @@ from graphweave.ops.ends import Features, fields_of
 _ROWS = 5
 _MOST = 1024
 _checked: set[Hashable] = set()
-"""Keys of checks that found nothing wrong; forgotten where there are too many."""
+"""Keys of checks that found nothing wrong. The set is emptied when it has become too large."""
 
 
 def check_row_wise(what: str, function: Callable[..., Tensor], operands: Sequence[tuple[Features, Tensor]]) -> None:
@@ -71,7 +71,7 @@ def modules_of(function: Any) -> Hashable:
 def _contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name without a value yet
+    except ValueError:  # a variable that has no value yet
         return None
 
 
@@ -112,7 +112,7 @@ def _result(what: str, function: Callable[..., Tensor], operands: Sequence[Featu
 
 @contextlib.contextmanager
 def _repeatable(features: Sequence[Features]) -> Iterator[None]:
-    """Random numbers drawn inside are no concern of anybody outside."""
+    """Restores the state of the random number generators afterwards."""
     tensors = [t for x in features for _, t in fields_of(x)]
     devices = sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
@@ -124,7 +124,8 @@ def _rows(x: Features, at: Tensor, generator: torch.Generator) -> Features:
 
 
 def _distinct(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Floating-point numbers at random between x / 2 and x, and between 0 and 1/2 for 0; other numbers as they are."""
+    """`x` with each floating-point number replaced by a random one between x / 2 and x, or between 0 and 1/2 if it is
+    0."""
     if not (x.is_floating_point() or x.is_complex()):
         return x
     share = 0.5 + 0.5 * torch.rand(x.shape, generator=generator)

@@ -48,7 +48,7 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
         current = torch.cat([made, kept])
         done.append(out)
     last = messages.new_full((1, *messages.shape[1:]), identity)
-    # what is left has no rows, but without edges it is all that gradients lead to
+    # The rest has no rows. Without edges it is the only way by which gradients reach the messages.
     return torch.cat([*done, current, last]).index_select(0, at)
 
 
@@ -60,7 +60,8 @@ def _check(combine: Combine, messages: Tensor) -> None:
 def _round(
     combine: Combine, x: Tensor, left: Tensor, right: Tensor, carried: Tensor, finished: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs combined; values without a partner in this round; values of destinations that have no other one."""
+    """The combined pairs, the values that have no partner in this round, and the values that are their destination's
+    only ones."""
     ones, others = x.index_select(0, left), x.index_select(0, right)
     out = combine(ones, others)
     if not isinstance(out, Tensor) or out.shape != ones.shape or out.dtype != ones.dtype:

@@ -152,8 +152,8 @@ def attend(
 
 
 def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) -> Tensor:
-    """`function(graph, *args)`. While something is compiled, a function that is `alone` is compiled by itself; another
-    is a part of our compilation, or one call in that of another compiler."""
+    """`function(graph, *args)`. While something is compiled, a function that is `alone` is compiled by itself. Any
+    other function becomes part of our compilation, or a single call in that of another compiler."""
     if torch.compiler.is_compiling():
         if alone:
             return _by_itself(function, graph, *args)
@@ -264,7 +264,8 @@ def _call(
     plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], schedule: Any,
     ends: Ends, rows: Tensor | None, src: Features, dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
-    """`plain`, one of the functions that are compiled, of what was chosen, the graph and the data; checked before.
+    """Calls `plain`, one of the functions that are compiled, with what was chosen, the graph and the data, after a
+    check.
 
     `functions`: those of `chosen` that the user gave, by the names of the arguments.
     """
@@ -289,7 +290,7 @@ def _check(
     plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
     src: Features, dst: Features, edge: Features,
 ) -> None:  # fmt: skip
-    """DataError where a function of one's own mixes rows, and what `plain` raises for a few edges alone."""
+    """Raises DataError if a user's function mixes rows, and whatever `plain` raises for a few of the edges."""
     every = torch.arange(ends.src.shape[0], device=ends.src.device)
     operands = [(src, drawn(ends.src)), (dst, drawn(ends.dst)), (edge, drawn(every))]
     for what, function in functions.items():

@@ -34,7 +34,8 @@ def made_instead(
 
 
 def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: frozenset[Ref]) -> Extract:
-    """The forward program `part`, giving copies of the values `copied`. Its outputs from `first` on are `saved`."""
+    """The forward program `part` with copies of the values `copied` among its outputs. Its outputs from `first` on are
+    `saved`."""
     program = part.program
     build = Builder.of(program)
     outputs = list(program.outputs)

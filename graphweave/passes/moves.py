@@ -60,7 +60,8 @@ class Move:
 
 
 Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
-"""Lists the moves of a program in the order in which they are tried. The second argument: nodes that need tangents."""
+"""Lists the moves of a program in the order in which they are tried. Its second argument is the set of nodes that need
+tangents."""
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)

@@ -79,7 +79,7 @@ def split(
 def saved_values(
     facts: Facts, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
 ) -> tuple[Ref, ...]:
-    """What the backward needs of the forward: on the way up from its `roots`, the first values not to be recomputed."""
+    """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
     after_tangent = facts.flow.depending(frozenset(tangents))
     saved: set[Ref] = set()

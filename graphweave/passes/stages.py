@@ -1,4 +1,4 @@
-"""a backward that computes forward values again -> the same, each only once the gradient has reached where it is read.
+"""Delays each value that a backward computes again until the gradient has reached the place where it is read.
 
 Legal since every value stays what it is: rows from which something is computed again pass through `After`, which gives
 its first operand back once the others exist. It saves memory: without it, one layer's messages would be summed again

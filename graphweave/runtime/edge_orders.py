@@ -12,10 +12,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from graphweave.core.locality import cuthill_mckee, hilbert
 from graphweave.core.schedule import EdgeOrder, RowOrder
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
-from graphweave.runtime.locality import cuthill_mckee, hilbert
 from graphweave.runtime.long_rows import LongRows
 from graphweave.runtime.row_pieces import RowPieces
 

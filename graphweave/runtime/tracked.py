@@ -11,7 +11,7 @@ library's pointer) are found by `unseen_edits.py`, which calls `forget` here.
 from __future__ import annotations
 
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -42,18 +42,21 @@ def nbytes(t: Tensor) -> int:
     return t.numel() * t.element_size()
 
 
-def _references(t: Tensor) -> int:
-    """How many tensors and other owners share the storage of `t`, up to a constant."""
-    return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+def _count_of_one() -> int:
+    """The use count of a storage with one tensor. PyTorch's Python object for the storage may count, too."""
+    t = torch.empty(1)
+    return int(torch._C._storage_Use_Count(_storage(t)))
 
 
-_COUNT_OF_ONE = _references(torch.empty(1))
+_OTHERS = _count_of_one() - 1
 _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
+_lock = locks.lock()
+"""Held while entries of any cache change."""
 _edits = 0
 """Number of edits found so far that PyTorch has not seen, of any tensor."""
 
-SWEEP_BYTES = 64 << 20
-"""A cache with more bytes than this is searched for entries of dead tensors, and again whenever it has doubled."""
+SEARCHED = 4
+"""Every insertion looks at this many entries, in turn, for tensors that are dead."""
 
 
 @dataclass(slots=True)
@@ -64,13 +67,21 @@ class _Entry(Generic[T]):
     aliases: tuple[Tensor, ...]
     made: tuple[Tensor, ...]
     nbytes: int
+    storages: tuple[int, ...]  # of the aliases
+    inside: tuple[int, ...]  # the same, and once more for each tensor made that shares one of them
+
+    def dead(self, held: list[dict[int, int]]) -> bool:
+        """Whether nothing but the entries that `held` counts refers to the memory of a tensor from which this was
+        computed."""
+        return any(torch._C._storage_Use_Count(s) - _OTHERS <= sum([h.get(s, 0) for h in held]) for s in self.storages)
 
 
 class TrackedCache(Generic[T]):
     """Cache entries with a bound in bytes; the least recently used are dropped first. Any thread may call all methods.
 
-    An entry with a tensor that only the cache still holds (of a past mini-batch) can never be found again. The cache is
-    searched for such entries from time to time, so that they do not fill it up to its bound.
+    An entry with a tensor that only caches still hold (of a past mini-batch) can never be found again. Every insertion
+    searches a few entries for such ones, so that they free their memory for the next batch. A tensor that an entry
+    *made* may still be found through this entry, and lives as long.
     """
 
     def __init__(self, bound: Callable[[], int]) -> None:
@@ -79,9 +90,11 @@ class TrackedCache(Generic[T]):
         self._bound = bound
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
-        self._sweep_at = SWEEP_BYTES
-        self._lock = locks.lock()
-        _caches.add(self)
+        self._to_search: list[Key] = []
+        self._held: dict[int, int] = {}
+        """For each storage from which entries were computed, how many of its references are these entries' own."""
+        with _lock:
+            _caches.add(self)
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
         """The value stored under `key`, unless a tensor has been edited since. `key` holds the `place` of each
@@ -92,12 +105,12 @@ class TrackedCache(Generic[T]):
         for t, seen, (counter, version) in zip(tensors, entry.seen, entry.versions):  # noqa: B905 - costs 0.1 us
             if t._version != version or (t is not seen() and counter_of(t) != counter):
                 return None
-        if self._lock.acquire(blocking=False):  # if another thread walks the entries, their order stays as it is
+        if _lock.acquire(blocking=False):  # if another thread walks the entries, their order stays as it is
             try:
                 if key in self._entries:  # another thread may have dropped it
                     self._entries.move_to_end(key)
             finally:
-                self._lock.release()
+                _lock.release()
         return entry.value
 
     def put(
@@ -109,44 +122,54 @@ class TrackedCache(Generic[T]):
         A value that alone exceeds the bound is not kept.
         """
         size = sum(nbytes(t) for t in (*tensors, *made))
-        bound = self._bound()
+        storages = tuple(map(_storage, tensors))
+        inside = (*storages, *(s for s in map(_storage, made) if s in storages))
         # detach() shares storage and version counter, and keeps both when the caller rebinds the tensor with set_().
         entry = _Entry(
-            value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size
-        )
+            value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size,
+            storages, inside,
+        )  # fmt: skip
+        bound = self._bound()
         dropped: list[_Entry[T] | None] = []  # freed after the lock is released
-        with self._lock:
+        with _lock:
             dropped.append(self._pop(key))
             if size <= bound:
                 self._entries[key] = entry
                 self._bytes += size
-            if self._bytes > min(self._sweep_at, bound):
-                dropped += [self._pop(dead) for dead in self._dead()]
-                self._sweep_at = max(SWEEP_BYTES, 2 * self._bytes)
+                for s in inside:
+                    self._held[s] = self._held.get(s, 0) + 1
+            dropped += self._some_dead(SEARCHED)
+            if self._bytes > bound:
+                dropped += self._some_dead(len(self._entries))
             while self._bytes > bound:
                 dropped.append(self._pop(next(iter(self._entries))))
         del dropped
 
-    def _dead(self) -> list[Key]:
-        """Keys of entries that have an input whose storage nothing outside this cache refers to."""
-        ours: Counter[int] = Counter()
-        for entry in self._entries.values():
-            ours.update(_storage(t) for t in (*entry.aliases, *entry.made))
-        others = {
-            _storage(t): _references(t) - _COUNT_OF_ONE + 1 for entry in self._entries.values() for t in entry.aliases
-        }
-        dead = {storage for storage, references in others.items() if references <= ours[storage]}
-        return [key for key, entry in self._entries.items() if any(_storage(t) in dead for t in entry.aliases)]
+    def _some_dead(self, count: int) -> list[_Entry[T] | None]:
+        """The dead among the next `count` entries, taken out."""
+        found: list[_Entry[T] | None] = []
+        held = [cache._held for cache in _caches]
+        for _ in range(count):
+            if not self._to_search:
+                self._to_search = list(reversed(self._entries))  # the least recently used is taken first
+            entry = self._entries.get(key := self._to_search.pop()) if self._to_search else None
+            if entry is not None and entry.dead(held):
+                found.append(self._pop(key))
+        return found
 
     def _pop(self, key: Key) -> _Entry[T] | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry.nbytes
+            for s in entry.inside:
+                self._held[s] -= 1
+                if not self._held[s]:
+                    del self._held[s]
         return entry
 
     def forget(self, storage: int) -> None:
         """Drop every entry that was computed from memory of this storage, or that owns it."""
-        with self._lock:
+        with _lock:
             found = [
                 key
                 for key, entry in self._entries.items()
@@ -156,14 +179,13 @@ class TrackedCache(Generic[T]):
         del dropped
 
     def clear(self) -> None:
-        with self._lock:
-            dropped, self._entries, self._bytes = self._entries, OrderedDict(), 0
-            self._sweep_at = SWEEP_BYTES
-        dropped.clear()
+        with _lock:
+            dropped = [self._pop(key) for key in list(self._entries)]
+        del dropped
 
     def stats(self) -> dict[str, int]:
         """The number of `entries`, and the `bytes` that they hold."""
-        with self._lock:
+        with _lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
 
 

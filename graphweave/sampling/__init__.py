@@ -6,8 +6,10 @@ from typing import Any
 
 from graphweave.sampling.blocks import BlockSampler
 from graphweave.sampling.negatives import NegativeSampler
+from graphweave.sampling.prefetch import Prefetcher
+from graphweave.sampling.walks import RandomWalker
 
-__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler"]
+__all__ = ["BlockSampler", "NegativeSampler", "NeighborSampler", "Prefetcher", "RandomWalker"]
 
 
 def __getattr__(name: str) -> Any:

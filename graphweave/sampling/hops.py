@@ -99,7 +99,7 @@ class HopSampler:
                 rows, trees = fronts[relation[2]]
                 choice = self._choice(key, hop, number, self.fanouts[relation][hop])
                 row_times = limits[trees] if limits is not None and trees is not None else None
-                drawn = _draw(graph, rows, row_times, choice, begins[relation[2]])
+                drawn = draw(graph, rows, row_times, choice, begins[relation[2]])
                 drawn_by = drawn.dst if trees is None else drawn.dst - begins[relation[2]]
                 local = tables[relation[0]].number(drawn.src, drawn_by, trees)
                 edges[relation].append(HopEdges(local, drawn.dst, drawn.edge))
@@ -141,8 +141,7 @@ def hop_sampler(
     **options: Any,
 ) -> HopSampler:
     """A `HopSampler` of checked arguments, whose native library is compiled. DataError for what cannot be sampled."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not -(1 << 63) <= seed < 1 << 63:
-        raise DataError(f"seed must be an integer of 64 bits (got {seed!r}). Pass such a number.")
+    checked_seed(seed)
     if options.get("strategy", "uniform") not in ("uniform", "last"):
         raise DataError(f"expected strategy 'uniform' or 'last' (got {options['strategy']!r}). Pass one of these.")
     if missing := relations.keys() - fanouts.keys():
@@ -154,6 +153,13 @@ def hop_sampler(
     library()
     checked = {relation: tuple(fanouts[relation]) for relation in relations}
     return HopSampler(dict(relations), dict(num_nodes), checked, seed, **options)
+
+
+def checked_seed(seed: Any) -> int:
+    """`seed`; DataError if it is no integer of 64 bits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not -(1 << 63) <= seed < 1 << 63:
+        raise DataError(f"seed must be an integer of 64 bits (got {seed!r}). Pass such a number.")
+    return seed
 
 
 def checked_fanouts(fanouts: Any, what: str) -> tuple[int, ...]:
@@ -196,7 +202,7 @@ def checked_nodes(nodes: Any, num_nodes: int, what: str) -> Tensor:
     return found
 
 
-def _draw(graph: Adjacency, rows: Tensor, times: Tensor | None, choice: RawChoice, first: int) -> HopEdges:
+def draw(graph: Adjacency, rows: Tensor, times: Tensor | None, choice: RawChoice, first: int) -> HopEdges:
     """The edges that `rows` draw; `src` holds the numbers of sources in the graph, `dst` those of rows from `first`."""
     raw, raw_rows = graph.raw(), RawRows(address(rows), address(times), rows.numel())
     offsets = torch.empty(rows.numel() + 1, dtype=torch.int64)

@@ -18,7 +18,7 @@ from graphweave.ir.loop.nodes import Accum, Edges, Lanes, Lit, Stmt, Store, Var
 
 @dataclass(frozen=True, slots=True)
 class FirstEdge:
-    """`walk` adds to what `zero` fills, by its statement `adds`; for the first edge, `sets` can replace `adds`."""
+    """The statement `adds` of `walk` adds to the array that `zero` fills. For the first edge, `sets` can replace it."""
 
     zero: Stmt
     walk: Edges

@@ -42,7 +42,7 @@ def print_kernel(kernel: Kernel) -> str:
     """The C++ text of a well-formed kernel; equal kernels give equal text.
 
     Raises:
-        IRError: where C++ cannot say it, such as an operator that has no C++ form.
+        IRError: if the kernel cannot be written in C++, for example because an operator has no C++ form.
     """
     unit = _CppUnit(kernel)
     body, entry = unit.row_function(), unit.entry()  # printing them collects the headers they need

@@ -22,7 +22,8 @@ def extents(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> tuple[i
 
 
 def adds(p: CppPrinter, gram: TileGram) -> str:
-    """C++ truth whether a tile's gram is added; a row's first tile stores it instead, if the array is in `p.sums`."""
+    """The C++ condition under which a tile's gram is added. If the array is in `p.sums`, a row's first tile stores its
+    gram instead."""
     return f"{p.scope.names.of(gram.tile)} > 0" if gram.out in p.sums else "true"
 
 

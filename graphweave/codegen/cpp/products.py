@@ -69,7 +69,7 @@ def declare_transposed(p: CppPrinter, stmt: Tiles) -> None:
 
 
 def transpose(p: CppPrinter, stmt: Tiles, first: str) -> None:
-    """Transposes the matrices of a row's products in the row's first tile; `first` is the C++ truth for that."""
+    """Transposes the matrices of a row's products in the row's first tile; `first` is the C++ condition for that."""
     for name, s in _turned_in(p, stmt).items():
         k, j = extents(s, p.scope.arrays)
         r, c = (j, k) if s.transposed else (k, j)

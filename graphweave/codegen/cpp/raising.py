@@ -33,7 +33,7 @@ def print_raise(p: CppPrinter, stmt: Raise) -> None:
 
 
 def _begun(p: CppPrinter, tile: str) -> str:
-    """C++ truth whether the tile is not the row's first."""
+    """The C++ condition that the tile is not the row's first."""
     names = p.scope.names
     return f"{names.derived(tile, 'begin')} > {names.derived(p.csr_of[tile], 'begin')}"
 

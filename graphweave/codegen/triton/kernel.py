@@ -34,8 +34,8 @@ def print_kernel(kernel: Kernel) -> str:
     """The text of a Python module with the well-formed `kernel` in it; equal kernels give equal text.
 
     Raises:
-        IRError: for what Triton cannot say: scratch over a row's edges, an online softmax, operators without a Triton
-            form, registers indexed by values that are known only at run time.
+        IRError: for what cannot be written in Triton: scratch over a row's edges, an online softmax, operators without
+            a Triton form, registers indexed by values that are known only at run time.
     """
     unit = _TritonUnit(kernel)
     body = unit.function()  # printing it collects the helpers that it needs

@@ -142,7 +142,8 @@ class TritonPrinter:
         scope.w.line(f"{held.name} = {folded(fold, held.dtype, held.name, text, scope)}")
 
     def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
-        """`value` folded over the axes of rows and edges around it that the array does not have; and the axes left."""
+        """`value` folded over those axes of rows and edges around it that the array does not have, and the axes that
+        are left."""
         scope = self.scope
         gone = [axis for axis in scope.axes if not axis.lanes and axis.name not in names_of(held.axes)]
         left = tuple(axis for axis in scope.axes if axis not in gone)

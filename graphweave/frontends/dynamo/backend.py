@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
@@ -22,6 +22,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
+from graphweave.core.locality import RowOrder
 from graphweave.core.log import logger, warn_once
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import Space
@@ -73,7 +74,8 @@ class CompileOptions:
 
     Three switches turn an idea off, to measure what it gains. `rewrite`: changes of the program that the cost model
     decides; what `compact` and `reorder` ask for is done even so. `fuse`: several operations in one kernel. `merge`:
-    one operation in place of many of a kind, such as those of the relations of a heterogeneous layer.
+    one operation in place of many of a kind, such as those of the relations of a heterogeneous layer. `relabel`: an
+    order in which nodes are computed and stored between the arguments and the results (`passes/relabel.py`).
     """
 
     verify: bool = False
@@ -86,6 +88,7 @@ class CompileOptions:
     rewrite: bool = True
     fuse: bool = True
     merge: bool = True
+    relabel: RowOrder | Literal[False] = False
 
 
 _SWITCH = (True, False)
@@ -99,6 +102,7 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "rewrite": _SWITCH,
     "fuse": _SWITCH,
     "merge": _SWITCH,
+    "relabel": (False, *get_args(RowOrder)),
 }
 """The values that each option may have."""
 
@@ -310,7 +314,7 @@ class _GraphCompilation:
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
         given = PassInputs(
             statistics, tangents, relational, at_hand, options.row_products, in_force(), self.options.rewrite,
-            self.options.merge,
+            self.options.merge, self.options.relabel or None,
         )  # fmt: skip
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)

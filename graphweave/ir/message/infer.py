@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from graphweave.core.errors import IRError
+from graphweave.core.locality import RowOrder
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message.nodes import (
     NOTHING,
@@ -20,6 +21,7 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Inverse,
     Join,
     JoinIndices,
     Kept,
@@ -36,6 +38,7 @@ from graphweave.ir.message.nodes import (
     PairsType,
     Part,
     Permute,
+    Places,
     Pointwise,
     Pull,
     Push,
@@ -86,7 +89,9 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
             return Type(of[at], t.shape, t.dtype)
-        case UniquePairs() | PairIndex() | JoinIndices() | RowsOfSegments() | NumbersOfSegments():
+        case (
+            UniquePairs() | PairIndex() | JoinIndices() | RowsOfSegments() | NumbersOfSegments() | Places() | Inverse()
+        ):
             return _made_once(node, types)
         case After(x, others):
             for other in others:
@@ -234,6 +239,15 @@ def _made_once(node: Node, types: Sequence[ValueType]) -> Type | PairsType:
         case RowsOfSegments(of, at, space) | NumbersOfSegments(of, at, space):
             good = isinstance(node, RowsOfSegments) or len(of) == len(at)
             _expect(good, node, "a number for each segment")
+        case Places(src, dst, rows, order):
+            t, u = _index(src, types, node), _index(dst, types, node)
+            good = t.space == u.space != UNIT and rows != UNIT and order in get_args(RowOrder)
+            _expect(good, node, "indices of the same edges, and an order of rows", t, u)
+            return Type(rows, (), DType.i64)
+        case Inverse(x, space):
+            t = _index(x, types, node)
+            _expect(t.dtype == DType.i64 and t.space != UNIT and space not in (t.space, UNIT), node, "a permutation", t)
+            return Type(space, (), DType.i64)
         case _:
             raise AssertionError(f"unknown node {node!r}")
     inside = isinstance(node, NumbersOfSegments) or all(0 <= k < len(of) for k in at)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from graphweave.core.errors import DataError, IRError
+from graphweave.core.locality import inverse, places_of
 from graphweave.core.ranges import position, range_error
 from graphweave.core.sizes import Size, number
 from graphweave.core.types import UNIT, DType, Fold, Space
@@ -30,6 +31,7 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Inverse,
     Join,
     JoinIndices,
     Kept,
@@ -46,6 +48,7 @@ from graphweave.ir.message.nodes import (
     PairsType,
     Part,
     Permute,
+    Places,
     Pointwise,
     Program,
     Pull,
@@ -144,6 +147,10 @@ def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device 
             return call(rows_of_segments, _rows_of_each(of, rows_of), at, torch.device(device))
         case NumbersOfSegments(of, numbers):
             return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
+        case Places(src, dst, of, order):
+            return call(places_of, values[src], values[dst], rows_of(of), order)
+        case Inverse(x):
+            return call(inverse, values[x])
         case After(x):
             return values[x]
         case LaidOut(x, order, whole):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from graphweave.core.exact import Exact
+from graphweave.core.locality import RowOrder
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.types import MESSAGE as MESSAGE
@@ -354,6 +355,31 @@ class NumbersOfSegments:
     space: Space
 
 
+@node()
+@dataclass(frozen=True, slots=True)
+class Places:
+    """out[v] = the place of row v of `of` in an order that keeps neighbours near each other: `of x [] i64`, a
+    permutation (`core/locality.py`).
+
+    `src, dst: E x [] int` are the ends of the edges, both of them rows of `of`.
+    """
+
+    src: Ref
+    dst: Ref
+    of: Space
+    order: RowOrder
+
+
+@node()
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """out[x[r]] = r, for a permutation `x: S x [] i64`; the result is `space x [] i64`, where `space` has the rows of S
+    in the order of `x`."""
+
+    x: Ref
+    space: Space
+
+
 # ---------------------------------------------------------------- order of execution
 
 
@@ -443,8 +469,8 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | After | AssertIndex
-    | LaidOut | Own | Kept | Aten
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | After
+    | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 

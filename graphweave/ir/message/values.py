@@ -111,6 +111,7 @@ MESSAGE.complete(
     | {
         "str": NAME,
         "PairPart": NAME,
+        "RowOrder": NAME,
         "Space": SPACE,
         "Ref": REF,
         "Arg": Codec(_show_arg, _read_arg),

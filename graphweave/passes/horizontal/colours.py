@@ -56,7 +56,8 @@ class Colours:
         return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
 
     def seed(self, i: Ref) -> Hashable:
-        """How many pulls and pushes lie before it, where its index comes from, and the colour of what it pushes.
+        """What pulls or pushes that are packed must share: the number of pulls and pushes before it, the origin of its
+        index, and the colour of what it pushes.
 
         Nodes of equal seeds do not need each other.
         """

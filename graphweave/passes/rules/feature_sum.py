@@ -54,7 +54,7 @@ def row_sum(build: Builder, ref: Ref) -> Reduce | None:
 
 
 def has_own(build: Builder, ref: Ref, m: Ref) -> bool:
-    """Whether the product `ref` has a factor pulled along `m`, and one that is not."""
+    """Whether the product `ref` has a factor that is pulled along `m`, and another that is not."""
     refs = [f.ref for f in product(build, ref).factors]
     own = [r for r in refs if lifted(build, r, m) is not None]
     return len(own) < len(refs) and any(value_type(build, r).space != UNIT for r in own)

@@ -1,9 +1,40 @@
-"""Row orders that place neighbours near each other: reverse Cuthill-McKee, and positions along a Hilbert curve."""
+"""Row orders that place neighbours near each other: reverse Cuthill-McKee, by degree, and along a Hilbert curve."""
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import torch
 from torch import Tensor
+
+RowOrder: TypeAlias = Literal["degree", "locality"]
+"""Nodes of most edges first, or the reverse Cuthill-McKee order."""
+
+
+def places_of(src: Tensor, dst: Tensor, num_nodes: int, order: RowOrder) -> Tensor:
+    """The place of each node [num_nodes], int64, in an order of the graph with the edges (src[e], dst[e]).
+
+    `degree`: nodes of most edges, of both directions, first; others of equal degree as they are. `locality`: see
+    `cuthill_mckee`. Negative indices count from the end; edges whose ends are out of range count for nothing.
+    """
+    if num_nodes == 0:
+        return torch.empty(0, dtype=torch.int64, device=dst.device)
+    ends = torch.stack([src, dst]).cpu().long()
+    ends = torch.where(ends < 0, ends + num_nodes, ends)
+    ends = ends[:, ((ends >= 0) & (ends < num_nodes)).all(0)]
+    if order == "locality":
+        place, _ = cuthill_mckee(ends[1], ends[0], num_nodes, num_nodes, True)
+    else:
+        degree = torch.bincount(ends.reshape(-1), minlength=num_nodes)
+        place = inverse(degree.argsort(descending=True, stable=True))
+    return place.to(dst.device)
+
+
+def inverse(permutation: Tensor) -> Tensor:
+    """out[permutation[i]] = i. [n], int64 -> [n], int64."""
+    out = torch.empty_like(permutation)
+    out[permutation] = torch.arange(permutation.numel(), device=permutation.device)
+    return out
 
 
 def cuthill_mckee(

@@ -1,0 +1,209 @@
+"""Nodes in another order: rows of a space V live in a space V', in which neighbours lie near each other.
+
+    y = push(pull(x, src), dst)
+->  y' = push(pull(pull(x, order), src'), dst');  y = pull(y', rank)
+
+`rank: V -> V'` and `order: V' -> V` are the two directions of one permutation, which is made once a graph, and so are
+the maps `src' = rank . src` and `dst' = rank . dst`. Legal always, as no operation but random numbers, calls and unions
+depends on the order of rows: these compute in the order of V, and so do inputs and results. What kernels compute
+between them is on V', so that the rows that edges gather are more often in a cache. The orders are those of
+`core/locality.py`. Sums over rows add in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphweave.analysis.facts import Facts
+from graphweave.core.locality import RowOrder
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.nodes import (
+    AddMatMul,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    Inverse,
+    MapOf,
+    MapType,
+    MatMul,
+    Pad,
+    Permute,
+    Places,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.substitute import substitute
+
+_ANY_ORDER = (
+    Const, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, Pull, Push, MatMul, AddMatMul,
+    Gram,
+)  # fmt: skip
+"""Nodes that compute the same rows in whatever order they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """`order` is that of the nodes, None to leave them as they are; `keep` are calls that must stay though nobody reads
+    them."""
+
+    order: RowOrder | None
+    keep: tuple[Ref, ...] = ()
+    name: str = "relabel"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` with the rows of each space in an order of its own that edges with both ends in it give; the same
+        object where there is none."""
+        ends = {} if self.order is None else _ends(program)
+        if self.order is None or not ends:
+            return unchanged(program)
+        made = _Relabelled(program, ends, self.order)
+        outputs = [None if r is None else made.given(r) for r in program.outputs]
+        where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
+        done = substitute(
+            made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in self.keep], made.spaces
+        )  # fmt: skip
+        places = {old: done.where[new] for old, new in where.items() if new in done.where}
+        return replace(done, where=places, unions=tuple((near, (space,)) for space, near in made.near_space.items()))
+
+
+def _ends(program: Program) -> dict[Space, tuple[Ref, Ref]]:
+    """For each space of known row count, two maps into it from the same edges that depend on the graph alone.
+
+    Spaces that have a twin, and twins, are left out.
+    """
+    only, known = Facts(program).flow.graph_only, {s for s, rows in program.spaces if rows is not None}
+    known -= {n.of if isinstance(n, Places) else n.space for n in program.nodes if isinstance(n, Places | Inverse)}
+    first: dict[tuple[Space, Space], Ref] = {}
+    found: dict[Space, tuple[Ref, Ref]] = {}
+    for ref, node in enumerate(program.nodes):
+        if isinstance(node, MapOf) and node.cod in known and node.index in only:
+            t = program.types[ref]
+            assert isinstance(t, MapType)
+            other = first.setdefault((t.dom, t.cod), ref)
+            index = program.nodes[other]
+            if t.dom != t.cod and isinstance(index, MapOf) and index.index != node.index:
+                found.setdefault(t.cod, (other, ref))
+    return found
+
+
+class _Relabelled:
+    """The program in the making. A value on a relabelled space exists in the user's order (`given`), in that of the
+    twin space (`near`), or, once somebody asks for it, in both."""
+
+    def __init__(self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder) -> None:
+        self._program, self._ends, self._order = program, ends, order
+        self.build = Builder()
+        self.near_space = {space: Space(f"{space.name}_near") for space in ends}
+        rows = dict(program.spaces)
+        self.spaces = (*program.spaces, *((near, rows[space]) for space, near in self.near_space.items()))
+        self._given: dict[Ref, Ref] = {}
+        self._near: dict[Ref, Ref] = {}
+        self._rank: dict[Space, Ref] = {}
+        for ref, node in enumerate(program.nodes):
+            if isinstance(node, Input):  # inputs stay in their order
+                self._given[ref] = self.build.add(node, program.locs[ref])
+        for ref in range(len(program.nodes)):
+            self._add(ref)
+
+    # -------------------------------------------------------- values in either order
+
+    def given(self, ref: Ref) -> Ref:
+        """The node in the user's order."""
+        if ref not in self._given:
+            if ref in self._near:
+                space = self._space(ref)
+                rank = self.build.add(MapOf(self._ranks(space), self.near_space[space]), self._loc(ref))
+                self._given[ref] = self.build.add(Pull(self._near[ref], rank), self._loc(ref))
+            else:
+                self._given[ref] = self._copied(ref)
+        return self._given[ref]
+
+    def somewhere(self, ref: Ref) -> Ref:
+        """The node, in the user's order if it exists in that."""
+        return self._given[ref] if ref in self._given else self._near[ref]
+
+    def near(self, ref: Ref) -> Ref:
+        """The value in the order of the twin space; a value on any other space as it is."""
+        space = self._space(ref)
+        if space not in self.near_space:
+            return self.given(ref)
+        if ref not in self._near:
+            twin = self.near_space[space]
+            order = self.build.add(Inverse(self._ranks(space), twin), self._loc(ref))
+            self._near[ref] = self.build.add(
+                Pull(self.given(ref), self.build.add(MapOf(order, space), self._loc(ref))), self._loc(ref)
+            )
+        return self._near[ref]
+
+    def near_map(self, ref: Ref) -> Ref:
+        """The map `ref` between twin spaces, where its ends have them."""
+        node, t, loc = self._program.nodes[ref], self._program.types[ref], self._loc(ref)
+        assert isinstance(t, MapType)
+        if isinstance(node, ToUnit):
+            return self.build.add(ToUnit(self.near_space.get(t.dom, t.dom)), loc)
+        assert isinstance(node, MapOf)
+        index = self.near(node.index)
+        if t.cod not in self.near_space:
+            return self.build.add(MapOf(index, t.cod, node.wrap), loc)
+        there = self.build.add(MapOf(index, t.cod, node.wrap), loc)
+        return self.build.add(MapOf(self.build.add(Pull(self._ranks(t.cod), there), loc), self.near_space[t.cod]), loc)
+
+    # -------------------------------------------------------- one node
+
+    def _add(self, ref: Ref) -> None:
+        node, t = self._program.nodes[ref], self._program.types[ref]
+        if ref in self._given or isinstance(node, MapOf | ToUnit):
+            return  # maps are made where they are used
+        used = [r for r in operands(node) if self._touches(r)]
+        moved = isinstance(t, Type) and t.space in self.near_space
+        if not isinstance(node, _ANY_ORDER) or not (moved or used):
+            self._given[ref] = self._copied(ref)
+            return
+        new = with_operands(node, self._near_operand)
+        if isinstance(new, Const):
+            assert isinstance(t, Type)
+            new = replace(new, type=replace(t, space=self.near_space[t.space]))
+        added = self.build.add(new, self._loc(ref))
+        (self._near if moved else self._given)[ref] = added
+
+    def _copied(self, ref: Ref) -> Ref:
+        return self.build.add(with_operands(self._program.nodes[ref], self.given), self._loc(ref))
+
+    def _near_operand(self, ref: Ref) -> Ref:
+        return self.near_map(ref) if isinstance(self._program.types[ref], MapType) else self.near(ref)
+
+    def _touches(self, ref: Ref) -> bool:
+        t = self._program.types[ref]
+        ends = (t.dom, t.cod) if isinstance(t, MapType) else (self._space(ref),)
+        return any(space in self.near_space for space in ends)
+
+    def _space(self, ref: Ref) -> Space:
+        t = self._program.types[ref]
+        return t.space if isinstance(t, Type) else UNIT
+
+    def _loc(self, ref: Ref) -> str:
+        return self._program.locs[ref]
+
+    def _ranks(self, space: Space) -> Ref:
+        """The place of each row of `space`."""
+        if space not in self._rank:
+            src, dst = (self._program.nodes[m] for m in self._ends[space])
+            assert isinstance(src, MapOf) and isinstance(dst, MapOf)
+            loc = self._loc(self._ends[space][0])
+            self._rank[space] = self.build.add(
+                Places(self.given(src.index), self.given(dst.index), space, self._order), loc
+            )
+        return self._rank[space]
