@@ -1,13 +1,15 @@
 """The papers' tables and figures, measured here: `python -m bench.papers PAPER [options]`, or `page`.
 
-    python -m bench.papers {featgraph,dgl,graphiler,zhang,hector} [--quick] [--only TABLE ...] [--dgl-python PYTHON]
-                           [--threads 2] [--repeats 10] [--data-dir DIR] [--out FILE] [--figures FOLDER]
+    python -m bench.papers {featgraph,dgl,graphiler,zhang,hector} [--quick] [--only PANEL ...] [--rows NAME ...]
+                           [--columns NAME ...] [--seconds 3600] [--again] [--dgl-python PYTHON] [--threads 2]
+                           [--repeats 10] [--data-dir DIR] [--out FILE] [--figures FOLDER]
     python -m bench.papers page
 
-The first form prints each panel and writes --out after each (by default bench/results/papers_PAPER.json; with --quick
-nothing, unless --out is given). Panels that are not measured in a run keep what the file has. --quick measures a few
-small cells, to see that all works. `page` writes docs/papers.md from the files. Results are checked before they are
-timed, and systems take turns.
+The first form prints the panels that are asked for, draws their figures, and writes --out after each cell (by default
+bench/results/papers_PAPER.json; with --quick nothing, unless --out is given). A file is continued: cells that it has
+are not measured again without --again, so a long table can be measured in pieces. --rows and --columns keep to cells of
+these names, and after --seconds no cell is begun. --quick measures a few small cells, to see that all works. `page`
+writes docs/papers.md from the files. Results are checked before they are timed, and systems take turns.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from typing import Any
 
 import torch
 
-from bench.common import arguments, machine, save
+from bench.common import arguments, save
 from bench.graphs import data_dir
 from bench.papers import dgl, featgraph, graphiler, hector, zhang
-from bench.papers.cells import Panel, Paper, panel_of
+from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw
 from bench.papers.page import FIGURES, PAGE, file, page
+from bench.papers.session import Paper, Session
 from bench.papers.show import print_panel
 
 PAPERS: Mapping[str, Paper] = {
@@ -37,7 +40,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("paper", choices=(*PAPERS, "page"))
     parser.add_argument("--quick", action="store_true", help="a few small cells")
-    parser.add_argument("--only", nargs="+", metavar="TABLE", help="names of panels, such as III or 14")
+    parser.add_argument("--only", nargs="+", metavar="PANEL", help="names of panels, such as III or 14")
+    parser.add_argument("--rows", nargs="+", metavar="NAME", help="rows to measure, such as reddit; default all")
+    parser.add_argument("--columns", nargs="+", metavar="NAME", help="columns to measure, such as 512; default all")
+    parser.add_argument("--seconds", type=float, default=3600, help="no cell is begun later than this")
+    parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
     parser.add_argument("--dgl-python", type=Path, help="Python of DGL's environment; without it DGL is left out")
@@ -56,22 +63,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(paper: Paper, options: argparse.Namespace) -> dict[str, Panel]:
-    """Measures and prints the panels that are asked for, and saves after each."""
-    panels = _saved(options.out)
+    """Measures and prints the panels that are asked for, and saves after each cell. The others are left as they are."""
+    session = Session(options, _saved(options.out), lambda panels: save(options.out, _record(paper, panels, options)))
     for name, make in paper.panels.items():
-        if options.only and name not in options.only:
-            continue
         torch.set_num_threads(options.threads)
-        for panel in make(options):
-            panel.machine = machine()
-            if options.quick:
-                panel.about = f"Quick run on small graphs. {panel.about}"
-            panels[panel.name] = panel
-            print_panel(panel)
-            if options.figures is not None:
-                draw(paper.name, panel, options.figures)
-        save(options.out, _record(paper, panels, options))
-    return panels
+        session.open = not options.only or name in options.only
+        made = make(session)
+        if session.open:
+            for panel in made:
+                print_panel(panel)
+                if options.figures is not None:
+                    draw(paper.name, panel, options.figures)
+    save(options.out, _record(paper, session.panels, options))
+    return session.panels
 
 
 def _saved(path: Path | None) -> dict[str, Panel]:

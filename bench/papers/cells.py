@@ -1,9 +1,8 @@
-"""What a paper's table or figure holds: cells of (row, column, system), and the paper with its machine."""
+"""What a paper's table or figure holds: cells of (row, column, system)."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -47,7 +46,10 @@ class Panel:
     columns: str = ""
     cells: list[Cell] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
-    """What `bench.common.machine` said when it was measured."""
+    """What `bench.common.machine` said when it was measured. Empty if nothing was."""
+
+    missing: list[str] = field(default_factory=list)
+    """The "row column" of cells that were not measured yet."""
 
     def printed(self, system: str, row: str, numbers: Mapping[str, float | str]) -> None:
         """Adds a row of the paper's own numbers, column by column. A text such as "OOM" is a status."""
@@ -68,6 +70,13 @@ class Panel:
         """Adds a single number without quartiles, such as bytes."""
         self.cells.append(Cell(row, column, system, number, status=status))
 
+    def peak(self, system: str, row: str, column: str, peak: int | str) -> None:
+        """Adds a peak of memory in MiB, from bytes or the reason why there is none."""
+        if isinstance(peak, str):
+            self.value(system, row, column, None, peak)
+        else:
+            self.value(system, row, column, peak / 2**20)
+
     def find(self, row: str, column: str, system: str, *, paper: bool) -> Cell | None:
         wanted = (row, column, system, paper)
         return next((c for c in self.cells if (c.row, c.column, c.system, c.paper) == wanted), None)
@@ -83,17 +92,3 @@ class Panel:
 
 def panel_of(record: Mapping[str, Any]) -> Panel:
     return Panel(**{**record, "cells": [Cell(**cell) for cell in record["cells"]]})
-
-
-@dataclass(frozen=True, slots=True)
-class Paper:
-    """A paper: its title and venue, and the machine behind its numbers.
-
-    `panels` makes each table and figure that a CPU can show. `left_out` names the others with the reason.
-    """
-
-    name: str
-    title: str
-    machine: str
-    panels: Mapping[str, Callable[[argparse.Namespace], list[Panel]]]
-    left_out: Mapping[str, str]

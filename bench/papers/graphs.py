@@ -7,6 +7,7 @@ skewed degrees) or as bench/ops_graphs.py draws them.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -20,8 +21,9 @@ TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
 """Name -> nodes and edges at a tenth of the paper's size."""
 
 
+@lru_cache(maxsize=1)
 def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
-    """(edge_index [2, E], nodes)."""
+    """(edge_index [2, E], nodes). The last graph is kept, because making one takes seconds."""
     kind, *numbers = name.split(":")
     if kind == "rmat":
         nodes, edges = map(int, numbers)

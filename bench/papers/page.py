@@ -67,9 +67,12 @@ def _here(machine: Mapping[str, Any]) -> str:
 def _panel(paper: str, panel: Panel) -> Iterator[str]:
     yield f"### {panel.name}: {panel.title}"
     yield f"{panel.about} Unit: {panel.unit}."
-    yield _here(panel.machine)
+    if panel.machine:
+        yield _here(panel.machine)
     head, table = lines(panel)
-    rows = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *table)]
-    yield "\n".join(rows)
+    if table:
+        yield "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *table))
+    if panel.missing:
+        yield f"Not measured yet: {', '.join(panel.missing)}."
     if (FIGURES / file_of(paper, panel)).is_file():
         yield f"![{panel.name}](../bench/results/figures/{file_of(paper, panel)})"

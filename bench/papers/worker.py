@@ -13,6 +13,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from torch import Tensor, nn
 import graphweave
 from bench.common import peak_extra_bytes, seconds_of
 from bench.forget import forget_graphs
-from bench.papers.graphs import workload
+from bench.graphs import Workload
+from bench.papers import tasks
+from bench.papers.graphs import edges_of, workload
 from bench.papers.spec import USER_DEFINED, Spec, spec_of
 from bench.train_worker import write_arrays
 from bench.turns import Player, serve, steps_timer
@@ -51,8 +54,6 @@ def start(
 
 def model_of(spec: Spec) -> nn.Module:
     """PyG's layers."""
-    if spec.layer.startswith(USER_DEFINED):
-        return PYG[spec.layer.removeprefix(USER_DEFINED)](spec.inputs)
     kinds: dict[str, Callable[[int, int], nn.Module]] = {
         "gcn": lambda i, o: pyg.GCNConv(i, o),
         "sage": lambda i, o: pyg.SAGEConv(i, o),
@@ -64,63 +65,124 @@ def model_of(spec: Spec) -> nn.Module:
     return Layers(*(kinds[spec.layer](i, o) for i, o in pairwise((spec.inputs, *spec.widths))))
 
 
+class PygAlong(pyg.MessagePassing):
+    """`Along` by PyG's message passing. An index is an edge index [2, E]."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="sum")
+
+    def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.propagate(index, x=x, weight=weight, size=(x.size(0), rows))
+        return out
+
+    def message(self, x_j: Tensor, weight: Tensor) -> Tensor:
+        return x_j * weight[:, None]
+
+    def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
+        return (left[index[0]] * right[index[1]]).sum(-1)
+
+
+@dataclass(slots=True)
+class Built:
+    """A model and its loss, each with its arguments, and what DGL's process needs of them."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    loss: nn.Module
+    loss_inputs: tuple[Any, ...]
+    arrays: dict[str, Tensor]
+    weights: dict[str, Tensor]
+
+
+def built_task(spec: Spec, wide: bool, folder: Path) -> Built:
+    """A model of bench/papers/tasks.py, which is its own loss."""
+    given = tasks.inputs_of(spec, lambda nodes, edges: edges_of(f"rmat:{nodes}:{edges}", folder)[0])
+    inputs = [one.index if isinstance(one, tasks.Edges) else one for one in given]
+    arrays = {f"input.{i}": value for i, value in enumerate(inputs)}
+    for i, one in enumerate(given):
+        if isinstance(one, tasks.Edges):
+            arrays[f"sides.{i}"] = torch.tensor([one.sources, one.destinations])
+    torch.manual_seed(0)
+    module = tasks.module_of(spec, PygAlong())
+    weights = {name: value.detach().clone() for name, value in module.named_parameters()}
+    if wide:
+        module = module.double()
+        inputs = [value.double() if value.is_floating_point() else value for value in inputs]
+    return Built(module, tuple(inputs), module, tuple(inputs), arrays, weights)
+
+
+def built_layers(spec: Spec, wide: bool, folder: Path) -> Built:
+    """PyG's layers, and the cross entropy of the last."""
+    work = workload(spec.graph, spec.inputs, spec.pseudo if spec.layer == "monet" else 0, spec.widths[-1], folder)
+    torch.manual_seed(0)
+    model = model_of(spec)
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    arrays = arrays_of(work)
+    if wide:
+        work, model = work.double(), model.double()
+    return Built(model, work.inputs, WithLoss(model), (work.y, *work.inputs), arrays, weights)
+
+
+def built_functions(spec: Spec, wide: bool, folder: Path, *, eager: bool) -> Built:
+    """Two layers of user-defined functions; for eager PyG, the same of PyG's layers."""
+    name = spec.layer.removeprefix(USER_DEFINED)
+    work = workload(spec.graph, spec.inputs, 0, spec.widths[-1], folder)
+    torch.manual_seed(0)
+    model: Any = PYG[name](spec.inputs)
+    weights = plain_names({key: value.detach().clone() for key, value in model.named_parameters()})
+    if not eager:
+        model = LAYERS[name](spec.inputs)
+        model.load_state_dict(weights)
+    arrays = arrays_of(work)
+    if wide:
+        work, model = work.double(), model.double()
+    over: Any = work.edge_index if eager else graph_of(name, work.edge_index, work.x)
+    inputs = (over, work.x, work.y)
+    return Built(model, inputs, UdfWithLoss(model), inputs, arrays, weights)
+
+
+def arrays_of(work: Workload) -> dict[str, Tensor]:
+    attributes = {} if work.edge_attr is None else {"edge_attr": work.edge_attr}
+    return {"x": work.x, "edge_index": work.edge_index, "y": work.y, **attributes}
+
+
 class Work:
     """The state of the process: inputs, model, and the step of its mode."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        spec = self.spec = spec_of(given.spec)
+        spec = spec_of(given.spec)
         self.train = given.mode == "train"
-        pseudo = spec.pseudo if spec.layer == "monet" else 0
-        work = workload(spec.graph, spec.inputs, pseudo, spec.widths[-1], given.data_dir)
-        torch.manual_seed(0)
-        model: nn.Module = model_of(spec)
-        weights = {name: value.detach().clone() for name, value in model.named_parameters()}
-        user_defined = spec.layer.startswith(USER_DEFINED)
-        self.weights = plain_names(weights) if user_defined else weights
-        self.work = work
-        own = user_defined and given.system != EAGER
-        if own:
-            model = LAYERS[spec.layer.removeprefix(USER_DEFINED)](spec.inputs)
-            model.load_state_dict(self.weights)
-        if given.wide:
-            work, model = work.double(), model.double()
-        self.model = model
-        self.user_defined = user_defined
-        make = graphweave_compiler(json.loads(given.options)) if given.system == OURS else lambda module: module
-        over: Any = work.edge_index
-        if own:
-            over = graph_of(spec.layer.removeprefix(USER_DEFINED), work.edge_index, work.x)
-        if user_defined:
-            self._inputs: tuple[Any, ...] = (over, work.x, work.y)
-            self._loss, self._loss_inputs = make(UdfWithLoss(model)), self._inputs  # type: ignore[arg-type]
+        if spec.layer in tasks.INPUTS:
+            self.built = built_task(spec, given.wide, given.data_dir)
+        elif spec.layer.startswith(USER_DEFINED):
+            self.built = built_functions(spec, given.wide, given.data_dir, eager=given.system == EAGER)
         else:
-            self._inputs = work.inputs
-            self._loss, self._loss_inputs = make(WithLoss(model)), (work.y, *work.inputs)
-        self._infer = make(model)
+            self.built = built_layers(spec, given.wide, given.data_dir)
+        self.model = self.built.model
+        make = graphweave_compiler(json.loads(given.options)) if given.system == OURS else lambda module: module
+        self._infer, self._loss = make(self.built.model), make(self.built.loss)
 
     def step(self) -> Tensor:
         if not self.train:
             with torch.no_grad():
-                return joined(self._infer(*self._inputs))
+                return joined(self._infer(*self.built.inputs))
         for parameter in self.model.parameters():
             parameter.grad = None
-        loss: Tensor = self._loss(*self._loss_inputs)
+        loss: Tensor = self._loss(*self.built.loss_inputs)
         loss.backward()
         return loss.detach()
 
     def first(self) -> dict[str, Any]:
-        return {"first": seconds_of(self.step), "nodes": self.work.x.size(0), "edges": self.work.edge_index.size(1)}
+        return {"first": seconds_of(self.step)}
 
     def result(self, path: str) -> None:
         out = self.step()
         grads = {name: p.grad for name, p in self.model.named_parameters() if self.train and p.grad is not None}
-        write_arrays(path, {"out": out, **(plain_names(grads) if self.user_defined else grads)})
+        write_arrays(path, {"out": out, **plain_names(grads)})
 
     def save_case(self, path: str) -> None:
-        given = {"x": self.work.x, "edge_index": self.work.edge_index, "y": self.work.y}
-        if self.work.edge_attr is not None:
-            given["edge_attr"] = self.work.edge_attr
-        write_arrays(path, {**given, **{f"weight.{name}": value for name, value in self.weights.items()}})
+        weights = {f"weight.{name}": value for name, value in self.built.weights.items()}
+        write_arrays(path, {**self.built.arrays, **weights})
 
     def peak(self) -> int:
         """Peak bytes of a step beyond those resident before, with all that is kept for the graph."""
@@ -134,7 +196,8 @@ class Work:
 
     def moved(self) -> dict[str, int | None]:
         """Bytes of a step: by the cost model, and of eager's calls. None where the compiler does not count them."""
-        fn, inputs = (self._loss, self._loss_inputs) if self.train else (self._infer, self._inputs)
+        both = (self._loss, self.built.loss_inputs), (self._infer, self.built.inputs)
+        fn, inputs = both[0] if self.train else both[1]
         captures = graphweave.explain(fn, *inputs).captures
         return {name: _sum([getattr(c, name) for c in captures]) for name in ("moved", "eager_moved")}
 
