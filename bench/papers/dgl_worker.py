@@ -119,7 +119,8 @@ class Work:
     def result(self, path: str) -> None:
         out = self.step()
         grads = self.built.grads() if self.train else {}
-        np.savez(path, out=out.numpy(), **{name: grad.numpy() for name, grad in grads.items()})
+        arrays: dict[str, Any] = {"out": out.numpy(), **{name: grad.numpy() for name, grad in grads.items()}}
+        np.savez(path, **arrays)
 
     def moved(self) -> dict[str, int]:
         """Bytes that a step moves, counted as bench/papers/dgl_bytes.py says."""

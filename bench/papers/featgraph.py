@@ -171,9 +171,8 @@ def figure_10(session: Session) -> list[Panel]:
         panel.printed(system, "gcn", {"16": gain})
     for cell in times.cells:
         alone = times.find("gcn", "1", cell.system, paper=False)
-        known = alone is not None and alone.value is not None and cell.value is not None
-        gain = alone.value / cell.value if known else None  # type: ignore[union-attr, operator]
-        panel.value(cell.system, "gcn", cell.column, gain, cell.status)
+        if alone is not None and alone.value and cell.value:
+            panel.value(cell.system, "gcn", cell.column, alone.value / cell.value)
     return [times, panel]
 
 

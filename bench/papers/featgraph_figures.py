@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -80,19 +81,20 @@ def _calls(
     calls: dict[str, Callable[[], Tensor]] = {}
     first: dict[str, float] = {}
     for cell, schedule in wanted.items():
-        made = graphweave.compile(FUNCTIONS[case], options={"schedule": schedule})
+        made: Function = graphweave.compile(FUNCTIONS[case], options={"schedule": schedule})
         start = time.perf_counter()
         try:
             got = made(*args)
-        except ScheduleError as error:
-            panel.value(OURS, *cell, None, str(error))
+        except ScheduleError as refused:
+            panel.value(OURS, *cell, None, str(refused))
             continue
         taken = time.perf_counter() - start
         error = relative_error(got[::sample].double(), want)
         if error > TOLERANCE:
             panel.value(OURS, *cell, None, f"wrong by {error:.1e}")
             continue
-        calls[" ".join(cell)], first[" ".join(cell)] = lambda made=made: made(*args), taken
+        calls[" ".join(cell)] = partial(made, *args)
+        first[" ".join(cell)] = taken
     return calls, first
 
 

@@ -7,6 +7,8 @@ skewed degrees) or as bench/ops_graphs.py draws them.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +22,9 @@ from graphweave.data import npz, rmat
 TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
 """Name -> nodes and edges at a tenth of the paper's size."""
 
+MANY_EDGES = 1_000_000
+"""R-MAT graphs of at least so many edges are kept as files."""
+
 
 @lru_cache(maxsize=1)
 def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
@@ -27,10 +32,10 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
     kind, *numbers = name.split(":")
     if kind == "rmat":
         nodes, edges = map(int, numbers)
-        return rmat(nodes, edges), nodes
+        return kept_rmat(nodes, edges), nodes
     if name in TENTH:
         nodes, edges = TENTH[name]
-        return rmat(nodes, edges), nodes
+        return kept_rmat(nodes, edges), nodes
     if name in ops_graphs.GRAPHS and name not in graphs.GRAPHS:
         return ops_graphs.edges_of(name, folder)
     if name in graphs.GRAPHS:
@@ -38,6 +43,26 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
         return work.edge_index, work.x.size(0)
     data = npz(folder / f"{name}.npz")
     return data.edge_index, data.num_nodes
+
+
+def kept_rmat(nodes: int, edges: int) -> Tensor:
+    """A seeded R-MAT graph [2, edges], from a file of the temporary folder if an earlier process made it.
+
+    Making ten million edges takes ten seconds, and every process of a measurement needs them. Small graphs are made.
+    """
+    if edges < MANY_EDGES:
+        return rmat(nodes, edges)
+    folder = Path(tempfile.gettempdir()) / f"graphweave-bench-{os.getuid()}"
+    path = folder / f"rmat_{nodes}_{edges}.pt"
+    if path.is_file():
+        index: Tensor = torch.load(path)
+        return index
+    index = rmat(nodes, edges)
+    folder.mkdir(exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    torch.save(index, partial)
+    partial.replace(path)
+    return index
 
 
 def workload(name: str, inputs: int, pseudo: int, classes: int, folder: Path) -> Workload:

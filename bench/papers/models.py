@@ -45,8 +45,11 @@ class Measurement:
     def __init__(self, options: argparse.Namespace, spec: Spec, mode: str) -> None:
         self.options, self.spec, self.mode = options, spec, mode
 
-    def times(self, systems: list[System]) -> dict[str, dict[str, Any]]:
-        """Name -> what `take_turns` says, or {"status": reason}. A system with wrong results is not timed."""
+    def times(self, systems: list[System], *, moved: bool = False) -> dict[str, dict[str, Any]]:
+        """Name -> what `take_turns` says, or {"status": reason}. A system with wrong results is not timed.
+
+        With `moved`, systems other than eager PyG also say under "moved" which bytes a step moves.
+        """
         answers: dict[str, dict[str, Any]] = {}
         players: dict[str, Player] = {}
         judge = Judge(lambda wide: self._own(EAGER, wide=wide))
@@ -61,6 +64,9 @@ class Measurement:
                     answers[name].update(timing)
                 for name, timing in take_turns(slow, repeats=1, warmup=0).items():
                     answers[name].update(timing)
+                for system in systems:
+                    if moved and system.name in players and system.how != worker.EAGER:
+                        answers[system.name]["moved"] = _asked(players[system.name], "moved")
             finally:
                 for player in players.values():
                     player.close()
@@ -86,19 +92,11 @@ class Measurement:
 
     def peaks(self, systems: list[System]) -> dict[str, int | str]:
         """Name -> the peak bytes of one step beyond those before it, each in a process of its own."""
-        return self._each(systems, "peak", MALLOC)
-
-    def moved(self, system: System) -> dict[str, Any]:
-        """The bytes that a step moves, by the cost model and by eager's calls, or {"status": reason}."""
-        found = self._each([system], "moved", {})[system.name]
-        return {"status": found} if isinstance(found, str) else found
-
-    def _each(self, systems: list[System], question: str, environment: Mapping[str, str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
             for system in systems:
                 try:
-                    player = self._start(system, Path(folder) / "case.npz", environment)
+                    player = self._start(system, Path(folder) / "case.npz", MALLOC)
                     if isinstance(player, str):
                         found[system.name] = player
                         continue
@@ -106,7 +104,7 @@ class Measurement:
                     found[system.name] = str(problem)
                     continue
                 try:
-                    found[system.name] = player.ask(question)
+                    found[system.name] = player.ask("peak")
                 except PlayerLost as problem:
                     found[system.name] = str(problem)
                 finally:
@@ -139,6 +137,15 @@ class Measurement:
             options=system.options, wide=wide, timeout=self.options.timeout, memory=available_memory(),
             environment=environment,
         )  # fmt: skip
+
+
+def _asked(player: Player, question: str) -> dict[str, Any]:
+    """The answer, or the reason why there is none."""
+    try:
+        found: dict[str, Any] = player.ask(question)
+    except PlayerLost as problem:
+        return {"status": str(problem)}
+    return found
 
 
 def dgl_of(spec: Spec) -> System:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bench.papers import worker
 from bench.papers.cells import OURS, Panel
 from bench.papers.models import EAGER, GRAPHWEAVE, PYG, Measurement, System, dgl_of
@@ -53,7 +56,8 @@ Three = dict[str, Panel]
 def three(session: Session, name: str, title: str, about: str) -> Three:
     counted = (
         f"{about} Counted without caches: of graphweave by its cost model, of PyG and DGL call by call, from operands "
-        "and results. A kernel of DGL reads two indices and a row of each operand for each edge "
+        "and results; the cost model counts no program without fusion. A kernel of DGL reads two indices and a row of "
+        "each operand for each edge "
         "(bench/papers/dgl_bytes.py). This machine has no counters of traffic."
     )
     given = {
@@ -72,25 +76,25 @@ def fill(session: Session, panels: Three, spec: Spec, mode: str, systems: list[S
     if not session.wants(*cell, *panels.values()):
         return
     work = Measurement(session.options, spec, mode)
-    answers = work.times(systems)
+    answers = work.times(systems, moved=True)
     for system, answer in answers.items():
         panels["time"].measured(system, *cell, answer, scale=1e3)
+        _moved(panels["bytes"], system, answer, cell)
     right = [system for system in systems if answers[system.name]["status"] == "ok"]
     for name, peak in work.peaks(right).items():
         panels["memory"].peak(name, *cell, peak)
-    for system in right:
-        if system.how != worker.EAGER:
-            _moved(panels["bytes"], work, system, cell)
     session.measured(*panels.values())
 
 
-def _moved(panel: Panel, work: Measurement, system: System, cell: tuple[str, str]) -> None:
-    """The bytes of a system. Those of eager PyG come with graphweave's, whose capture has its calls."""
-    found = work.moved(system)
-    names = {system.name: "moved", **({PYG: "eager_moved"} if system.name == OURS else {})}
-    for name, key in names.items():
-        value, reason = found.get(key), found.get("status", "not counted by the cost model without fusion")
-        panel.value(name, *cell, None if value is None else value / 2**20, "ok" if value is not None else reason)
+def _moved(panel: Panel, system: str, answer: Mapping[str, Any], cell: tuple[str, str]) -> None:
+    """Adds the bytes of a system. Those of eager PyG come with graphweave's, whose capture has its calls."""
+    for name, key in ((system, "moved"), *([(PYG, "eager_moved")] if system == OURS else [])):
+        found = answer.get("moved", {})
+        value = found.get(key)
+        if value is not None:
+            panel.value(name, *cell, value / 2**20)
+        elif system != PYG:
+            panel.value(name, *cell, None, found.get("status", "not counted"))
 
 
 def figure_7(session: Session) -> list[Panel]:
