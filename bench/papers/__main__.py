@@ -1,14 +1,16 @@
 """The papers' tables and figures, measured here: `python -m bench.papers PAPER [options]`, or `page`.
 
     python -m bench.papers {featgraph,dgl,graphiler,zhang,hector} [--quick] [--only PANEL ...] [--rows NAME ...]
-                           [--columns NAME ...] [--seconds 3600] [--again] [--dgl-python PYTHON] [--threads 2]
-                           [--repeats 10] [--data-dir DIR] [--out FILE] [--figures FOLDER]
+                           [--columns NAME ...] [--measure time memory] [--seconds 3600] [--again]
+                           [--dgl-python PYTHON] [--threads 2] [--repeats 10] [--data-dir DIR] [--out FILE]
+                           [--figures FOLDER]
     python -m bench.papers page
 
 The first form prints the panels that are asked for, draws their figures, and writes --out after each cell (by default
 bench/results/papers_PAPER.json; with --quick nothing, unless --out is given). A file is continued: cells that it has
 are not measured again without --again, so a long table can be measured in pieces. --rows and --columns keep to cells of
-these names, and after --seconds no cell is begun. --quick measures a few small cells, to see that all works. `page`
+these names, and after --seconds no cell is begun. Memory, and bytes that are counted, can be measured on a machine that
+is not quiet (--measure). --quick measures a few small cells, to see that all works. `page`
 writes docs/papers.md from the files. Results are checked before they are timed, and systems take turns.
 """
 
@@ -18,7 +20,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -28,7 +30,7 @@ from bench.papers import dgl, featgraph, graphiler, hector, zhang
 from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw
 from bench.papers.page import FIGURES, PAGE, file, page
-from bench.papers.session import Paper, Session
+from bench.papers.session import Paper, Session, What
 from bench.papers.show import print_panel
 
 PAPERS: Mapping[str, Paper] = {
@@ -43,6 +45,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="PANEL", help="names of panels, such as III or 14")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="rows to measure, such as reddit; default all")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="columns to measure, such as 512; default all")
+    parser.add_argument("--measure", nargs="+", choices=get_args(What), default=get_args(What), help="default both")
     parser.add_argument("--seconds", type=float, default=3600, help="no cell is begun later than this")
     parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
     parser.add_argument("--repeats", type=int, default=10)

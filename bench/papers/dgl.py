@@ -107,7 +107,7 @@ def figure_2(session: Session) -> list[Panel]:
 
 
 def peaks(session: Session, panel: Panel, cell: tuple[str, str], spec: Spec) -> None:
-    if not session.wants(*cell, panel):
+    if not session.wants(*cell, panel, what="memory"):
         return
     work = Measurement(session.options, spec, "train")
     for system, peak in work.peaks([GRAPHWEAVE, ALWAYS, EAGER, dgl_of(spec)]).items():

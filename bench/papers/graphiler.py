@@ -84,16 +84,15 @@ def figure_5(session: Session) -> list[Panel]:
 
 def measure(session: Session, time: Panel, memory: Panel, spec: Spec, systems: list[System], row: str) -> None:
     """One cell of both panels, if the session wants it."""
-    if not session.wants(row, spec.graph, time, memory):
-        return
     work = Measurement(session.options, spec, "infer")
-    answers = work.times(systems)
-    for system, answer in answers.items():
-        time.measured(system, row, spec.graph, answer, scale=1e3)
-    right = [system for system in systems if answers[system.name]["status"] == "ok"]
-    for name, peak in work.peaks(right).items():
-        memory.peak(name, row, spec.graph, peak)
-    session.measured(time, memory)
+    if session.wants(row, spec.graph, time):
+        for name, answer in work.times(systems).items():
+            time.measured(name, row, spec.graph, answer, scale=1e3)
+        session.measured(time)
+    if session.wants(row, spec.graph, memory, what="memory"):
+        for name, peak in work.peaks(systems).items():
+            memory.peak(name, row, spec.graph, peak)
+        session.measured(memory)
 
 
 def figure_9(session: Session) -> list[Panel]:

@@ -212,7 +212,7 @@ def figure_10(session: Session) -> list[Panel]:
         pairs.printed("Hector", graph, {mode: percent})
     for graph in graphs_of(session.options):
         for mode in MODES:
-            if not session.wants(graph, mode, panel, pairs):
+            if not session.wants(graph, mode, panel, pairs, what="memory"):
                 continue
             answer = peaks_of(relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True), mode)
             for name in ("gw-U", "gw-C"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.check import Result
 from bench.common import available_memory
 from bench.judge import Judge, result_of
 from bench.papers import worker
@@ -36,98 +38,111 @@ class System:
         return Spec(self.layer, spec.graph, spec.inputs, spec.widths, spec.heads, spec.pseudo, spec.kernels)
 
 
+SLOW_SECONDS = 60
+"""A system whose first call takes longer has one more call, which is its time."""
+
 GRAPHWEAVE, EAGER = System(OURS), System(PYG, worker.EAGER)
 
 
 class Measurement:
-    """One model on one graph in one mode, by several systems."""
+    """One model on one graph in one mode, by several systems. Their processes start together and run in turns."""
 
     def __init__(self, options: argparse.Namespace, spec: Spec, mode: str) -> None:
         self.options, self.spec, self.mode = options, spec, mode
 
-    def times(self, systems: list[System], *, moved: bool = False) -> dict[str, dict[str, Any]]:
-        """Name -> what `take_turns` says, or {"status": reason}. A system with wrong results is not timed.
-
-        With `moved`, systems other than eager PyG also say under "moved" which bytes a step moves.
-        """
+    def times(self, systems: list[System]) -> dict[str, dict[str, Any]]:
+        """Name -> what `take_turns` says, or {"status": reason}. A system with wrong results is not timed."""
         answers: dict[str, dict[str, Any]] = {}
-        players: dict[str, Player] = {}
-        judge = Judge(lambda wide: self._own(EAGER, wide=wide))
+        ready: dict[str, Player] = {}
         with tempfile.TemporaryDirectory() as folder:
+            started = self._start(systems, Path(folder) / "case.npz", {})
             try:
-                for system in systems:
-                    answers[system.name] = self._ready(system, Path(folder) / "case.npz", judge, players)
-                known = {name: answer["first"] for name, answer in answers.items() if name in players}
-                slow = {name: players[name] for name, first in known.items() if first > 60}
-                quick = {name: player for name, player in players.items() if name not in slow}
-                for name, timing in take_turns(quick, repeats=self.options.repeats).items():
+                judge = self._judge(systems, started)
+                for name, player in started.items():
+                    answers[name] = {"status": player} if isinstance(player, str) else _checked(player, judge)
+                    if isinstance(player, Player) and answers[name]["status"] == "ok":
+                        ready[name] = player
+                slow = {name: player for name, player in ready.items() if answers[name]["first"] > SLOW_SECONDS}
+                quick = {name: player for name, player in ready.items() if name not in slow}
+                timed = take_turns(quick, repeats=self.options.repeats)
+                for name, timing in (timed | take_turns(slow, repeats=1, warmup=0)).items():
                     answers[name].update(timing)
-                for name, timing in take_turns(slow, repeats=1, warmup=0).items():
-                    answers[name].update(timing)
-                for system in systems:
-                    if moved and system.name in players and system.how != worker.EAGER:
-                        answers[system.name]["moved"] = _asked(players[system.name], "moved")
             finally:
-                for player in players.values():
-                    player.close()
+                _close(started)
         return answers
 
-    def _ready(self, system: System, case: Path, judge: Judge, players: dict[str, Player]) -> dict[str, Any]:
-        """The first call and the verdict; the player is kept if its result is right."""
-        try:
-            player = self._start(system, case)
-        except PlayerLost as problem:
-            return {"status": str(problem)}
-        if isinstance(player, str):
-            return {"status": player}
-        try:
-            answer = {**player.ask("first"), **judge.verdict(result_of(player))}
-        except PlayerLost as problem:
-            answer = {"status": str(problem)}
-        if answer["status"] == "ok":
-            players[system.name] = player
-        else:
-            player.close()
-        return answer
+    def _judge(self, systems: list[System], started: Mapping[str, Player | str]) -> Judge:
+        """Eager PyG's result is that of its own process, if it is one of the systems and can compute it."""
+        want: Result | None = None
+        for system in systems:
+            player = started[system.name]
+            if system.how == worker.EAGER and isinstance(player, Player):
+                with contextlib.suppress(PlayerLost):
+                    want = result_of(player)
+        return Judge(lambda wide: self._own(EAGER, wide=wide), want)
 
     def peaks(self, systems: list[System]) -> dict[str, int | str]:
-        """Name -> the peak bytes of one step beyond those before it, each in a process of its own."""
+        """Name -> the peak bytes of one step beyond those before it."""
+        return self._asked(systems, "peak", MALLOC)
+
+    def moved(self, systems: list[System]) -> dict[str, dict[str, Any] | str]:
+        """Name -> the bytes that a step moves, of graphweave and DGL (or the reason why they are not known)."""
+        return self._asked([system for system in systems if system.how != worker.EAGER], "moved", {})
+
+    def _asked(self, systems: list[System], question: str, environment: Mapping[str, str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
-            for system in systems:
-                try:
-                    player = self._start(system, Path(folder) / "case.npz", MALLOC)
-                    if isinstance(player, str):
-                        found[system.name] = player
-                        continue
-                except PlayerLost as problem:
-                    found[system.name] = str(problem)
-                    continue
-                try:
-                    found[system.name] = player.ask("peak")
-                except PlayerLost as problem:
-                    found[system.name] = str(problem)
-                finally:
-                    player.close()
+            started = self._start(systems, Path(folder) / "case.npz", environment)
+            try:
+                for name, player in started.items():
+                    try:
+                        found[name] = player if isinstance(player, str) else player.ask(question)
+                    except PlayerLost as problem:
+                        found[name] = str(problem)
+                    if isinstance(player, Player):
+                        player.close()
+            finally:
+                _close(started)
         return found
 
-    def _start(self, system: System, case: Path, environment: Mapping[str, str] | None = None) -> Player | str:
-        """The process of a system, or why it is left out."""
-        if system.how != DGL:
-            return self._own(system, environment=environment)
-        if self.options.dgl_python is None:
-            return "needs --dgl-python"
-        if not case.exists():
-            writer = self._own(EAGER)
-            try:
-                writer.ask("save_case", path=str(case))
-            finally:
-                writer.close()
+    def _start(self, systems: list[System], case: Path, environment: Mapping[str, str]) -> dict[str, Player | str]:
+        """The processes of the systems, or why one is left out. `case` is written for DGL."""
+        started: dict[str, Player | str] = {}
+        for system in systems:
+            started[system.name] = "needs --dgl-python"
+            if system.how != DGL:
+                started[system.name] = self._own(system, environment=environment)
+        if self.options.dgl_python is None or all(system.how != DGL for system in systems):
+            return started
+        try:
+            self._save_case(systems, started, case)
+        except PlayerLost as problem:
+            return {name: f"no case: {problem}" if isinstance(player, str) else player
+                    for name, player in started.items()}  # fmt: skip
+        for system in systems:
+            if system.how == DGL:
+                started[system.name] = self._dgl(system, case, environment)
+        return started
+
+    def _save_case(self, systems: list[System], started: Mapping[str, Player | str], case: Path) -> None:
+        """Has eager PyG write inputs and weights: the process that is there, or one for this."""
+        for system in systems:
+            player = started[system.name]
+            if system.how == worker.EAGER and system.layer is None and isinstance(player, Player):
+                player.ask("save_case", path=str(case))
+                return
+        writer = self._own(EAGER)
+        try:
+            writer.ask("save_case", path=str(case))
+        finally:
+            writer.close()
+
+    def _dgl(self, system: System, case: Path, environment: Mapping[str, str]) -> Player:
         threads = str(self.options.threads)
         given = [system.spec(self.spec).text(), self.mode, str(case), "--threads", threads]
         command = [str(self.options.dgl_python), "-m", "bench.papers.dgl_worker", *given]
         return Player(
-            command, {"OMP_NUM_THREADS": threads, "DGLBACKEND": "pytorch", **(environment or {})},
+            command, {"OMP_NUM_THREADS": threads, "DGLBACKEND": "pytorch", **environment},
             timeout=self.options.timeout, memory=available_memory(),
         )  # fmt: skip
 
@@ -139,13 +154,18 @@ class Measurement:
         )  # fmt: skip
 
 
-def _asked(player: Player, question: str) -> dict[str, Any]:
-    """The answer, or the reason why there is none."""
+def _checked(player: Player, judge: Judge) -> dict[str, Any]:
+    """The first call and the verdict."""
     try:
-        found: dict[str, Any] = player.ask(question)
+        return {**player.ask("first"), **judge.verdict(result_of(player))}
     except PlayerLost as problem:
         return {"status": str(problem)}
-    return found
+
+
+def _close(started: Mapping[str, Player | str]) -> None:
+    for player in started.values():
+        if isinstance(player, Player):
+            player.close()
 
 
 def dgl_of(spec: Spec) -> System:

@@ -10,10 +10,12 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bench.common import machine
 from bench.papers.cells import Kind, Panel
+
+What = Literal["time", "memory"]
 
 QUICK = "Quick run on small graphs. "
 
@@ -52,14 +54,16 @@ class Session:
         self.panels[name] = panel
         return panel
 
-    def wants(self, row: str, column: str, *panels: Panel) -> bool:
+    def wants(self, row: str, column: str, *panels: Panel, what: What = "time") -> bool:
         """Whether a cell is to be measured now. A cell that has no number and is not measured now is noted as missing.
 
-        A cell that the file has is measured only with `--again`. Its old numbers are dropped from all `panels`.
+        A cell that the file has is measured only with `--again`. Its old numbers are dropped from all `panels`. `what`
+        is what they show: "memory", also bytes moved, does not need a quiet machine (`--measure`).
         """
         held = any((c.row, c.column) == (row, column) and not c.paper for c in panels[0].cells)
         options = self.options
         chosen = row in (options.rows or [row]) and column in (options.columns or [column])
+        chosen = chosen and what in options.measure
         if not (self.open and chosen and time.monotonic() < self._end) or (held and not options.again):
             if not held:
                 for panel in panels:

@@ -72,29 +72,25 @@ def three(session: Session, name: str, title: str, about: str) -> Three:
 
 
 def fill(session: Session, panels: Three, spec: Spec, mode: str, systems: list[System], cell: tuple[str, str]) -> None:
-    """Adds times, peaks and bytes, if the session wants the cell."""
-    if not session.wants(*cell, *panels.values()):
-        return
+    """Adds times, peaks and bytes, if the session wants them."""
     work = Measurement(session.options, spec, mode)
-    answers = work.times(systems, moved=True)
-    for system, answer in answers.items():
-        panels["time"].measured(system, *cell, answer, scale=1e3)
-        _moved(panels["bytes"], system, answer, cell)
-    right = [system for system in systems if answers[system.name]["status"] == "ok"]
-    for name, peak in work.peaks(right).items():
-        panels["memory"].peak(name, *cell, peak)
-    session.measured(*panels.values())
+    if session.wants(*cell, panels["time"]):
+        for name, answer in work.times(systems).items():
+            panels["time"].measured(name, *cell, answer, scale=1e3)
+        session.measured(panels["time"])
+    if session.wants(*cell, panels["memory"], panels["bytes"], what="memory"):
+        for name, peak in work.peaks(systems).items():
+            panels["memory"].peak(name, *cell, peak)
+        for name, found in work.moved(systems).items():
+            _moved(panels["bytes"], name, {"status": found} if isinstance(found, str) else found, cell)
+        session.measured(panels["memory"], panels["bytes"])
 
 
-def _moved(panel: Panel, system: str, answer: Mapping[str, Any], cell: tuple[str, str]) -> None:
+def _moved(panel: Panel, system: str, found: Mapping[str, Any], cell: tuple[str, str]) -> None:
     """Adds the bytes of a system. Those of eager PyG come with graphweave's, whose capture has its calls."""
     for name, key in ((system, "moved"), *([(PYG, "eager_moved")] if system == OURS else [])):
-        found = answer.get("moved", {})
-        value = found.get(key)
-        if value is not None:
-            panel.value(name, *cell, value / 2**20)
-        elif system != PYG:
-            panel.value(name, *cell, None, found.get("status", "not counted"))
+        value, reason = found.get(key), found.get("status", "not counted")
+        panel.value(name, *cell, None if value is None else value / 2**20, "ok" if value is not None else reason)
 
 
 def figure_7(session: Session) -> list[Panel]:
