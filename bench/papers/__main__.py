@@ -2,8 +2,8 @@
 
     python -m bench.papers {featgraph,dgl,graphiler,zhang,hector} [--quick] [--only PANEL ...] [--rows NAME ...]
                            [--columns NAME ...] [--measure time memory] [--seconds 3600] [--again]
-                           [--dgl-python PYTHON] [--threads 2] [--repeats 10] [--data-dir DIR] [--out FILE]
-                           [--figures FOLDER]
+                           [--dgl-python PYTHON] [--threads 2] [--repeats 10] [--relational FILE]
+                           [--data-dir DIR] [--out FILE] [--figures FOLDER]
     python -m bench.papers page
 
 The first form prints the panels that are asked for, draws their figures, and writes --out after each cell (by default
@@ -51,6 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
     parser.add_argument("--dgl-python", type=Path, help="Python of DGL's environment; without it DGL is left out")
+    parser.add_argument("--relational", type=Path, help="record of bench.relational, for cells that it has measured")
     parser.add_argument("--data-dir", type=Path, default=data_dir())
     parser.add_argument("--figures", type=Path, help="folder of the PNG files")
     options = parser.parse_args(argv)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bench.papers import worker
 from bench.papers.cells import OURS, Panel
-from bench.papers.hector import answers_of, peaks_of, relational
+from bench.papers.hector import add_peer, answers_of, peaks_of, relational
 from bench.papers.models import DGL, DGL_UDF, EAGER, GRAPHWEAVE, Measurement, System
 from bench.papers.session import Paper, Session
 from bench.papers.spec import Spec
-from bench.relational_tables import PEERS, best_peer
+from bench.relational_tables import PEERS
 
 GRAPHS = ("pubmed", "ppi", "arxiv", "reddit")
 TYPED = ("mutag", "bgs", "biokg", "am")
@@ -125,22 +125,21 @@ def figure_7(session: Session) -> list[Panel]:
     )  # fmt: skip
     memory = session.panel("Figure 8", "memory of heterogeneous models", "MiB", f"{about} Peak beyond inputs.", "bars",
                            rows="model", columns="graph")  # fmt: skip
+    systems = (OURS, *PEER_NAMES)
     for graph in ("tiny",) if session.options.quick else TYPED:
         for model in ("rgcn", "hgt"):
-            if not session.wants(model, graph, time, memory):
-                continue
-            record = relational(session.options, model, graph, ("infer",), (OURS, *PEER_NAMES), memory=True)
-            answers, peaks = answers_of(record, "infer"), peaks_of(record, "infer")["peaks"]
-            time.measured(OURS, model, graph, answers[OURS], scale=1e3)
-            memory.peak(OURS, model, graph, peaks.get(OURS, "was not timed, or is slow"))
-            for peer, names in PEERS.items():
-                best = best_peer(peer, model, answers)
-                if best is not None:
-                    time.measured(peer, model, graph, answers[best[1]], scale=1e3)
-                    memory.peak(peer, model, graph, peaks.get(best[1], "is slow"))
-                elif found := [answers[name] for name in names if name in answers]:
-                    time.measured(peer, model, graph, found[0], scale=1e3)
-            session.measured(time, memory)
+            if session.wants(model, graph, time):
+                record = relational(session.options, model, graph, ("infer",), systems)
+                answers = answers_of(record, "infer")
+                time.measured(OURS, model, graph, answers[OURS], scale=1e3)
+                for peer in PEERS:
+                    add_peer(time, peer, model, graph, answers)
+                session.measured(time, machine=record["machine"])
+            if session.wants(model, graph, memory, what="memory"):
+                record = relational(session.options, model, graph, ("infer",), systems, memory=True)
+                for name, peak in peaks_of(record, "infer")["peaks"].items():
+                    memory.peak(name, model, graph, peak)
+                session.measured(memory)
     return [time, memory]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from bench.papers.cells import OURS, Panel
 from bench.papers.session import Paper, Session
 from bench.relational_graphs import WIDTH
+from bench.relational_systems import SYSTEMS
 from bench.relational_tables import BASE, FIXED, PEERS, best_peer, geometric
 from bench.turns import ROOT
 
@@ -57,7 +58,13 @@ def relational(
     options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
     width: int = 64, memory: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The record of `python -m bench.relational` on one model and graph. Features and results are `width` wide."""
+    """The record of `python -m bench.relational` on one model and graph. Features and results are `width` wide.
+
+    It is taken from --relational, a record of bench.relational, if that has measured this.
+    """
+    found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
+    if found is not None:
+        return found
     wanted = [name for name in systems if options.dgl_python is not None or not name.startswith("dgl")]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
@@ -71,8 +78,22 @@ def relational(
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, WIDTH: str(width)}, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-        found: dict[str, Any] = json.loads(out.read_text())
-        return found
+        made: dict[str, Any] = json.loads(out.read_text())
+        return made
+
+
+def _recorded(
+    path: Path | None, model: str, graph: str, modes: Sequence[str], systems: Sequence[str]
+) -> dict[str, Any] | None:
+    """The part of a record of bench.relational that is about this, or None if it does not have all of it."""
+    if path is None:
+        return None
+    record = json.loads(path.read_text())
+    one = record["results"].get(f"{model} {graph}", {})
+    wanted = [name for name in systems if model in SYSTEMS[name]]
+    if not all(name in one.get(mode, {}).get("systems", {}) for mode in modes for name in wanted):
+        return None
+    return {"machine": record["machine"], "results": {f"{model} {graph}": one}, "memory": {}}
 
 
 def answers_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
@@ -111,7 +132,7 @@ def figure_8(session: Session) -> list[Panel]:
             record = relational(session.options, model, graph, MODES, systems)
             for mode, panel in times.items():
                 _times(panel, model, graph, answers_of(record, mode))
-            session.measured(*times.values())
+            session.measured(*times.values(), machine=record["machine"])
     made = [*times.values()]
     for mode, panel in times.items():
         made += [table_4(session, mode, panel), table_5(session, mode, panel)]
@@ -122,15 +143,20 @@ def _times(panel: Panel, model: str, graph: str, answers: Mapping[str, Any]) -> 
     missing = {"status": "no answer was given"}
     for name, shown in ((BASE, OURS), *FORMS.items()):
         panel.measured(shown, model, graph, answers.get(name, missing), scale=1e3)
-    for peer, names in PEERS.items():
-        fastest = best_peer(peer, model, answers)
-        found = [answers[name] for name in names if name in answers]
-        if fastest is not None:
-            panel.measured(peer, model, graph, answers[fastest[1]], scale=1e3)
-        elif found:
-            panel.measured(peer, model, graph, found[0], scale=1e3)
-        else:
-            panel.value(peer, model, graph, None, "has no such layer, or its Python was not given")
+    for peer in PEERS:
+        add_peer(panel, peer, model, graph, answers)
+
+
+def add_peer(panel: Panel, peer: str, model: str, graph: str, answers: Mapping[str, Any]) -> None:
+    """Adds the time of the fastest system of a peer in ms, or why the first has none."""
+    fastest = best_peer(peer, model, answers)
+    found = [answers[name] for name in PEERS[peer] if name in answers]
+    if fastest is not None:
+        panel.measured(peer, model, graph, answers[fastest[1]], scale=1e3)
+    elif found:
+        panel.measured(peer, model, graph, found[0], scale=1e3)
+    else:
+        panel.value(peer, model, graph, None, "has no such layer, or its Python was not given")
 
 
 def _value(panel: Panel, row: str, column: str, system: str) -> float | None:
@@ -244,7 +270,7 @@ def figure_11(session: Session) -> list[Panel]:
                     record = relational(session.options, model, graph, MODES, ("gw-U",), width=width)
                     for mode, panel in panels.items():
                         panel.measured(OURS, row, column, answers_of(record, mode)["gw-U"], scale=1e3)
-                    session.measured(*panels.values())
+                    session.measured(*panels.values(), machine=record["machine"])
     return list(panels.values())
 
 

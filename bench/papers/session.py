@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.common import machine
+from bench import common
 from bench.papers.cells import Kind, Panel
 
 What = Literal["time", "memory"]
@@ -73,11 +73,10 @@ class Session:
             panel.cells = [c for c in panel.cells if c.paper or (c.row, c.column) != (row, column)]
         return True
 
-    def measured(self, *panels: Panel) -> None:
-        """Notes the machine and writes the file. Call it after each cell."""
-        found: dict[str, Any] = machine()
+    def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
+        """Notes the machine, by default this one now, and writes the file. Call it after each cell."""
         for panel in panels:
-            panel.machine = found
+            panel.machine = dict(machine or common.machine())
         self.save()
 
     def save(self) -> None:
