@@ -76,13 +76,19 @@ class Measurement:
         return answers
 
     def _judge(self, systems: list[System], started: Mapping[str, Player | str]) -> Judge:
-        """Eager PyG's result is that of its own process, if it is one of the systems and can compute it."""
+        """Judges by eager PyG's result, which is that of its own process if it is one of the systems.
+
+        Where that process fails, for lack of memory say, the result of DGL takes its place.
+        """
         want: Result | None = None
-        for system in systems:
-            player = started[system.name]
-            if system.how == worker.EAGER and isinstance(player, Player):
-                with contextlib.suppress(PlayerLost):
-                    want = result_of(player)
+        for how in (worker.EAGER, DGL):
+            for system in systems:
+                player = started[system.name]
+                if want is None and system.how == how and isinstance(player, Player):
+                    with contextlib.suppress(PlayerLost):
+                        want = result_of(player)
+            if all(system.how != worker.EAGER for system in systems):
+                break
         return Judge(lambda wide: self._own(EAGER, wide=wide), want)
 
     def peaks(self, systems: list[System]) -> dict[str, int | str]:
