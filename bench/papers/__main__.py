@@ -73,6 +73,8 @@ def run(paper: Paper, options: argparse.Namespace) -> dict[str, Panel]:
         torch.set_num_threads(options.threads)
         session.open = not options.only or name in options.only
         made = make(session)
+        for panel in made:
+            session.sort(panel)
         if session.open:
             for panel in made:
                 print_panel(panel)

@@ -34,6 +34,7 @@ class Session:
         self.panels: dict[str, Panel] = {}
         self.open = True
         self._held, self._save = held, save
+        self._asked: dict[str, list[tuple[str, str]]] = {}
         self._end = time.monotonic() + options.seconds
 
     def panel(
@@ -60,6 +61,8 @@ class Session:
         A cell that the file has is measured only with `--again`. Its old numbers are dropped from all `panels`. `what`
         is what they show: "memory", also bytes moved, does not need a quiet machine (`--measure`).
         """
+        for panel in panels:
+            self._asked.setdefault(panel.name, []).append((row, column))
         held = any((c.row, c.column) == (row, column) and not c.paper for c in panels[0].cells)
         options = self.options
         chosen = row in (options.rows or [row]) and column in (options.columns or [column])
@@ -75,9 +78,21 @@ class Session:
 
     def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
         """Notes the machine, by default this one now, and writes the file. Call it after each cell."""
+        found = dict(machine or common.machine())
         for panel in panels:
-            panel.machine = dict(machine or common.machine())
+            if panel.machine and panel.machine["cpu"] != found["cpu"]:
+                raise RuntimeError(
+                    f"the cells of {panel.name} must be of one machine: the file has those of {panel.machine['cpu']}, "
+                    f"and these are of {found['cpu']}. Give another --out, or measure with --relational or without it."
+                )
+            panel.machine = found
         self.save()
+
+    def sort(self, panel: Panel) -> None:
+        """Puts the cells into the order in which they were wanted, rows first; others follow as they are."""
+        pairs = [*self._asked.get(panel.name, ()), *((cell.row, cell.column) for cell in panel.cells)]
+        rows, columns = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True)) if pairs else ([], [])
+        panel.cells.sort(key=lambda cell: (rows.index(cell.row), columns.index(cell.column)))
 
     def save(self) -> None:
         """Panels that the run has not come to yet are written as the file had them."""
