@@ -68,7 +68,7 @@ def _heat_maps(panel: Panel, systems: list[str]) -> Any:
 
 
 def _lines(panel: Panel, systems: list[str]) -> Any:
-    figure, axis = plt.subplots(figsize=(6, 3.6), layout="tight")
+    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for system in systems:
         rows, columns, grid = _grid(panel, system)
         for row, values in zip(rows, grid, strict=True):
@@ -76,20 +76,24 @@ def _lines(panel: Panel, systems: list[str]) -> Any:
                 axis.plot(columns, values, marker="o", label=f"{system}, {row}" if len(rows) > 1 else system)
     axis.set(xlabel=panel.columns, ylabel=panel.unit)
     axis.set_ylim(bottom=0)
-    axis.legend(fontsize=6)
+    figure.legend(fontsize=6, loc="outside right upper")
     return figure
 
 
 def _bars(panel: Panel, systems: list[str]) -> Any:
-    figure, axis = plt.subplots(figsize=(8, 3.6), layout="tight")
+    """Bars of all systems for each row and column that has any."""
+    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
     width = 0.8 / len(systems)
-    ticks: list[str] = []
+    grids = [_grid(panel, system) for system in systems]
+    rows, columns, _ = grids[0]
+    heights = np.stack([grid.reshape(-1) for _, _, grid in grids])
+    kept = ~np.isnan(heights).all(0)
+    ticks = [f"{row}\n{column}" for row in rows for column in columns]
     for k, system in enumerate(systems):
-        rows, columns, grid = _grid(panel, system)
-        ticks = [f"{row}\n{column}" for row in rows for column in columns]
-        axis.bar(np.arange(grid.size) + k * width, grid.reshape(-1), width, label=system)
-    axis.set_xticks(np.arange(len(ticks)) + 0.4 - width / 2, ticks, fontsize=6, rotation=30)
+        axis.bar(np.arange(kept.sum()) + k * width, heights[k, kept], width, label=system)
+    shown = [tick for tick, keep in zip(ticks, kept, strict=True) if keep]
+    axis.set_xticks(np.arange(kept.sum()) + 0.4 - width / 2, shown, fontsize=6, rotation=30)
     axis.set_yscale("log")
     axis.set_ylabel(panel.unit)
-    axis.legend(fontsize=6)
+    figure.legend(fontsize=6, loc="outside right upper")
     return figure
