@@ -12,7 +12,8 @@ gradient). Graphs are seeded synthetic ones with the counts of Hector's Table 3,
 inverse of every relation (bench/relational_graphs.py). Systems:
 
     graphweave  the text of bench/relational_models.py compiled with its loss; compaction and reordering by cost
-    gw-*        the same with both forced: U neither, C compaction, R reordering, C+R both
+    gw-*        the same with both forced: U neither, C compaction, R reordering, C+R both. Only if they are named:
+                gw-reorder without fusion, gw-compile without rewriting as well
     bmm         the same text in eager PyTorch: a weight matrix is copied for every edge
     pyg-*       RGCNConv, FastRGCNConv, RGATConv, HGTConv, and HeteroConv of one convolution a relation
     dgl*        RelGraphConv or HGTConv, HeteroGraphConv, and message functions of a user (bench/relational_dgl.py)
@@ -60,6 +61,7 @@ from bench.relational_systems import (
     node_bytes,
     refusal,
 )
+from bench.relational_worker import ON_DEMAND
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 
 MODES = ("infer", "train")
@@ -282,10 +284,10 @@ def _graph(
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
-    default = [name for name in graphs.GRAPHS if name != "tiny"]
+    default = [name for name in graphs.GRAPHS if name not in graphs.ON_DEMAND]
     parser.add_argument("--graphs", nargs="+", choices=graphs.GRAPHS, default=default)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[s for s in SYSTEMS if s not in ON_DEMAND])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--slow-repeat", type=int, default=1, help="rounds of systems that take more than a second")

@@ -6,6 +6,7 @@ sort. This file imports NumPy and PyTorch only, because DGL's virtual environmen
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-FEATURES = 64
+WIDTH = "BENCH_RELATIONAL_WIDTH"
+"""Environment variable with another width of features and results than 64, for all processes of a benchmark."""
+
+FEATURES = int(os.environ.get(WIDTH, "64"))
 
 Index = NDArray[np.int64]
 
@@ -39,8 +43,14 @@ SYNTHETIC = {
     "bgs": Shape(95_000, 27, 673_000, 122, True),
     "biokg": Shape(94_000, 5, 4_800_000, 51, False),
     "tiny": Shape(300, 3, 1_500, 8, True),
+    "am": Shape(1_900_000, 7, 5_700_000, 108, True),
+    "mag": Shape(1_900_000, 4, 21_000_000, 4, False),
+    "wikikg2": Shape(2_500_000, 1, 16_000_000, 535, False),
 }
 """Synthetic graphs, named by the graph that has their size; `tiny` is for trying things out."""
+
+ON_DEMAND = ("tiny", "am", "mag", "wikikg2")
+"""Graphs that are measured only if they are named."""
 
 REAL = {"rdf_aifb": "rdf_aifb.npz", "fb15k_237": "fb15k_237.npz", "wn18rr": "wn18rr.npz"}
 """Files of real graphs, which have one node type, and get the inverse of every relation."""
@@ -52,8 +62,8 @@ GRAPHS = (*SYNTHETIC, *REAL)
 class Case:
     """A graph with the inputs of a layer: N nodes, E edges, T node types, R relations.
 
-    x [N, 64] and norm [E] are float32, indices int64. norm is 1 / (edges of the same relation into the same node).
-    ends [R, 2] are the node types that a relation connects, counts [T] the numbers of nodes of each type.
+    x [N, FEATURES] and norm [E] are float32, indices int64. norm is 1 / (edges of the same relation into the same
+    node). ends [R, 2] are the node types that a relation connects, counts [T] the numbers of nodes of each type.
     """
 
     x: Tensor

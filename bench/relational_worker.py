@@ -27,9 +27,14 @@ VARIANTS: dict[str, dict[str, bool]] = {
     "gw-C": {"compact": True, "reorder": False},
     "gw-R": {"compact": False, "reorder": True},
     "gw-C+R": {"compact": True, "reorder": True},
+    "gw-compile": {"compact": False, "reorder": False, "rewrite": False, "fuse": False},
+    "gw-reorder": {"fuse": False},
 }
 """Variant -> options of graphweave.compile, which force compact materialization and reordering of linear operators on
-or off. "graphweave" leaves both to the cost model."""
+or off. "graphweave" leaves both to the cost model. The last two are Graphiler's steps before fusion."""
+
+ON_DEMAND = ("gw-compile", "gw-reorder")
+"""Variants that are measured only if they are named."""
 
 HOSTS = ("graphweave", "bmm", "pyg", "reference")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.ops import Here, checked, own_over_built_in, ratios
+from bench.ops import Here, checked, expected, own_over_built_in, ratios
 from bench.ops_cases import CASES, data_of, definition, graphweave_call, mkl_call, pyg_call
 from bench.ops_graphs import absent, edges_of
 from graphweave.core.settings import override
@@ -25,6 +25,14 @@ def test_systems_equal_the_definition(case: str, tmp_path: Path) -> None:
             if call is not None:
                 assert checked(Here(call), want, tmp_path / "out.npz")["status"] == "ok"
         assert checked(Here(lambda: want.float() * 1.01), want, tmp_path / "out.npz")["status"].startswith("wrong by")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sample_of_rows_is_part_of_the_definition(case: str, tmp_path: Path) -> None:
+    data = data_of(*edges_of("tiny", tmp_path), 8)
+    every, part = definition(case, data), expected(case, data, 7)
+    torch.testing.assert_close(part, every[::7], rtol=1e-12, atol=1e-12)
+    assert checked(Here(lambda: every.float()), part, tmp_path / "out.npz", 7)["status"] == "ok"
 
 
 def test_graphs_have_the_structure_of_the_papers(tmp_path: Path) -> None:

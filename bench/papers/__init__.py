@@ -1,0 +1,1 @@
+"""The tables and figures of five papers, measured on this machine beside the papers' own numbers."""

@@ -1,0 +1,288 @@
+"""Hector's figures 8 to 11 and tables 4, 5 (Wu et al., ASPLOS 2024), by bench.relational in processes of its own.
+
+Graphs are seeded synthetic ones of the sizes in its table 3, except fb15k, which is the real fb15k_237 with inverses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.papers.cells import OURS, Panel
+from bench.papers.session import Paper, Session
+from bench.relational_graphs import WIDTH
+from bench.relational_systems import SYSTEMS
+from bench.relational_tables import BASE, FIXED, PEERS, best_peer, geometric
+from bench.turns import ROOT
+
+GRAPHS = ("aifb", "am", "bgs", "biokg", "fb15k_237", "mag", "mutag", "wikikg2")
+MODELS, MODES = ("rgcn", "rgat", "hgt"), ("infer", "train")
+WIDTHS = (32, 64, 128)
+FORMS = {name: f"graphweave {name.removeprefix('gw-')}" for name in FIXED}
+"""Variant of graphweave -> its name here: U (neither), C (compaction), R (reordering), C+R."""
+
+BEST = {
+    "train": {"rgcn": (2.02, 2.76, 3.48), "rgat": (4.61, 11.3, 55.4), "hgt": (2.17, 8.02, 43.1)},
+    "infer": {"rgcn": (1.51, 1.91, 3.20), "rgat": (5.29, 8.56, 15.5), "hgt": (1.40, 2.87, 7.42)},
+}
+UNOPTIMISED: dict[str, dict[str, tuple[float | str, ...]]] = {
+    "train": {"rgcn": (2.02, 2.59, 3.47), "rgat": (1.72, 9.14, 43.7), "hgt": (1.53, 6.62, 28.3)},
+    "infer": {"rgcn": ("illegible", 1.79, 2.19), "rgat": (1.41, 5.02, 9.89), "hgt": (1.20, 1.90, 4.31)},
+}
+"""Table 4: speed-up of its best optimised and its unoptimised code over the best other system: worst, mean, best.
+
+The text that we have of the table lacks most decimal points. They stand where worst <= mean <= best, and where the
+optimisations gain what table 5 says; section 4.2 has the means of unoptimised code.
+"""
+
+AVERAGES = {
+    ("hgt", "train"): (1.08, 1.16, 1.26), ("hgt", "infer"): (1.07, 1.31, 1.40),
+    ("rgat", "train"): (1.13, 1.17, 1.18), ("rgat", "infer"): (1.36, 1.28, 1.49),
+}  # fmt: skip
+"""Table 5: average speed-up over unoptimised code of C, R, C+R."""
+
+COMPACTION = {"am infer": 57, "fb15k_237 infer": 26}
+"""Section 4.3: unique pairs of source and relation in percent of the edges."""
+
+SHORT = "graphs of Hector's sizes, synthetic except fb15k_237 (real, with inverses)"
+
+
+def relational(
+    options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
+    width: int = 64, memory: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The record of `python -m bench.relational` on one model and graph. Features and results are `width` wide.
+
+    It is taken from --relational, a record of bench.relational, if that has measured this.
+    """
+    found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
+    if found is not None:
+        return found
+    wanted = [name for name in systems if options.dgl_python is not None or not name.startswith("dgl")]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [sys.executable, "-m", "bench.relational", "--no-launches", "--out", str(out)]
+        for name, values in (("graphs", (graph,)), ("models", (model,)), ("modes", modes), ("systems", wanted)):
+            command += [f"--{name}", *values]
+        command += ["--memory-graphs", *[graph] * memory, "--repeat", str(options.repeats)]
+        command += ["--threads", str(options.threads), "--data-dir", str(options.data_dir)]
+        if options.dgl_python is not None:
+            command += ["--dgl-python", str(options.dgl_python)]
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, WIDTH: str(width)}, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
+        made: dict[str, Any] = json.loads(out.read_text())
+        return made
+
+
+def _recorded(
+    path: Path | None, model: str, graph: str, modes: Sequence[str], systems: Sequence[str]
+) -> dict[str, Any] | None:
+    """The part of a record of bench.relational that is about this, or None if it does not have all of it."""
+    if path is None:
+        return None
+    record = json.loads(path.read_text())
+    one = record["results"].get(f"{model} {graph}", {})
+    wanted = [name for name in systems if model in SYSTEMS[name]]
+    if not all(name in one.get(mode, {}).get("systems", {}) for mode in modes for name in wanted):
+        return None
+    return {"machine": record["machine"], "results": {f"{model} {graph}": one}, "memory": {}}
+
+
+def answers_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
+    """System -> its answer, of a record with one model and graph."""
+    (one,) = record["results"].values()
+    answers: Mapping[str, Any] = one[mode]["systems"]
+    return answers
+
+
+def peaks_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
+    (one,) = record["memory"].values()
+    answer: Mapping[str, Any] = one[mode]
+    return answer
+
+
+def graphs_of(options: argparse.Namespace, graphs: Sequence[str] = GRAPHS) -> Sequence[str]:
+    return ("tiny",) if options.quick else graphs
+
+
+def figure_8(session: Session) -> list[Panel]:
+    """Figure 8 (times of all forms and peers), and what follows from it: tables 4 and 5, figure 9."""
+    about = (
+        f"One layer 64 -> 64, one head, {SHORT}. Each peer is the fastest of its public implementations. U: neither "
+        "compaction nor reordering; C, R, C+R: forced; graphweave alone: as the cost model says."
+    )
+    times = {
+        mode: session.panel(f"Figure 8, {mode}", "graphweave and other systems", "ms", about, "bars", rows="model",
+                            columns="graph")
+        for mode in MODES
+    }  # fmt: skip
+    systems = (BASE, *FIXED, *(name for names in PEERS.values() for name in names))
+    for graph in graphs_of(session.options):
+        for model in MODELS:
+            if not session.wants(model, graph, *times.values()):
+                continue
+            record = relational(session.options, model, graph, MODES, systems)
+            for mode, panel in times.items():
+                _times(panel, model, graph, answers_of(record, mode))
+            session.measured(*times.values(), machine=record["machine"])
+    made = [*times.values()]
+    for mode, panel in times.items():
+        made += [table_4(session, mode, panel), table_5(session, mode, panel)]
+    return [*made, figure_9(session, times["infer"])]
+
+
+def _times(panel: Panel, model: str, graph: str, answers: Mapping[str, Any]) -> None:
+    missing = {"status": "no answer was given"}
+    for name, shown in ((BASE, OURS), *FORMS.items()):
+        panel.measured(shown, model, graph, answers.get(name, missing), scale=1e3)
+    for peer in PEERS:
+        add_peer(panel, peer, model, graph, answers)
+
+
+def add_peer(panel: Panel, peer: str, model: str, graph: str, answers: Mapping[str, Any]) -> None:
+    """Adds the time of the fastest system of a peer in ms, or why the first has none."""
+    fastest = best_peer(peer, model, answers)
+    found = [answers[name] for name in PEERS[peer] if name in answers]
+    if fastest is not None:
+        panel.measured(peer, model, graph, answers[fastest[1]], scale=1e3)
+    elif found:
+        panel.measured(peer, model, graph, found[0], scale=1e3)
+    else:
+        panel.value(peer, model, graph, None, "has no such layer, or its Python was not given")
+
+
+def _value(panel: Panel, row: str, column: str, system: str) -> float | None:
+    cell = panel.find(row, column, system, paper=False)
+    return None if cell is None else cell.value
+
+
+def _columns(panel: Panel) -> list[str]:
+    return list(dict.fromkeys(cell.column for cell in panel.cells if not cell.paper))
+
+
+def table_4(session: Session, mode: str, times: Panel) -> Panel:
+    panel = session.panel(
+        f"Table 4, {mode}", "speed-up over the best other system", "times",
+        "Worst, geometric mean and best over the graphs of figure 8 that a peer ran. U: without optimisation.",
+        rows="model", columns="over graphs", source=times,
+    )  # fmt: skip
+    for kind, printed, systems in (
+        ("", BEST, (OURS, *FORMS.values())), (" U", UNOPTIMISED, (FORMS["gw-U"],))
+    ):  # fmt: skip
+        for model in MODELS:
+            panel.printed(
+                "Hector", model + kind, dict(zip(("worst", "mean", "best"), printed[mode][model], strict=True))
+            )
+            ratios = []
+            for graph in _columns(times):
+                own = [v for name in systems if (v := _value(times, model, graph, name))]
+                peers = [v for name in PEERS if (v := _value(times, model, graph, name))]
+                if own and peers:
+                    ratios.append(min(peers) / min(own))
+            if ratios:
+                for name, value in (("worst", min(ratios)), ("mean", geometric(ratios)), ("best", max(ratios))):
+                    panel.value(OURS, model + kind, name, value)
+    return panel
+
+
+def table_5(session: Session, mode: str, times: Panel) -> Panel:
+    panel = session.panel(
+        f"Table 5, {mode}", "compaction and reordering", "times",
+        f"Speed-up of C, R and C+R, forced, over U; {SHORT}. The paper's row is its average over graphs.", "bars",
+        rows="model graph", columns="form", source=times,
+    )  # fmt: skip
+    for model in ("rgat", "hgt"):
+        panel.printed("Hector", f"{model} average", dict(zip(("C", "R", "C+R"), AVERAGES[model, mode], strict=True)))
+        gains: dict[str, list[float]] = {}
+        for graph in _columns(times):
+            base = _value(times, model, graph, FORMS["gw-U"])
+            for name in FIXED[1:]:
+                own, form = _value(times, model, graph, FORMS[name]), name.removeprefix("gw-")
+                if base and own:
+                    panel.value(OURS, f"{model} {graph}", form, base / own)
+                    gains.setdefault(form, []).append(base / own)
+        for form, values in gains.items():
+            panel.value(OURS, f"{model} average", form, sum(values) / len(values))
+    return panel
+
+
+def figure_9(session: Session, times: Panel) -> Panel:
+    panel = session.panel(
+        "Figure 9", "RGAT inference with and without C and R", "ms",
+        f"RGAT inference in the four forms (U: neither); the paper splits it into GEMM and traversal kernels; {SHORT}.",
+        "bars", rows="graph", columns="form", source=times,
+    )  # fmt: skip
+    for graph in graphs_of(session.options, ("am", "fb15k_237")):
+        for name, shown in FORMS.items():
+            cell = times.find("rgat", graph, shown, paper=False)
+            if cell is not None:
+                panel.value(OURS, graph, name.removeprefix("gw-"), cell.value, cell.status)
+    return panel
+
+
+def figure_10(session: Session) -> list[Panel]:
+    about = f"Peak memory of HGT beyond inputs and weights, with (C) and without (U) compaction; {SHORT}."
+    panel = session.panel("Figure 10", "memory of HGT", "MiB", about, "bars", rows="graph", columns="mode")
+    pairs = session.panel("Figure 10, pairs", "unique pairs of source and relation over edges", "%", about,
+                          rows="graph", columns="mode")  # fmt: skip
+    for row, percent in COMPACTION.items():
+        graph, mode = row.split()
+        pairs.printed("Hector", graph, {mode: percent})
+    for graph in graphs_of(session.options):
+        for mode in MODES:
+            if not session.wants(graph, mode, panel, pairs, what="memory"):
+                continue
+            answer = peaks_of(relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True), mode)
+            for name in ("gw-U", "gw-C"):
+                panel.peak(FORMS[name], graph, mode, answer["peaks"].get(name, "was not timed, or is slow"))
+            pairs.value(OURS, graph, mode, 100 * answer["compaction"])
+            session.measured(panel, pairs)
+    ratio = session.panel("Figure 10, ratio", "memory with C over U", "%", about, rows="graph", columns="mode",
+                          source=panel)  # fmt: skip
+    for graph in dict.fromkeys(cell.row for cell in panel.cells):
+        for mode in MODES:
+            plain, compact = (_value(panel, graph, mode, FORMS[name]) for name in ("gw-U", "gw-C"))
+            if plain and compact:
+                ratio.value(OURS, graph, mode, 100 * compact / plain)
+    return [panel, pairs, ratio]
+
+
+def figure_11(session: Session) -> list[Panel]:
+    about = f"Neither compaction nor reordering, widths 32, 64 and 128; {SHORT}. The paper drew bars without numbers."
+    panels = {
+        mode: session.panel(f"Figure 11, {mode}", "time over width", "ms", about, "lines", rows="model graph",
+                            columns="width")
+        for mode in MODES
+    }  # fmt: skip
+    for graph in graphs_of(session.options):
+        for model in MODELS:
+            for width in WIDTHS[: 2 if session.options.quick else None]:
+                row, column = f"{model} {graph}", str(width)
+                if session.wants(row, column, *panels.values()):
+                    record = relational(session.options, model, graph, MODES, ("gw-U",), width=width)
+                    for mode, panel in panels.items():
+                        panel.measured(OURS, row, column, answers_of(record, mode)["gw-U"], scale=1e3)
+                    session.measured(*panels.values(), machine=record["machine"])
+    return list(panels.values())
+
+
+PAPER = Paper(
+    "hector",
+    "Hector: An Efficient Programming and Compilation Framework for Implementing Relational Graph Neural Networks in "
+    "GPU Architectures (ASPLOS 2024)",
+    "one NVIDIA RTX 3090 of 24 GB, Intel Core i9-9900K, 128 GB",
+    {"8": figure_8, "10": figure_10, "11": figure_11},
+    {
+        "Figure 12": "instructions per cycle and throughputs of GPU kernels; this machine gives no hardware counters",
+        "Figure 9, split by kind of kernel": "a kernel here holds products and traversal at once",
+        "Seastar, Graphiler and HGL": "systems for GPUs only",
+    },
+)

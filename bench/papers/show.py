@@ -1,0 +1,70 @@
+"""Prints a panel: rows by columns, the paper's systems first, then those measured here, and ratios to graphweave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.common import ratio_table
+from bench.papers.cells import OURS, Cell, Panel
+
+
+def names(values: Iterator[str]) -> list[str]:
+    """The values in order, each once."""
+    return list(dict.fromkeys(values))
+
+
+def number(value: float) -> str:
+    """Three significant digits, in plain notation."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - int(f"{abs(value):e}".partition("e")[2]))
+    return f"{value:.{digits}f}"
+
+
+def short(status: str) -> str:
+    """The status of a system without a number, shortened for a table."""
+    words = ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
+    if any(word in status for word in words):
+        return "out of memory"
+    return "timeout" if status.startswith("no answer") else status[:60]
+
+
+def text_of(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    return number(cell.value) if cell.value is not None else short(cell.status)
+
+
+def headings(panel: Panel) -> list[tuple[str, bool]]:
+    """(system, whether the paper printed it): the paper's systems, then graphweave, then its peers here."""
+    seen = {(c.system, c.paper): None for c in panel.cells}
+    return sorted(seen, key=lambda one: (not one[1], one[0] != OURS))
+
+
+def lines(panel: Panel) -> tuple[list[str], list[list[str]]]:
+    """The headings and rows of a panel. Each (row, column) that any system has is one line."""
+    systems = headings(panel)
+    peers = [system for system, paper in systems if not paper and system != OURS]
+    ours = panel.compares and (OURS, False) in systems
+    table = []
+    for row, column in dict.fromkeys((c.row, c.column) for c in panel.cells):
+        found = [panel.find(row, column, system, paper=paper) for system, paper in systems]
+        own = panel.find(row, column, OURS, paper=False)
+        line = [row, column, *map(text_of, found)]
+        if ours:
+            line += [_ratio(panel.find(row, column, peer, paper=False), own) for peer in peers]
+        table.append(line)
+    head = [panel.rows or "row", panel.columns or "column"]
+    head += [f"paper: {system}" if paper else f"here: {system}" for system, paper in systems]
+    return head + ([f"{peer} / {OURS}" for peer in peers] if ours else []), table
+
+
+def _ratio(peer: Cell | None, own: Cell | None) -> str:
+    if peer is None or own is None or not peer.value or not own.value:
+        return "-"
+    return f"{peer.value / own.value:.2f}x"
+
+
+def print_panel(panel: Panel) -> None:
+    head, table = lines(panel)
+    ratio_table(f"{panel.name}: {panel.title} [{panel.unit}]\n{panel.about}", head, table)

@@ -1,0 +1,189 @@
+"""The papers' tables: cells, printing, drawing, the page made from the files, and a run of a few small cells."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import graphweave
+from bench.common import machine
+from bench.papers import tasks
+from bench.papers.__main__ import PAPERS, main, parse
+from bench.papers.cells import OURS, Panel, panel_of
+from bench.papers.draw import draw
+from bench.papers.page import PAGE, page
+from bench.papers.session import Session
+from bench.papers.show import lines, number
+from bench.papers.spec import Spec, spec_of
+from bench.papers.worker import PygAlong
+
+
+def a_panel() -> Panel:
+    panel = Panel("Table 9", "a title", "s", "about.", "bars", "graph", "length")
+    panel.printed("Theirs", "g", {"32": 4.0, "64": "OOM"})
+    panel.measured("MKL", "g", "32", {"median": 3.0, "q1": 2.5, "q3": 3.5}, scale=2.0)
+    panel.measured(OURS, "g", "32", {"median": 1.5, "q1": 1.0, "q3": 2.0}, scale=2.0)
+    panel.measured(OURS, "g", "64", {"status": "no answer to 'turn' within 60 s"})
+    return panel
+
+
+def test_a_panel_shows_the_paper_then_graphweave_then_peers() -> None:
+    head, table = lines(a_panel())
+    assert head == ["graph", "length", "paper: Theirs", "here: graphweave", "here: MKL", "MKL / graphweave"]
+    assert table == [["g", "32", "4.00", "3.00", "6.00", "2.00x"], ["g", "64", "OOM", "timeout", "-", "-"]]
+
+
+def test_only_times_and_memory_are_compared() -> None:
+    panel = a_panel()
+    panel.unit = "GFLOPS"
+    assert lines(panel)[0][-1] == "here: MKL"
+
+
+def test_a_panel_survives_json() -> None:
+    panel = a_panel()
+    assert panel_of(json.loads(json.dumps(panel.as_json()))) == panel
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (99.5, "99.5"), (1234.0, "1234")]
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_specs_survive_json() -> None:
+    spec = Spec("gat", "rmat:10:20", 8, (16, 4), heads=4)
+    assert spec_of(spec.text()) == spec
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines", "heat map"])
+def test_figures_are_png(kind: str, tmp_path: Path) -> None:
+    panel = a_panel()
+    panel.kind = kind  # type: ignore[assignment]
+    path = draw("some", panel, tmp_path)
+    assert path is not None and path.read_bytes()[:4] == b"\x89PNG"
+    panel.kind = "table"
+    assert draw("some", panel, tmp_path) is None
+
+
+def test_the_page_is_made_from_the_files() -> None:
+    """`python -m bench.papers page` writes it."""
+    assert PAGE.read_text() == page(list(PAPERS))
+
+
+def options(*given: str) -> argparse.Namespace:
+    return parse(["featgraph", "--seconds", "60", *given])
+
+
+def test_a_session_measures_only_what_is_missing() -> None:
+    held = a_panel()
+    held.machine = machine()
+    session = Session(options(), {held.name: held}, lambda panels: None)
+    panel = session.panel(held.name, "a title", "s", "about.")
+    assert not any(cell.paper for cell in panel.cells)
+    assert not session.wants("g", "32", panel)
+    assert session.wants("g", "128", panel)
+    assert panel.missing == []
+    other = Session(options("--columns", "64", "--again"), {held.name: held}, lambda panels: None)
+    panel = other.panel(held.name, "a title", "s", "about.")
+    assert other.wants("g", "64", panel)
+    assert panel.find("g", "64", OURS, paper=False) is None
+    assert not other.wants("g", "128", panel)
+    assert panel.missing == ["g 128"]
+
+
+def test_a_session_sorts_and_keeps_to_one_machine() -> None:
+    saved = []
+    session = Session(options(), {}, lambda panels: saved.append(list(panels)))
+    panel = session.panel("Table 9", "a title", "s", "about.")
+    for row, column in (("a", "1"), ("a", "2"), ("b", "1")):
+        assert session.wants(row, column, panel)
+    panel.value(OURS, "b", "1", 3.0)
+    panel.value(OURS, "a", "2", 2.0)
+    session.measured(panel)
+    session.sort(panel)
+    assert [cell.row for cell in panel.cells] == ["a", "b"]
+    assert saved == [["Table 9"]]
+    with pytest.raises(RuntimeError, match="must be of one machine"):
+        session.measured(panel, machine={"cpu": "another"})
+
+
+def test_time_and_memory_are_chosen_apart() -> None:
+    session = Session(options("--measure", "memory"), {}, lambda panels: None)
+    panel = session.panel("Table 9", "a title", "s", "about.")
+    assert not session.wants("a", "1", panel)
+    assert session.wants("a", "1", panel, what="memory")
+
+
+def ring(nodes: int, edges: int) -> Tensor:
+    return torch.stack([torch.arange(edges) % nodes, (3 * torch.arange(edges) + 1) % nodes])
+
+
+TASKS = [
+    Spec("rgcn", "weighted:7:30:3", 1, (4, 5)),
+    Spec("gcmc", "ratings:5:6:40:3", widths=(8, 4), kernels=2),
+    Spec("link", "pairs:7:20:2", 3, (4, 4)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", TASKS, ids=lambda spec: spec.layer)
+def test_models_of_dgls_paper_compile_to_the_same_loss_and_gradients(spec: Spec) -> None:
+    inputs = [
+        one.index if isinstance(one, tasks.Edges) else one.double() if one.is_floating_point() else one
+        for one in tasks.inputs_of(spec, ring)
+    ]
+    torch.manual_seed(0)
+    module = tasks.module_of(spec, PygAlong()).double()
+    results = []
+    for run in (module, graphweave.compile(module)):
+        module.zero_grad()
+        loss = run(*inputs)
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in module.parameters())])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_the_loss_of_weighted_relations_is_that_of_its_formula() -> None:
+    spec = TASKS[0]
+    y, x, edges, shares = tasks.inputs_of(spec, ring)
+    assert isinstance(edges, tasks.Edges) and all(isinstance(one, Tensor) for one in (y, x, shares))
+    module: Any = tasks.module_of(spec, PygAlong())
+    h = x
+    for layer in range(2):
+        out = h @ module.own[layer]
+        for r in range(3):
+            adjacency = torch.zeros(7, 7).index_put((edges.index[1], edges.index[0]), shares[:, r], accumulate=True)
+            torch.testing.assert_close(adjacency.sum(1)[edges.index[1].unique()].min(), torch.tensor(1.0))
+            out = out + adjacency @ h @ module.related[layer][r]
+        h = out.relu() if layer == 0 else out
+    torch.testing.assert_close(module(y, x, edges.index, shares), torch.nn.functional.cross_entropy(h, y))
+
+
+def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["featgraph", "--only", "XX"])
+    assert "featgraph has no XX; expected III(a), III(b)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize(
+    ("paper", "table"), [("featgraph", "III(c)"), ("dgl", "3"), ("graphiler", "9"), ("zhang", "10"), ("hector", "10")]
+)
+def test_a_quick_run_measures(paper: str, table: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    given = [paper, "--quick", "--only", table, "--repeats", "1", "--threads", "1"]
+    assert main([*given, "--out", str(out), "--figures", str(tmp_path)]) == 0
+    panels = [panel_of(one) for one in json.loads(out.read_text())["panels"].values()]
+    assert panels
+    for panel in panels:
+        here = [cell for cell in panel.cells if not cell.paper]
+        assert any(cell.value is not None and cell.value >= 0 for cell in here), (panel.name, here)
