@@ -163,6 +163,22 @@ def test_all_rows_are_computed_where_all_are_read(bounds: list[Bounds]) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
+def test_a_saved_value_that_is_also_a_result_is_whole() -> None:
+    def both(x: Tensor, src: Tensor, dst: Tensor, w: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(torch.zeros_like(x).index_add(0, dst, x[src]) @ w)
+        return x, _loss(torch.zeros_like(x).index_add(0, dst, x[src]) @ w, first)
+
+    path = _path(30)
+    x, w, first = _data(path, 4)
+    w.requires_grad_()
+    found, loss = graphweave.compile(both)(x, path.src, path.dst, w, first)
+    expected, wanted = both(x, path.src, path.dst, w, first)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*(torch.autograd.grad(y, w)[0] for y in (loss, wanted)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("poisoned")
 def test_one_compilation_serves_every_batch() -> None:
     compiled = _compiled("sums")
     _check(compiled, _sums, _path(20), 3)

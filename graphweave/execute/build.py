@@ -158,7 +158,7 @@ def build_training(
         if tuned_backward is None:
             check_schedule([forward.plan, backward.plan])
         begin(backward)
-        forward.needs, backward.needs = _needs(halves, forward, backward)
+        forward.needs, backward.needs = _needs(halves, forward, backward, num_forward)
         for made, part in ((forward, halves.forward), (backward, halves.backward)):
             dump_plan(made.plan, made.text)
             saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()
@@ -181,11 +181,13 @@ def _private(halves: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
     return frozenset(maps - _refs(forward.outputs[:num_forward]))
 
 
-def _needs(halves: Split, forward: Executable, backward: Executable) -> tuple[RowNeeds, RowNeeds]:
-    """The rows that both halves compute."""
+def _needs(halves: Split, forward: Executable, backward: Executable, num_forward: int) -> tuple[RowNeeds, RowNeeds]:
+    """The rows that both halves compute. What is also a result of the forward is needed whole."""
     ahead, back = halves.forward.where, halves.backward.where
     same = {there: ahead[ref] for ref, there in back.items() if ref in ahead}
-    read = {back[ref]: ahead[ref] for ref in halves.saved if ref in back and ref not in halves.copied}
+    whole = _refs(halves.forward.program.outputs[:num_forward])
+    saved = (r for r in halves.saved if r in back and r not in halves.copied and ahead[r] not in whole)
+    read = {back[ref]: ahead[ref] for ref in saved}
     return needs_of_halves(forward.plan, forward.kernels, backward.plan, backward.kernels, read, same)
 
 
