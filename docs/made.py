@@ -50,6 +50,7 @@ START = {
     "runtime": "launch.py",
     "sampling": "hops.py",
     "tensorlike": "answers.py",
+    "tuning": "search.py",
     "udf": "mailbox.py",
 }
 """Room -> the file to read first, where that is not `__init__.py`."""
