@@ -1,8 +1,8 @@
 """The graphs of the papers: those of bench/graphs.py, files of shared/data, and synthetic ones at a written scale.
 
-A name `rmat:NODES:EDGES` is a seeded R-MAT graph, `points:CLOUDS:POINTS:K` a graph of k nearest neighbours of random
-points. FeatGraph's graphs at a tenth of the nodes, of equal average degree, are R-MAT (ogbn-proteins and reddit have
-skewed degrees) or as bench/ops_graphs.py draws them.
+A name `rmat:NODES:EDGES` is a seeded R-MAT graph, `chain:NODES` a path with its edges both ways, and
+`points:CLOUDS:POINTS:K` a graph of k nearest neighbours of random points. FeatGraph's graphs at a tenth of the nodes,
+of equal average degree, are R-MAT (ogbn-proteins and reddit have skewed degrees) or as bench/ops_graphs.py draws them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
     if kind == "rmat":
         nodes, edges = map(int, numbers)
         return kept_rmat(nodes, edges), nodes
+    if kind == "chain":
+        ends = torch.arange(int(numbers[0]) - 1)
+        there = torch.stack([ends, ends + 1])
+        return torch.cat([there, there.flip(0)], 1), int(numbers[0])
     if name in TENTH:
         nodes, edges = TENTH[name]
         return kept_rmat(nodes, edges), nodes
