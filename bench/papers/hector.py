@@ -117,7 +117,8 @@ def figure_8(session: Session) -> list[Panel]:
     """Figure 8 (times of all forms and peers), and what follows from it: tables 4 and 5, figure 9."""
     about = (
         f"One layer 64 -> 64, one head, {SHORT}. Each peer is the fastest of its public implementations. U: neither "
-        "compaction nor reordering; C, R, C+R: forced; graphweave alone: as the cost model says."
+        "compaction nor reordering; C, R, C+R: forced; graphweave alone: as the cost model says. Cells of the machine "
+        "named below come from bench/results/relational.json (--relational), where a peer had 10 s for an answer."
     )
     times = {
         mode: session.panel(f"Figure 8, {mode}", "graphweave and other systems", "ms", about, "bars", rows="model",
