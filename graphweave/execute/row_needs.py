@@ -256,8 +256,9 @@ class _Needs:
             return self._rows_of_total(ref, region)
         if t.space == region.rows:
             zero = self.extents[ref]
-            read = self._as_rows(need) if t.dtype.is_float else None
-            return smallest(read, zero if not isinstance(zero, Behind) else None)
+            if not t.dtype.is_float:  # may be an index, which must be in range everywhere
+                return None
+            return smallest(self._as_rows(need), zero if not isinstance(zero, Behind) else None)
         if not t.dtype.is_float or need is None or not self._walks(t.space, region):
             return None
         assert region.map is not None
