@@ -107,7 +107,7 @@ def test_a_race_ends_with_its_deadline() -> None:
 
 
 def typed(x: Tensor, weight: Tensor, att: Tensor, src: Tensor, dst: Tensor, kind: Tensor) -> Tensor:
-    """A layer of RGAT without its softmax, whose four forms are different programs."""
+    """A layer of RGAT without its softmax."""
     message = torch.bmm(x[src].unsqueeze(1), weight[kind]).squeeze(1)
     score = torch.tanh((message * att[kind]).sum(1, keepdim=True))
     return torch.zeros_like(x).index_add(0, dst, score * message)
@@ -125,13 +125,13 @@ def test_forms_of_a_relational_model_are_measured(monkeypatch: pytest.MonkeyPatc
     raced: list[set[str]] = []
 
     def watched(calls: dict[str, Callable[[], object]], *rest: object) -> dict[str, float]:
-        """A race that the form with everything on wins."""
+        """A race that the form with nothing on wins; others are equal to it, or to what the cost model chooses."""
         raced.append(set(calls))
-        return {name: 0.5 if name in ("tuned", "{'compact': True, 'reorder': True}") else 1.0 for name in calls}
+        return {name: 0.5 if name in ("tuned", "{'compact': False, 'reorder': False}") else 1.0 for name in calls}
 
     monkeypatch.setattr(search, "race", watched)
     made = graphweave.tune(typed, *own, src, dst, kind, budget=120)
-    assert max(map(len, raced)) >= 3
+    assert {"untuned", "{'compact': False, 'reorder': False}"} in raced
     out, want = made(*own, src, dst, kind), typed(*exact, src, dst, kind)
     out.pow(2).sum().backward()
     want.pow(2).sum().backward()
@@ -139,8 +139,7 @@ def test_forms_of_a_relational_model_are_measured(monkeypatch: pytest.MonkeyPatc
         assert got is not None and right is not None
         assert (got.double() - right).abs().max() <= 1e-5 * right.abs().max()
     (note,) = graphweave.explain(made, *own, src, dst, kind).tunings
-    assert note.stored and note.choice == "compact=True, reorder=True"
-    told = graphweave.explain(
-        graphweave.tune(typed, *own, src, dst, kind, options={"compact": False}), *own, src, dst, kind
-    )
-    assert "compact=True" not in told.tunings[0].choice
+    assert note.stored and note.choice == "compact=False, reorder=False"
+    kept = graphweave.tune(typed, *own, src, dst, kind, options={"compact": True})
+    (note,) = graphweave.explain(kept, *own, src, dst, kind).tunings
+    assert "compact=False" not in note.choice, "an option that the user gave is not tuned"

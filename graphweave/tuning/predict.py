@@ -2,9 +2,8 @@
 
 Gathered rows cost most. A row of r bytes lies in ceil(r / 64) lines, and each comes from the smallest cache that holds
 all rows which are gathered together: those of one range of sources and one tile of features. More tiles go through the
-indices more often, more ranges write and fold more partial results. Times of a line were measured by gathers of random
-rows of 64 to 2048 bytes on an EPYC 7B13 with two threads, November 2026; only their ratios matter, since the model
-decides what is measured first and what is not measured at all.
+indices more often, more ranges write and fold more partial results. The times below are rough values for a server's
+processor, not measured ones: the model only decides what is measured first, and what is not measured at all.
 """
 
 from __future__ import annotations
