@@ -138,6 +138,18 @@ def test_wide_rows_have_tiles_of_the_compilers_own() -> None:
     assert "sweep" not in graphweave.explain(within, *graph(512)).text("loops")
 
 
+def test_what_every_tile_would_compute_again_keeps_rows_whole() -> None:
+    """A tile of 256 products would fold 64 and scale 64 others for each edge, sixteen times."""
+
+    def outer(x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        scaled = x[src] * torch.tanh((x[src] * w).sum(1, keepdim=True))
+        message = scaled.unsqueeze(2) * w.unsqueeze(1)
+        return x.new_zeros(x.size(0), 64, 64).index_add(0, dst, message)
+
+    x, src, dst = graph(64)
+    assert "sweep" not in graphweave.explain(outer, x, src, dst, torch.randn(src.numel(), 64)).text("loops")
+
+
 @pytest.mark.parametrize("width", [320, 512])
 def test_the_compilers_own_tiles_change_no_bit(width: int) -> None:
     x, src, dst = graph(width)

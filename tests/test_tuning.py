@@ -68,6 +68,7 @@ def assert_alike(got: Tensor, want: Tensor) -> None:
 def test_results_and_gradients_are_those_of_eager_mode() -> None:
     x, src, dst = graph()
     x.requires_grad_()
+    before = graphweave.counters()["eager_fallbacks"]
     made = graphweave.tune(attention, x, src, dst, budget=BUDGET)
     exact = x.detach().double().requires_grad_()
     attention(exact, src, dst).pow(2).sum().backward()
@@ -76,7 +77,7 @@ def test_results_and_gradients_are_those_of_eager_mode() -> None:
     assert x.grad is not None and exact.grad is not None
     assert_alike(out, attention(exact, src, dst))
     assert_alike(x.grad, exact.grad)
-    assert graphweave.counters()["eager_fallbacks"] == 0
+    assert graphweave.counters()["eager_fallbacks"] == before
 
 
 @pytest.mark.slow

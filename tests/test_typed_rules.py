@@ -13,7 +13,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.nodes import Gram, Program
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
@@ -162,3 +162,34 @@ def test_decisions_are_kept() -> None:
         assert ("R[4, 1]" in text) is reorders
     few, many = (show(Rewrite(statistics, measure=lambda *_, n=n: n)(program).program) for n in (5_000, 1_000_000))
     assert "uniquepairs" in few and "uniquepairs" not in many
+
+
+PAIRS = """
+space V = s0
+space R = s1
+space E = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input etype
+%2: V[] i64 = input ntype
+%3: E -> V = map %0 to V
+%4: E -> R = map %1 to R
+%5: V -> R = map %2 to R
+%6: V[9] f64 = input x
+%7: R[9, 8] f64 = input w
+%8: V[8] f64 = matmul %6, %7, %5
+%9: E[8] f64 = pull %8, %3
+%10: E[9] f64 = pull %6, %3
+%11: E[9, 1] f64 = reshape %10 [9, 1]
+%12: E[9, 8] f64 = mul %11, %9
+%13: R[9, 8] f64 = push.sum %12, %4
+return %13
+"""
+
+
+def test_outer_products_are_grams_though_others_than_the_edges_have_the_typed_products() -> None:
+    """Compaction moves the products of edges to pairs of rows and types; the weights' gradient stays with the edges."""
+    program = parse(PAIRS)
+    new = RULES["typed-linear"].apply(build := Builder.of(program), 13)
+    assert new is not None and isinstance(build.nodes[new], Gram)
+    without = parse(PAIRS.replace("%8: V[8] f64 = matmul %6, %7, %5", "%8: V[8] f64 = slice %6 dim=0 0:8:1"))
+    assert RULES["typed-linear"].apply(Builder.of(without), 13) is None

@@ -64,9 +64,10 @@ class PairModel(nn.Module):
 class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
     """Joined pairs {u, v} are split at random; training pairs, both ways, are the graph that all encodings see.
 
-    Each step scores a batch of joined pairs and `negatives` other pairs for each: (u, w), w uniform. These may be
-    joined by chance. Measures: areas under the ROC and the precision-recall curves, against as many pairs that are not
-    joined. The baseline counts common neighbours in the training graph.
+    Each step scores a batch of joined pairs, turned around at random, and `negatives` other pairs for each: (u, w), w
+    uniform. These may be joined by chance. Measures: areas under the ROC and the precision-recall curves, against as
+    many pairs that are not joined (fewer where hardly any are left). The baseline counts common neighbours in the
+    training graph.
     """
 
     measure = AUC
@@ -89,6 +90,8 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         train = self.pairs["train"]
         for rows in self._shuffled(torch.arange(train.size(1)), self.size):
             src, dst = train[:, rows]
+            turned = torch.rand(rows.numel(), generator=self.generator) < 0.5
+            src, dst = torch.where(turned, dst, src), torch.where(turned, src, dst)
             others = torch.randint(self.data.num_nodes, (self.negatives * rows.numel(),), generator=self.generator)
             joined = torch.zeros((1 + self.negatives) * rows.numel())
             joined[: rows.numel()] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class GraphBatch(NamedTuple):
     y: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class GraphSet:
     """Graphs side by side: graph i has the nodes from graph_ptr[i] to graph_ptr[i + 1], and the edges between these.
 
@@ -61,13 +62,17 @@ class GraphSet:
         known = self.y[~self.y.isnan()] if not self.num_classes else self.y
         return not self.num_classes and bool(((known == 0) | (known == 1)).all())
 
+    @cached_property
+    def _edge_ptr(self) -> Tensor:
+        """Graph i has the edges from _edge_ptr[i] to _edge_ptr[i + 1]."""
+        return torch.searchsorted(self.edge_index[0].contiguous(), self.graph_ptr)
+
     def batch(self, graphs: Tensor) -> GraphBatch:
         """The graphs with the numbers `graphs` [B], in this order."""
         sizes = self.graph_ptr.diff()[graphs]
         nodes = _ranges(self.graph_ptr[graphs], sizes)
-        edge_ptr = torch.searchsorted(self.edge_index[0], self.graph_ptr)
-        counts = edge_ptr.diff()[graphs]
-        edges = _ranges(edge_ptr[graphs], counts)
+        counts = self._edge_ptr.diff()[graphs]
+        edges = _ranges(self._edge_ptr[graphs], counts)
         shift = (sizes.cumsum(0) - sizes - self.graph_ptr[graphs]).repeat_interleave(counts)
         number = torch.arange(graphs.numel()).repeat_interleave(sizes)
         return GraphBatch(self.x[nodes], self.edge_index[:, edges] + shift, number, self.y[graphs])

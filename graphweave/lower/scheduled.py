@@ -110,19 +110,30 @@ def _tiled(
 
 def _narrowed(kernel: Kernel, most: int, shape: Sequence[int]) -> Kernel:
     """`kernel` in the widest tiles of features of which a row's accumulators have at most `most` bytes, if it needs and
-    can have such tiles."""
+    can have such tiles, and an edge computes at most a quarter as much for every tile anew as for the tile itself."""
     arrays = [(numel(s.shape), s.dtype.itemsize) for s in statements(kernel.body) if isinstance(s, Alloc)]
     width = max((size for size, _ in arrays), default=0)
     each = sum(itemsize for size, itemsize in arrays if size == width)
     if width * each <= most:
         return kernel
     tile = max((n for n in range(1, most // each + 1) if width % n == 0), default=0)
-    if tile < _LEAST_TILE:
+    if tile < max(_LEAST_TILE, 4 * _repeated(kernel, width)):
         return kernel
     try:
         return feature_tiles(kernel, FeatureTiles(around=tile), shape)
     except NotTiled:
         return kernel
+
+
+def _repeated(kernel: Kernel, width: int) -> int:
+    """Numbers that an edge computes for every tile anew: those of folds, and of loops over other than all features."""
+    count = 0
+    for walk in (s for s in statements(kernel.body) if isinstance(s, Edges)):
+        for stmt in statements(walk.body):
+            if isinstance(stmt, Lanes | FoldLanes):
+                size = numel([extent for _, extent in stmt.lanes])
+                count += size if size != width or isinstance(stmt, FoldLanes) else 0
+    return count
 
 
 def _walks_rows(kernel: Kernel) -> bool:

@@ -16,6 +16,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Gram,
     MapOf,
+    MapType,
     MatMul,
     Node,
     Permute,
@@ -105,7 +106,7 @@ def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: str) -> Ref | N
 
 
 def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
-    if not any(_has_types(n, m) for n in build.nodes) or not value_type(build, x).dtype.is_float:
+    if not value_type(build, x).dtype.is_float or not any(_has_types(build, n, m) for n in build.nodes):
         return None
     return _summed(build, x, m, build.locs[ref])
 
@@ -124,11 +125,13 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
             return None
 
 
-def _has_types(node: Node, m: Ref) -> bool:
-    """Whether `node` is a typed product along `m`."""
+def _has_types(build: Builder, node: Node, m: Ref) -> bool:
+    """Whether `node` is a typed product along `m`, or along another map into its rows: pairs of rows and types have a
+    map of their own to the types."""
     match node:
-        case MatMul(map=types):
-            return types == m
+        case MatMul(map=int(types)):
+            here, there = build.types[m], build.types[types]
+            return isinstance(here, MapType) and isinstance(there, MapType) and here.cod == there.cod
         case _:
             return False
 
