@@ -47,7 +47,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
 
 INSIDE_FUNCTIONS: dict[str, str] = {
+    "cli/clouds.py": "scikit-learn takes a second to load",
+    "cli/graphs.py": "scikit-learn takes a second to load",
     "cli/models.py": "PyG is optional and takes seconds to load",
+    "cli/pairs.py": "scikit-learn takes a second to load, SciPy long",
     "cli/plot.py": "matplotlib is optional",
     "cli/sampled.py": "PyG is optional and takes seconds to load",
     "data/planetoid.py": "PyG is optional and takes seconds to load",

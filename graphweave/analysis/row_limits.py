@@ -38,7 +38,7 @@ from graphweave.ir.message.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """As many rows as `space` has."""
+    """The limit is the number of rows of `space`."""
 
     space: Space
 

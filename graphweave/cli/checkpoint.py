@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ import torch
 
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
+from graphweave.core.whole_file import written_whole
 
 _FORMAT = 1
 
@@ -26,14 +26,11 @@ def save(path: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWa
         "random": torch.get_rng_state(),
         "ways": {one.way: {"state": one.state(), "history": asdict(one.history)} for one in ways},
     }
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        torch.save(content, partial)
-        partial.replace(path)
+        with written_whole(path) as partial:
+            torch.save(content, partial)
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error}). Name another file.") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def resume(path: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay]) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
@@ -24,6 +23,9 @@ _LAYERS = 3
 def nearest(x: Tensor, clouds: int, k: int) -> Tensor:
     """`edge_index` [2, E] of the edges from the k nearest other points of its cloud to each point, by the rows of `x`
     [clouds * P, F]; all others if there are fewer. Exact neighbours by scikit-learn."""
+    # Imported here, since scikit-learn takes a second to load.
+    from sklearn.neighbors import NearestNeighbors
+
     points = x.size(0) // max(clouds, 1)
     k = min(k, points - 1)
     found = []

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
@@ -103,6 +102,9 @@ class GraphTraining(BatchTraining[GraphBatch]):
             return float((predicted.argmax(1) == y).float().mean())
         if self.measure == ERROR:
             return float((predicted - y).abs().nanmean())
+        # Imported here, since scikit-learn takes a second to load.
+        from sklearn.metrics import roc_auc_score
+
         columns = zip(predicted.unbind(1), y.unbind(1), strict=True)
         pairs = ((p[~t.isnan()].numpy(), t[~t.isnan()].numpy()) for p, t in columns)
         areas = [roc_auc_score(t, p) for p, t in pairs if t.min(initial=1) < t.max(initial=0)]

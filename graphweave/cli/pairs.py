@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import coo_array
-from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
@@ -106,6 +104,9 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         return _measured(*(self.decode(nodes, *self.pairs[kind]).numpy() for kind in (part, f"not {part}")))
 
     def baseline(self) -> dict[str, float]:
+        # Imported here, since SciPy takes long to load.
+        from scipy.sparse import coo_array
+
         count = self.data.num_nodes
         src, dst = self.edges.numpy()
         joined = coo_array((np.ones(len(src), dtype=np.float32), (src, dst)), shape=(count, count)).tocsr()
@@ -141,6 +142,9 @@ def _split(data: NodeData, seed: int) -> tuple[dict[str, Tensor], Tensor]:
 def _measured(joined: np.ndarray, other: np.ndarray) -> dict[str, float]:
     if not len(joined) or not len(other):
         return {AUC: float("nan"), PRECISION: float("nan")}
+    # Imported here, since scikit-learn takes a second to load.
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
     truth = np.concatenate([np.ones(len(joined)), np.zeros(len(other))])
     scores = np.concatenate([joined, other])
     return {AUC: float(roc_auc_score(truth, scores)), PRECISION: float(average_precision_score(truth, scores))}

@@ -41,7 +41,7 @@ Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSe
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What `--task` names: its models, the default one first, and what it does not need a graph of nodes for."""
+    """A task has models, of which the first is the default, and defaults of some options."""
 
     models: tuple[str, ...]
     file: Callable[..., Data] | None = None

@@ -113,10 +113,9 @@ def _chosen(args: argparse.Namespace) -> tuple[str, str]:
     """The task and the model. DataError if they do not go together."""
     if args.task is None:
         model = args.model or TASKS["node"].models[0]
-        found = [name for name, task in TASKS.items() if model in task.models]
         if model in RELATIONAL_MODELS:
             return "", model  # the data tell
-        return found[0], model
+        return next(name for name, task in TASKS.items() if model in task.models), model
     task = TASKS[args.task]
     model = args.model or task.models[0]
     if model not in task.models:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.whole_file import written_whole
 from graphweave.sampling.hops import checked_nodes, checked_seed, folded
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
@@ -117,13 +118,8 @@ def _write(path: Path, of: Whole, num_clusters: int, found: Partition) -> None:
         "labels": found.labels.numpy(), "num_clusters": np.int64(num_clusters), "method": np.str_(found.method),
         "graph": np.int64(_identity(of)),
     }  # fmt: skip
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as partial, partial.open("wb") as file:
+        np.savez(file, **content)
 
 
 def _read(path: Path, of: Whole, num_clusters: int, method: str | None) -> Partition:

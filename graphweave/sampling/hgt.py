@@ -157,7 +157,7 @@ class _TypeOfBatch:
             return torch.empty(0, dtype=torch.int64)
         taken = torch.ones(self.outside.numel(), dtype=torch.bool)
         if self.outside.numel() > count:
-            # Of exponential waiting times with the weights as rates, the first ones are a draw without replacement
+            # Each node waits exponentially, at the rate of its weight; the first ones are a draw without replacement
             # (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
             generator = torch.Generator().manual_seed(key)
             uniform = torch.rand(self.outside.numel(), generator=generator, dtype=torch.float64)

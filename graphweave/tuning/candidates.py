@@ -13,7 +13,7 @@ _PRUNED = 1.5
 """Tiles and ranges that are predicted to take this many times the best prediction are not measured."""
 
 _MOST_OF_A_KIND = 4
-"""At most this many candidates of tiles and ranges are measured, those of the best predictions."""
+"""Of the candidates that are tiles and ranges, this many are measured at most: those of the best predictions."""
 
 _LEAST_TILE = 16
 """Features of the narrowest tile."""
