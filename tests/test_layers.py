@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "graph", "runtime"},
     "data": {"core", "graph"},
+    "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
     "": _MODEL_SIDE | {"extend", "frontends", "loops"},
     "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", "sampling", ""},
 }
