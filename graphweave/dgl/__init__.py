@@ -5,23 +5,54 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_NAMES: dict[str, str] = {
-    "DGLGraph": "graph",
-}
-"""Name -> the module of this package that defines it. A module is loaded when one of its names is first asked for."""
+_BY_MODULE: dict[str, tuple[str, ...]] = {
+    "base": ("ALL", "DGLError", "EID", "ETYPE", "NID", "NTYPE"),
+    "batch": ("batch", "slice_batch", "unbatch"),
+    "construct": (
+        "bipartite_from_networkx", "bipartite_from_scipy", "block_to_graph", "create_block", "from_networkx",
+        "from_scipy", "graph", "heterograph", "rand_bipartite", "rand_graph", "to_networkx",
+    ),
+    "generators": (),
+    "graph": ("DGLGraph",),
+    "homophily": (
+        "adjusted_homophily", "edge_homophily", "edge_label_informativeness", "linkx_homophily", "node_homophily",
+        "node_label_informativeness",
+    ),
+    "merge": ("merge",),
+    "mutate": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
+    "ops": ("edge_softmax", "norm_by_dst", "copy_u", "copy_v", *(
+        f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y
+    )),
+    "propagate": ("prop_edges", "prop_nodes"),
+    "random": ("choice", "seed"),
+    "readout": (
+        "broadcast_edges", "broadcast_nodes", "max_edges", "max_nodes", "mean_edges", "mean_nodes", "readout_edges",
+        "readout_nodes", "softmax_edges", "softmax_nodes", "sum_edges", "sum_nodes", "topk_edges", "topk_nodes",
+    ),
+    "save": ("load_graphs", "save_graphs"),
+    "stand_in": ("install",),
+    "utils": ("apply_each",),
+}  # fmt: skip
+"""Module of this package -> the names of `dgl` that it defines. It is loaded when one of them is first asked for."""
 
-_MODULES = ()
+_NAMES: dict[str, str] = {name: module for module, names in _BY_MODULE.items() for name in names}
+"""Name -> the module of this package that defines it."""
+
+_MODULES: tuple[str, ...] = (
+    "base", "convert", "data", "function", "generators", "heterograph", "init", "nn", "ops", "random", "subgraph",
+    "transforms", "udf", "utils",
+)  # fmt: skip
 """Modules that are names of the package themselves: `dgl.nn`, `dgl.transforms`."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        globals()[name] = found
+        return found
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    if name not in _NAMES:
-        raise AttributeError(f"graphweave.dgl has no {name!r}: docs/dgl.md lists what DGL has and it lacks.")
-    found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-    globals()[name] = found
-    return found
+    raise AttributeError(f"graphweave.dgl has no {name!r}: docs/dgl.md lists what DGL has and it lacks.")
 
 
 def __dir__() -> list[str]:
