@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 _BY_MODULE: dict[str, tuple[str, ...]] = {
     "base": ("ALL", "DGLError", "EID", "ETYPE", "NID", "NTYPE"),
     "batch": ("batch", "slice_batch", "unbatch"),
-    "construct": (
-        "bipartite_from_networkx", "bipartite_from_scipy", "block_to_graph", "create_block", "from_networkx",
-        "from_scipy", "graph", "heterograph", "rand_bipartite", "rand_graph", "to_networkx",
+    "block": ("DGLBlock", "block_to_graph", "create_block"),
+    "construct": ("graph", "heterograph", "rand_bipartite", "rand_graph"),
+    "from_others": (
+        "bipartite_from_networkx", "bipartite_from_scipy", "from_networkx", "from_scipy", "to_networkx",
     ),
-    "generators": (),
     "graph": ("DGLGraph",),
     "homophily": (
         "adjusted_homophily", "edge_homophily", "edge_label_informativeness", "linkx_homophily", "node_homophily",
@@ -39,8 +41,8 @@ _NAMES: dict[str, str] = {name: module for module, names in _BY_MODULE.items() f
 """Name -> the module of this package that defines it."""
 
 _MODULES: tuple[str, ...] = (
-    "base", "convert", "data", "function", "generators", "heterograph", "init", "nn", "ops", "random", "subgraph",
-    "transforms", "udf", "utils",
+    "base", "convert", "data", "function", "init", "nn", "ops", "random", "transforms",
+    "udf", "utils",
 )  # fmt: skip
 """Modules that are names of the package themselves: `dgl.nn`, `dgl.transforms`."""
 
@@ -57,3 +59,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES, *_MODULES})
+
+
+class _Package(ModuleType):
+    """This package. Where a module has the name of a function (`batch`), the name stays the function's."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in _NAMES):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -2,8 +2,335 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.dgl import formats, matrices, messages, mutate, select, slices
+from graphweave.dgl.given_edges import given_edges
+from graphweave.graph import build, query, transform
+from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
+from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.structure import Structure
+
+_FUNCTIONS = frozenset({
+    "add_reverse_edges", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph", "norm_by_dst", "reorder_graph",
+    "to_bfloat16", "to_block", "to_cugraph", "to_double", "to_float", "to_half", "to_simple",
+})  # fmt: skip
+"""Functions of the package that are methods of graphs, too: `g.to_simple()` is `dgl.to_simple(g)`."""
+
+
+class Scheme(NamedTuple):
+    """The shape of a field's rows, and their dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 class DGLGraph(Graph):
     """A `graphweave.Graph` with the rest of DGL's methods. What changes its structure replaces its relations."""
+
+    is_block = False
+    """Whether the nodes at which edges end are other nodes than those of the same type at which they start."""
+
+    def __init__(
+        self,
+        ntypes: Any = (),
+        relations: Mapping[CanonicalEtype, Relation] | None = None,
+        node_frames: Mapping[str, Frame] | None = None,
+        edge_frames: Mapping[CanonicalEtype, Frame] | None = None,
+        batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
+    ) -> None:
+        """Called as `graphweave.Graph` by the functions that make graphs. `DGLGraph(edges)`, which DGL calls old, is
+        `dgl.graph(edges)`; `DGLGraph()` is an empty graph."""
+        if relations is None:
+            edges = given_edges(ntypes if ntypes != () else ([], []), None, None)
+            made = build.graph((edges.src, edges.dst), edges.num_src)
+            ntypes, relations, node_frames, edge_frames = (
+                made._ntypes, made._relations, made._node_frames, made._edge_frames,
+            )  # fmt: skip
+        super().__init__(ntypes, relations, node_frames or {}, edge_frames or {}, batch)
+        self._formats = formats.FORMATS
+        self._created: tuple[str, ...] = ("coo",)
+        self._initializers: dict[tuple[str, Any, str | None], Callable[..., Tensor]] = {}
+
+    @classmethod
+    def like(cls, graph: Structure) -> Any:
+        """A graph of this class with the structure of `graph`. Fields are shared: set in one, they are set in both."""
+        out = cls(graph._ntypes, graph._relations, graph._node_frames, graph._edge_frames, graph._batch)
+        out._ntype_data, out._etype_data = graph._ntype_data, graph._etype_data
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _FUNCTIONS:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        function = getattr(import_module("graphweave.dgl"), name)
+        return lambda *args, **options: function(self, *args, **options)
+
+    # Types
+
+    def metagraph(self) -> Any:
+        """networkx.MultiDiGraph with a node for each node type that has a relation, and an edge with the key `name`
+        for each relation."""
+        return matrices.metagraph(self)
+
+    def get_ntype_id(self, ntype: str | None) -> int:
+        """The position of a node type in `ntypes`."""
+        return self._ntypes.index(self._ntype(ntype))
+
+    def get_etype_id(self, etype: Any) -> int:
+        """The position of a relation in `canonical_etypes`."""
+        return list(self._relations).index(self._key(etype))
+
+    @property
+    def is_multigraph(self) -> bool:
+        """Whether a relation has two edges with the same ends."""
+        return any(matrices.has_parallel_edges(self, relation) for relation in self._relations.values())
+
+    number_of_nodes = Graph.num_nodes
+    number_of_edges = Graph.num_edges
+    number_of_src_nodes = Graph.num_src_nodes
+    number_of_dst_nodes = Graph.num_dst_nodes
+
+    # Queries that DGL knows by several names
+
+    def has_node(self, vid: Any, ntype: str | None = None) -> Any:
+        """`has_nodes`."""
+        return self.has_nodes(vid, ntype)
+
+    def has_edge_between(self, u: Any, v: Any, etype: Any = None) -> Any:
+        """`has_edges_between`."""
+        return self.has_edges_between(u, v, etype)
+
+    def in_degree(self, v: Any, etype: Any = None) -> Any:
+        """`in_degrees`."""
+        return self.in_degrees(v, etype)
+
+    def out_degree(self, u: Any, etype: Any = None) -> Any:
+        """`out_degrees`."""
+        return self.out_degrees(u, etype)
+
+    def in_degrees(self, v: Any = query.ALL, etype: Any = None) -> Any:
+        """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
+        formats.require(self, ("coo", "csc"), "in_degrees")
+        return super().in_degrees(v, etype)
+
+    def out_degrees(self, u: Any = query.ALL, etype: Any = None) -> Any:
+        """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
+        formats.require(self, ("coo", "csr"), "out_degrees")
+        return super().out_degrees(u, etype)
+
+    def __getitem__(self, etype: Any) -> Any:
+        """One relation as a graph that shares this graph's fields; a slice that names several joins them
+        (`slices.joined`)."""
+        return slices.sliced(self, etype)
+
+    # Structure that changes
+
+    def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
+        """`num` further nodes after the nodes of `ntype`, with the fields `data` [num, ...]; see `mutate.add_nodes`."""
+        self._become(mutate.with_nodes(self, num, data, ntype))
+
+    def add_edges(self, u: Any, v: Any, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> None:
+        """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
+        self._become(mutate.with_edges(self, u, v, data, etype))
+
+    def remove_edges(self, eids: Any, etype: Any = None, store_ids: bool = False) -> None:
+        """Remove the edges `eids`. Others keep their order, and with `store_ids` their old numbers as the field
+        '_ID'."""
+        self._become(mutate.without_edges(self, eids, etype, store_ids))
+
+    def remove_nodes(self, nids: Any, ntype: str | None = None, store_ids: bool = False) -> None:
+        """Remove the nodes `nids` and the edges that start or end there; `store_ids` as in `remove_edges`."""
+        self._become(mutate.without_nodes(self, nids, ntype, store_ids))
+
+    def _become(self, other: Structure) -> None:
+        """Take over the structure and fields of a graph with the same types."""
+        self._relations, self._batch = other._relations, other._batch
+        self._node_frames, self._edge_frames = other._node_frames, other._edge_frames
+        self._created = ("coo",)
+
+    def set_batch_num_nodes(self, val: Any) -> None:
+        """Say how many nodes each batched graph has: int [batch_size], or node type -> such numbers."""
+        named = {self._ntype(t): n for t, n in val.items()} if isinstance(val, Mapping) else {self._ntype(None): val}
+        self._batch = ({t: torch.as_tensor(n).to(self.device) for t, n in named.items()}, (self._batch or ({}, {}))[1])
+
+    def set_batch_num_edges(self, val: Any) -> None:
+        """Say how many edges each batched graph has: int [batch_size], or relation -> such numbers."""
+        named = {self._key(e): n for e, n in val.items()} if isinstance(val, Mapping) else {self._key(None): val}
+        self._batch = ((self._batch or ({}, {}))[0], {k: torch.as_tensor(n).to(self.device) for k, n in named.items()})
+
+    def set_n_initializer(
+        self, initializer: Callable[..., Tensor], field: str | None = None, ntype: str | None = None
+    ) -> None:
+        """Fill the rows of new nodes by `initializer(shape, dtype, device, range of ids)`, in `field` or (None) in all
+        fields without one of their own. Without any they are zeros."""
+        self._initializers["node", self._ntype(ntype), field] = initializer
+
+    def set_e_initializer(
+        self, initializer: Callable[..., Tensor], field: str | None = None, etype: Any = None
+    ) -> None:
+        """As `set_n_initializer`, for new edges."""
+        self._initializers["edge", self._key(etype), field] = initializer
+
+    # Messages
+
+    def update_all(
+        self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    ) -> None:
+        """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
+        `messages.update_all_relations`."""
+        if etype is None and len(self._relations) > 1:
+            messages.update_all_relations(self, message_func, reduce_func, apply_node_func)
+        else:
+            super().update_all(message_func, reduce_func, apply_node_func, etype)
+
+    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Any = None) -> None:
+        """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
+        if etype is None and len(self._relations) > 1:
+            messages.apply_edges_of_relations(self, func, edges)
+        else:
+            super().apply_edges(func, edges, etype)
+
+    def prop_nodes(
+        self, nodes_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
+        etype: Any = None,
+    ) -> None:  # fmt: skip
+        """`pull` for each of the groups of nodes, one after the other."""
+        for nodes in nodes_generator:
+            self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
+
+    def prop_edges(
+        self, edges_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
+        etype: Any = None,
+    ) -> None:  # fmt: skip
+        """`send_and_recv` for each of the groups of edges, one after the other."""
+        for edges in edges_generator:
+            self.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
+
+    def filter_nodes(self, predicate: Any, nodes: Any = query.ALL, ntype: str | None = None) -> Tensor:
+        """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
+        return select.nodes(self, predicate, nodes, ntype)
+
+    def filter_edges(self, predicate: Any, edges: Any = query.ALL, etype: Any = None) -> Tensor:
+        """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
+        return select.edges(self, predicate, edges, etype)
+
+    # Fields
+
+    def node_attr_schemes(self, ntype: str | None = None) -> dict[str, Scheme]:
+        """Field -> (shape of a row, dtype)."""
+        return {name: Scheme(*scheme) for name, scheme in self._node_frame(ntype).schemes().items()}
+
+    def edge_attr_schemes(self, etype: Any = None) -> dict[str, Scheme]:
+        """Field -> (shape of a row, dtype)."""
+        return {name: Scheme(*scheme) for name, scheme in self._edge_frame(etype).schemes().items()}
+
+    # Matrices
+
+    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Tensor:
+        """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge."""
+        return matrices.adj(self, etype, eweight_name)
+
+    adjacency_matrix = adj
+
+    def adj_external(
+        self, transpose: bool = False, ctx: Any = "cpu", scipy_fmt: str | None = None, etype: Any = None
+    ) -> Any:
+        """As `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
+        return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
+
+    def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
+        """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc"."""
+        return matrices.adj_tensors(self, fmt, etype)
+
+    def inc(self, typestr: str, ctx: Any = "cpu", etype: Any = None) -> Tensor:
+        """The incidence matrix, sparse [num_nodes, num_edges]: 1 where a node is an edge's end ("in"), its start
+        ("out"), or -1 at its start and 1 at its end ("both", without self-loops)."""
+        return matrices.inc(self, typestr, ctx, etype)
+
+    # Formats
+
+    def formats(self, formats_: Any = None) -> Any:
+        """Which formats exist already and which do not (None), or a graph that has only the given ones."""
+        return formats.created(self) if formats_ is None else formats.restricted(self, formats_)
+
+    def create_formats_(self) -> None:
+        """Build the formats that the graph may have, so that no call needs to do so later."""
+        formats.create(self)
+
+    # Graphs made from this one
+
+    def astype(self, idtype: torch.dtype) -> Any:
+        """The graph with ids of `idtype`."""
+        return transform.with_idtype(self, idtype)
+
+    def clone(self) -> Any:
+        """A graph with the same structure and fields; changes of one do not change the other."""
+        return self.local_var()
+
+    def local_var(self) -> Any:
+        out = super().local_var()
+        out._formats, out._created, out._initializers = self._formats, self._created, dict(self._initializers)  # type: ignore[attr-defined]
+        return out
+
+    def to(self, device: Any, **options: Any) -> Any:
+        """The graph with structure and fields on `device`."""
+        return super().to(device)
+
+    def subgraph(
+        self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    ) -> Any:
+        """`Graph.subgraph`, on `output_device`."""
+        return _on(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+
+    def edge_subgraph(
+        self, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    ) -> Any:
+        """`Graph.edge_subgraph`, on `output_device`."""
+        return _on(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+
+    def in_subgraph(
+        self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+    ) -> Any:
+        """`Graph.in_subgraph`, on `output_device`."""
+        return _on(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+
+    def out_subgraph(
+        self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+    ) -> Any:
+        """`Graph.out_subgraph`, on `output_device`."""
+        return _on(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+
+    def is_pinned(self) -> bool:
+        """False: nothing pins the memory of a graph."""
+        return False
+
+    def shared_memory(self, name: str, formats: Any = None) -> Any:
+        """DataError: graphs in named shared memory do not exist here."""
+        raise DataError(
+            f"shared_memory({name!r}): graphs are not kept in named shared memory. Pass the graph to the process, which"
+            " shares its tensors (torch.multiprocessing)."
+        )
+
+    def __repr__(self) -> str:
+        if self.is_homogeneous:
+            return (
+                f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()},\n"
+                f"      ndata_schemes={self.node_attr_schemes()}\n      edata_schemes={self.edge_attr_schemes()})"
+            )
+        nodes = {ntype: frame.num_rows for ntype, frame in self._node_frames.items()}
+        edges = {key: relation.num_edges for key, relation in self._relations.items()}
+        return f"Graph(num_nodes={nodes},\n      num_edges={edges},\n      metagraph={self._named_ends()})"
+
+    def _named_ends(self) -> str:
+        return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
+
+
+def _on(graph: Any, device: Any) -> Any:
+    return graph if device is None else graph.to(device)

@@ -13,12 +13,10 @@ from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
+from graphweave.graph.query import ALL
 from graphweave.graph.relation import CanonicalEtype, Relation
 
-_ALL = "__ALL__"
-
-
-def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Graph:
+def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
     """One graph in which the nodes and edges of graph i follow those of graph i - 1. Its `batch_num_nodes` and
     `batch_num_edges` say where each graph ends. A batch among `graphs` counts as the graphs that it consists of.
 
@@ -146,9 +144,9 @@ def _joined(frames: Sequence[Frame], names: Any) -> dict[str, Tensor]:
         return {}
     if any(frame.num_rows for frame in frames):  # a graph without rows need not have the fields
         frames = [frame for frame in frames if frame.num_rows]
-    wanted = [{n: s for n, s in f.schemes().items() if names == _ALL or n in names} for f in frames]
+    wanted = [{n: s for n, s in f.schemes().items() if names == ALL or n in names} for f in frames]
     for i, scheme in enumerate(wanted):
-        if scheme != wanted[0] or (names != _ALL and len(scheme) != len(set(names))):
+        if scheme != wanted[0] or (names != ALL and len(scheme) != len(set(names))):
             raise DataError(
                 f"batch: {frames[0]._where} must have the same fields in all graphs; graph {i} has {scheme}, graph 0 "
                 f"{wanted[0]}. Name those to join with ndata= and edata=."

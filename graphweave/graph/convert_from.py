@@ -113,13 +113,14 @@ def from_networkx(
         edges.sort(key=lambda edge: edge[2][edge_id_attr_name])
     g = graph(([place[u] for u, _, _ in edges], [place[v] for _, v, _ in edges]), len(nodes))
     for name in node_attrs or ():
-        g.ndata[name] = _stacked([nx_graph.nodes[node] for node in nodes], name, "node")
+        g.ndata[name] = stacked_attribute([nx_graph.nodes[node] for node in nodes], name, "node")
     for name in edge_attrs or ():
-        g.edata[name] = _stacked([attributes for _, _, attributes in edges], name, "edge")
+        g.edata[name] = stacked_attribute([attributes for _, _, attributes in edges], name, "edge")
     return g
 
 
-def _stacked(rows: list[dict[str, Any]], name: str, what: str) -> Tensor:
+def stacked_attribute(rows: list[dict[str, Any]], name: str, what: str) -> Tensor:
+    """The attribute `name` of each row, [rows, ...]. DataError if a row, a `what` ("node"), lacks it."""
     missing = next((i for i, row in enumerate(rows) if name not in row), None)
     if missing is not None:
         raise DataError(f"from_networkx: {what} {missing} has no attribute {name!r}. Set it on each of them.")

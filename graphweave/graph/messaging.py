@@ -166,7 +166,7 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
     are zeros if the field did not exist.
     """
     ends, frames = ends_of(graph, etype), _around(graph, etype)
-    if edges is None:
+    if edges is None or query.is_all(edges):
         graph._edge_frame(etype).update(run.apply_edges(ends, frames, func))
         return
     eids = _edge_numbers(graph, edges, etype)
@@ -183,7 +183,7 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
     """
     frames, frame = _around_nodes(graph, ntype), graph._node_frame(ntype)
     rows = frame.rows
-    if v is None:
+    if v is None or query.is_all(v):
         frame.update(run.apply_nodes(rows, frames, frame, func))
         return
     nodes = _node_numbers(graph, v, graph._ntype(ntype))

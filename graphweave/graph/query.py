@@ -22,6 +22,15 @@ from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
 
 
+ALL = "__ALL__"
+"""Stands for all nodes, all edges, or all fields."""
+
+
+def is_all(value: Any) -> bool:
+    """Whether `value` is `ALL`."""
+    return isinstance(value, str) and value == ALL
+
+
 def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
     """`value` as a 1-d index of the dtype and device of `like`, and whether it was a single number.
 
@@ -37,7 +46,9 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
 
 
 def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
-    """As `as_ids`, without the second result. A bool mask [num] selects the rows where it is true."""
+    """As `as_ids`, without the second result. A bool mask [num] selects the rows where it is true, `ALL` all rows."""
+    if is_all(value):
+        return torch.arange(num, dtype=like.dtype, device=like.device)
     if isinstance(value, list) and value and all(isinstance(x, bool) for x in value):
         value = torch.tensor(value)
     if not isinstance(value, (Tensor, np.ndarray)) or value.dtype not in (torch.bool, np.bool_):

@@ -109,8 +109,12 @@ class Structure:
         ends = {dsttype for _, _, dsttype in self._relations}
         return tuple(t for t in self._ntypes if t not in ends), tuple(t for t in self._ntypes if t in ends)
 
+    def _key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+        """The key of a relation in `_relations` and `_edge_frames`."""
+        return self.to_canonical_etype(etype)
+
     def _relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
-        return self._relations[self.to_canonical_etype(etype)]
+        return self._relations[self._key(etype)]
 
     def _only_relation(self) -> Relation:
         """The only relation of a graph that is an argument called `graph`. DataError if there are several, or none."""
@@ -127,7 +131,7 @@ class Structure:
         return self._node_frames[self._ntype(ntype)]
 
     def _edge_frame(self, etype: str | CanonicalEtype | None = None) -> Frame:
-        return self._edge_frames[self.to_canonical_etype(etype)]
+        return self._edge_frames[self._key(etype)]
 
     def _node_data(self, where: str, types: tuple[str, ...]) -> Frame | TypedFrames:
         if len(types) == 1:
@@ -370,7 +374,7 @@ class LocalScope:
 
 
 def _degrees(index: Tensor, num_rows: int, rows: Any) -> Any:
-    if rows is None:
+    if rows is None or query.is_all(rows):
         return query.degrees(index, num_rows)
     ids, single = query.as_ids(rows, num_rows, index, "node")
     found = query.degrees(index, num_rows)[ids]

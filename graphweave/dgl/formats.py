@@ -1,0 +1,49 @@
+"""The sparse formats of a graph, as DGL lets a script choose them.
+
+Formats are built where they are needed, whatever a script chooses. What it chooses decides only what `formats` answers
+and which queries are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweave.core.errors import DataError
+
+FORMATS: tuple[str, ...] = ("coo", "csr", "csc")
+
+
+def created(g: Any) -> dict[str, list[str]]:
+    return {
+        "created": [name for name in FORMATS if name in g._created],
+        "not created": [name for name in FORMATS if name in g._formats and name not in g._created],
+    }
+
+
+def restricted(g: Any, chosen: Any) -> Any:
+    names = [chosen] if isinstance(chosen, str) else list(chosen)
+    wrong = [name for name in names if name not in FORMATS]
+    if wrong or not names:
+        raise DataError(f"expected formats among {', '.join(FORMATS)} (got {names}). Name at least one of these.")
+    out = g.local_var()
+    out._node_frames, out._edge_frames = g._node_frames, g._edge_frames
+    out._formats = tuple(name for name in FORMATS if name in names)
+    out._created = tuple(name for name in g._created if name in names) or out._formats[:1]
+    return out
+
+
+def create(g: Any) -> None:
+    for name in g._formats:
+        if name != "coo":
+            for key in g._relations:
+                g.adj_tensors(name, key)
+    g._created = g._formats
+
+
+def require(g: Any, wanted: tuple[str, ...], who: str) -> None:
+    """DataError if the graph was restricted to formats among which is none of `wanted`."""
+    if not set(wanted) & set(g._formats):
+        raise DataError(
+            f"{who} needs one of the formats {', '.join(wanted)} (the graph has only {', '.join(g._formats)})."
+            " Call g.formats([...]) with one of them."
+        )

@@ -1,0 +1,61 @@
+"""Built-in messages along several relations at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweave.core.errors import DataError
+from graphweave.graph import messaging, query
+from graphweave.graph.structure import Structure
+from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
+
+
+def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) -> None:
+    """`update_all` along all relations whose types have the fields that `message` reads.
+
+    Where several of them end in one node type, their results are reduced like messages. Built-in functions only, and
+    not "mean": DataError otherwise, and if no relation has the fields.
+    """
+    if not isinstance(message, (CopyMessage, BinaryMessage)) or not isinstance(reduce, ReduceMessages):
+        raise DataError(
+            "update_all: expected built-in functions on a graph of several relations (got functions of one's own)."
+            " Name a relation by etype=, or use multi_update_all."
+        )
+    if reduce.op == "mean":
+        raise NotImplementedError("update_all: a mean over several relations has two meanings. Use multi_update_all.")
+    relations = _with_fields(g, message)
+    messaging.multi_update_all(g, {key: (message, reduce) for key in relations}, reduce.op)
+    if apply is not None:
+        for ntype in dict.fromkeys(g._relations[key].dsttype for key in relations):
+            messaging.apply_nodes(g, apply, ntype=ntype)
+
+
+def apply_edges_of_relations(g: Structure, function: Any, edges: Any) -> None:
+    """`apply_edges` on all relations whose types have the fields that the built-in `function` reads."""
+    if not isinstance(function, (CopyMessage, BinaryMessage)) or not (edges is None or query.is_all(edges)):
+        raise DataError(
+            "apply_edges: expected a built-in function of all edges on a graph of several relations (got another)."
+            " Name a relation by etype=."
+        )
+    for key in _with_fields(g, function):
+        messaging.apply_edges(g, function, etype=key)
+
+
+def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[Any]:
+    found = [key for key in g._relations if all(_has(g, key, *field) for field in _read(message))]
+    if not found:
+        raise KeyError(f"no relation has the fields {[field for _, field in _read(message)]} that {message} reads.")
+    return found
+
+
+def _read(message: CopyMessage | BinaryMessage) -> list[tuple[str, str]]:
+    if isinstance(message, CopyMessage):
+        return [(message.target, message.field)]
+    return [(message.lhs, message.lhs_field), (message.rhs, message.rhs_field)]
+
+
+def _has(g: Structure, key: Any, target: str, field: str) -> bool:
+    r = g._relations[key]
+    frame = {"u": g._node_frames[r.srctype], "v": g._node_frames[r.dsttype], "e": g._edge_frames[key]}[target]
+    return field in frame
+

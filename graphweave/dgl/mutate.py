@@ -1,0 +1,172 @@
+"""Changes of a graph's structure: each makes a graph with other relations, which the changed one takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph import query, transform
+from graphweave.graph.assemble import assemble, counts
+from graphweave.graph.frame import EID, NID, Frame
+from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.structure import G, Structure
+
+
+def add_nodes(g: Any, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> Any:
+    """A graph with `num` further nodes of `ntype`. Fields in `data` [num, ...] are appended; in other fields the new
+    rows are zeros, and so are the old rows of a field that did not exist. DataError for a negative number."""
+    out = g.clone()
+    out.add_nodes(num, data, ntype)
+    return out
+
+
+def add_edges(g: Any, u: Any, v: Any, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> Any:
+    """A graph with further edges u[i] -> v[i], after the others. If one of u and v is a single node, it is repeated.
+    Nodes that do not exist yet are added; `data` as in `add_nodes`."""
+    out = g.clone()
+    out.add_edges(u, v, data, etype)
+    return out
+
+
+def remove_edges(g: Any, eids: Any, etype: Any = None, store_ids: bool = False) -> Any:
+    """A graph without the edges `eids`. With `store_ids` the field '_ID' holds the numbers that edges had."""
+    out = g.clone()
+    out.remove_edges(eids, etype, store_ids)
+    return out
+
+
+def remove_nodes(g: Any, nids: Any, ntype: str | None = None, store_ids: bool = False) -> Any:
+    """A graph without the nodes `nids` and without the edges at them. `store_ids` as in `remove_edges`, for both."""
+    out = g.clone()
+    out.remove_nodes(nids, ntype, store_ids)
+    return out
+
+
+def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | None) -> G:
+    if num < 0:
+        raise DataError(f"add_nodes: expected a number of nodes >= 0 (got {num}). Use remove_nodes to remove nodes.")
+    ntype = g._ntype(ntype)
+    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
+    ndata[ntype] = _grown(g, "node", ntype, g._node_frames[ntype], num, data)
+    sizes = counts(g)
+    sizes[ntype] += num
+    return assemble(type(g), sizes, g._relations, ndata, _edata(g), g._batch)
+
+
+def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: Any) -> G:
+    key = g._key(etype)
+    relation = g._relations[key]
+    most = torch.iinfo(g.idtype).max
+    u, one_u = query.as_ids(u, most, relation.src, "node")
+    v, one_v = query.as_ids(v, most, relation.dst, "node")
+    if not u.numel() or not v.numel():
+        return g
+    u, v = query.pairs(u, v, (one_u, one_v))
+    for ntype, ids in ((relation.srctype, u), (relation.dsttype, v)):
+        missing = int(ids.max()) + 1 - g._node_frames[ntype].num_rows
+        if missing > 0:
+            g = with_nodes(g, missing, None, ntype)
+    edata = _edata(g)
+    edata[key] = _grown(g, "edge", key, g._edge_frames[key], u.shape[0], data)
+    joined = Relation(*key, torch.cat([relation.src, u]), torch.cat([relation.dst, v]))
+    return assemble(type(g), counts(g), {**g._relations, key: joined}, _ndata(g), edata, g._batch)
+
+
+def without_edges(g: G, eids: Any, etype: Any, store_ids: bool) -> G:
+    key = g._key(etype)
+    num = g._relations[key].num_edges
+    removed = query.as_selection(eids, num, g._any_index(), "edge").long()
+    every = {k: torch.arange(r.num_edges, dtype=g.idtype, device=g.device) for k, r in g._relations.items()}
+    left = torch.ones(num, dtype=torch.bool, device=g.device).index_fill(0, removed, False)
+    every[key] = every[key][left]
+    out = transform._of_edges(g, every, None, store_ids)
+    if g._batch is not None:
+        nodes, edges = g._batch
+        out._batch = nodes, {**edges, key: _counted(edges[key], left)}
+    return out
+
+
+def without_nodes(g: G, nids: Any, ntype: str | None, store_ids: bool) -> G:
+    ntype = g._ntype(ntype)
+    num = g._node_frames[ntype].num_rows
+    removed = query.as_selection(nids, num, g._any_index(), "node").long()
+    left = torch.ones(num, dtype=torch.bool, device=g.device).index_fill(0, removed, False)
+    place = left.cumsum(0).sub(1).to(g.idtype)
+    relations: dict[CanonicalEtype, Relation] = {}
+    edata, kept_edges = _edata(g), {}
+    for key, r in g._relations.items():
+        kept = torch.ones(r.num_edges, dtype=torch.bool, device=g.device)
+        if r.srctype == ntype:
+            kept &= left[r.src.long()]
+        if r.dsttype == ntype:
+            kept &= left[r.dst.long()]
+        src, dst = r.src[kept], r.dst[kept]
+        relations[key] = Relation(
+            *key, place[src.long()] if r.srctype == ntype else src, place[dst.long()] if r.dsttype == ntype else dst
+        )
+        kept_edges[key] = kept
+        edata[key] = g._edge_frames[key].take(kept)
+        if store_ids:
+            edata[key][EID] = kept.nonzero().squeeze(1).to(g.idtype)
+    ndata = _ndata(g)
+    ndata[ntype] = g._node_frames[ntype].take(left)
+    if store_ids:
+        for t, frame in g._node_frames.items():
+            rows = left if t == ntype else torch.ones(frame.num_rows, dtype=torch.bool, device=g.device)
+            ndata[t][NID] = rows.nonzero().squeeze(1).to(g.idtype)
+    batch = None
+    if g._batch is not None:
+        nodes, edges = g._batch
+        batch = (
+            {**nodes, ntype: _counted(nodes[ntype], left)},
+            {key: _counted(edges[key], kept_edges[key]) for key in g._relations},
+        )
+    return assemble(type(g), {**counts(g), ntype: int(left.sum())}, relations, ndata, edata, batch)
+
+
+def _counted(sizes: Tensor, left: Tensor) -> Tensor:
+    """How many rows of each graph are left, from the sizes [batch_size] and a mask of the rows."""
+    graphs = torch.repeat_interleave(torch.arange(sizes.shape[0], device=left.device), sizes.to(left.device).long())
+    return torch.zeros_like(sizes, device=left.device).index_add(0, graphs, left.to(sizes.dtype))
+
+
+def _grown(g: Any, kind: str, of: Any, frame: Frame, num: int, data: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """The fields with `num` further rows: those of `data`, else what the graph's initializer gives, else zeros."""
+    given = {name: torch.as_tensor(x, device=g.device) for name, x in (data or {}).items()}
+    for name, x in given.items():
+        row = frame[name].shape[1:] if name in frame else x.shape[1:]
+        if x.dim() == 0 or x.shape[0] != num or x.shape[1:] != row:
+            raise DataError(
+                f"expected data of shape {[num, *row]} for field {name!r} (got {list(x.shape)})."
+                f" Give each new {kind} a row."
+            )
+    fields: dict[str, Tensor] = {}
+    for name in {**dict.fromkeys(frame), **dict.fromkeys(given)}:
+        rows = frame.num_rows
+        like = frame[name] if name in frame else given[name]
+        old = frame[name] if name in frame else _filled(g, kind, of, name, like, range(rows))
+        new = given[name] if name in given else _filled(g, kind, of, name, like, range(rows, rows + num))
+        fields[name] = torch.cat([old, new.to(old.dtype)])
+    return fields
+
+
+def _filled(g: Any, kind: str, of: Any, name: str, like: Tensor, ids: range) -> Tensor:
+    shape = (len(ids), *like.shape[1:])
+    initializers = getattr(g, "_initializers", {})
+    made = initializers.get((kind, of, name), initializers.get((kind, of, None)))
+    if made is None:
+        return like.new_zeros(shape)
+    out: Tensor = made(shape, like.dtype, like.device, slice(ids.start, ids.stop))
+    return out
+
+
+def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
+    return {t: frame.take(None) for t, frame in g._node_frames.items()}
+
+
+def _edata(g: Structure) -> dict[CanonicalEtype, dict[str, Tensor]]:
+    return {key: frame.take(None) for key, frame in g._edge_frames.items()}
