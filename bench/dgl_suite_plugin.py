@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -21,8 +22,20 @@ import graphweave.dgl
 from bench import dgl_suite_backend
 from bench.dgl_suite_cases import group_of, reason_to_exclude
 
+IMPORTED_INTERNALS = ("dgl.ndarray", "dgl.graph_index", "dgl.partition", "dgl._ffi", "dgl._ffi.streams")
+"""Modules that files of tests import although most of their cases do not use them: empty here."""
+
 SECONDS = 120
 """A case that takes longer has failed."""
+
+class _Empty(ModuleType):
+    """A module in which every name is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
 
 _results: dict[str, dict[str, str]] = {}
 
@@ -31,10 +44,11 @@ def pytest_configure(config: Any) -> None:
     graphweave.dgl.install()
     sys.modules["dgl.backend"] = dgl_suite_backend
     graphweave.dgl.backend = dgl_suite_backend
-    try:
-        import dgl.nn  # noqa: F401
-    except ModuleNotFoundError:
-        sys.modules["dgl.nn"] = ModuleType("dgl.nn")
+    for name in ("dgl.nn", *IMPORTED_INTERNALS):
+        try:
+            import_module(name)
+        except ModuleNotFoundError:
+            sys.modules[name] = _Empty(name)
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:

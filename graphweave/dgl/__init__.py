@@ -22,7 +22,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "merge": ("merge",),
     "mutate": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
-    "ops": ("edge_softmax", "norm_by_dst", "copy_u", "copy_v", *(
+    "ops": ("edge_softmax", "copy_u", "copy_v", *(
         f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y
     )),
     "propagate": ("prop_edges", "prop_nodes"),
@@ -32,6 +32,10 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "readout_nodes", "softmax_edges", "softmax_nodes", "sum_edges", "sum_nodes", "topk_edges", "topk_nodes",
     ),
     "save": ("load_graphs", "save_graphs"),
+    "shared_transforms": (
+        "add_self_loop", "edge_subgraph", "in_subgraph", "node_subgraph", "out_subgraph", "remove_self_loop", "reverse",
+        "to_bidirected", "to_heterogeneous", "to_homogeneous",
+    ),
     "stand_in": ("install",),
     "utils": ("apply_each",),
 }  # fmt: skip

@@ -107,15 +107,15 @@ def topk_edges(
 
 def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
     """The map from nodes to the graphs of the batch."""
-    return _owners(graph.batch_num_nodes(ntype), graph._node_frame(ntype).rows, graph.batch_size)
+    return owners(graph.batch_num_nodes(ntype), graph._node_frame(ntype).rows, graph.batch_size)
 
 
 def edges_to_graphs(graph: Graph, etype: Any) -> Received:
     """The map from edges to the graphs of the batch."""
-    return _owners(graph.batch_num_edges(etype), graph._edge_frame(etype).rows, graph.batch_size)
+    return owners(graph.batch_num_edges(etype), graph._edge_frame(etype).rows, graph.batch_size)
 
 
-def _owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
+def owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
     """The map from rows to graphs, from the number of rows of each graph.
 
     Rows are sorted by graph, so the graph of a row is a cumulative sum of ones that are placed at the first row of each
@@ -130,10 +130,10 @@ def _readout(frame: Any, to: Received, feat: str, weight: str | None, op: str) -
     if op not in _OPS:
         raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}). Pass one of these.")
     x: Tensor = frame[feat]
-    return run.call(_reduced, x, None if weight is None else frame[weight], to, op)
+    return run.call(reduced, x, None if weight is None else frame[weight], to, op)
 
 
-def _reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
+def reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
     if weight is not None:
         x = x * grown(weight, x.dim())
     box: Any = Mailbox(x, to)
