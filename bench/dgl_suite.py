@@ -36,7 +36,8 @@ def main() -> None:
     args = parser.parse_args()
     files = [
         file for group, files in GROUPS.items() for file in files
-        if (args.dgl / "tests/python" / file).exists() and (args.only in file or args.only == group)
+        if (args.dgl / "tests/python" / file).exists()
+        and (args.only == group if args.only in GROUPS else args.only in file)
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         results = _run(args, files, Path(folder))

@@ -61,8 +61,8 @@ def asnumpy(x: Any) -> Any:
     return (x.coalesce().to_dense() if x.is_sparse else x).detach().cpu().numpy()
 
 
-def copy_to(x: Tensor, device: Any, **_: Any) -> Tensor:
-    return x.to(device)
+def copy_to(x: Tensor, ctx: Any = "cpu", **_: Any) -> Tensor:
+    return x.to(ctx)
 
 
 def is_pinned(x: Tensor) -> Any:
@@ -230,17 +230,20 @@ def replace_inf_with_zero(x: Tensor) -> Tensor:
 
 
 def attach_grad(x: Tensor) -> Tensor:
-    return x.detach().requires_grad_() if x.grad is None else x.detach().clone().requires_grad_()
+    if x.grad is not None:
+        x.grad.zero_()
+    return x.requires_grad_()
 
 
 def backward(x: Tensor, head: Tensor | None = None) -> None:
-    if head is None and x.numel() > 1:
-        head = torch.ones_like(x)
+    if head is not None and head.shape == (1,):
+        head = head[0]
     x.backward(head)
 
 
-def grad(x: Tensor) -> Any:
-    return x.grad
+def grad(x: Tensor) -> Tensor:
+    """The gradient, zeros for a tensor that none has reached."""
+    return torch.zeros_like(x) if x.grad is None else x.grad
 
 
 def is_no_grad(x: Tensor) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import graphweave.dgl
+import graphweave.dgl.utils
 from bench import dgl_suite_backend
 from bench.dgl_suite_cases import group_of, reason_to_exclude
 
@@ -49,6 +50,9 @@ def pytest_configure(config: Any) -> None:
             import_module(name)
         except ModuleNotFoundError:
             sys.modules[name] = _Empty(name)
+            if name.count(".") == 1:
+                setattr(graphweave.dgl, name.removeprefix("dgl."), sys.modules[name])
+    graphweave.dgl.utils.toindex = None  # type: ignore[attr-defined]
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:

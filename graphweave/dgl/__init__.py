@@ -37,6 +37,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "to_bidirected", "to_heterogeneous", "to_homogeneous",
     ),
     "stand_in": ("install",),
+    "to_block": ("to_block",),
     "utils": ("apply_each",),
 }  # fmt: skip
 """Module of this package -> the names of `dgl` that it defines. It is loaded when one of them is first asked for."""

@@ -70,12 +70,12 @@ def bipartite_from_networkx(
     the order of their sorted labels. DataError if a node has no such attribute, or an edge runs the other way."""
     directed = _directed(nx_graph, edge_id_attr_name, e_attrs, "bipartite_from_networkx")
     sides: tuple[list[Any], list[Any]] = ([], [])
-    for label in sorted(nx_graph.nodes):
+    for label in nx_graph.nodes:
         side = nx_graph.nodes[label].get("bipartite")
         if side not in (0, 1):
             raise DataError(f"node {label!r} must have an attribute 'bipartite', 0 or 1 (got {side!r}). Set it.")
         sides[side].append(label)
-    top, bottom = ({label: i for i, label in enumerate(labels)} for labels in sides)
+    top, bottom = ({label: i for i, label in enumerate(sorted(labels))} for labels in sides)
     edges = _numbered(directed, edge_id_attr_name)
     if not nx_graph.is_directed():
         edges = [edge for edge in edges if edge[0] in top]
@@ -85,8 +85,8 @@ def bipartite_from_networkx(
     ends = [top[u] for u, _, _ in edges], [bottom[v] for _, v, _ in edges]
     sizes = {utype: len(top), vtype: len(bottom)}
     g = heterograph({(utype, etype, vtype): ends}, sizes, idtype or torch.int64, device)
-    _set(g.srcdata, [nx_graph.nodes[label] for label in sides[0]], u_attrs, "node", device)
-    _set(g.dstdata, [nx_graph.nodes[label] for label in sides[1]], v_attrs, "node", device)
+    _set(g.srcdata, [nx_graph.nodes[label] for label in top], u_attrs, "node", device)
+    _set(g.dstdata, [nx_graph.nodes[label] for label in bottom], v_attrs, "node", device)
     _set(g.edata, [attributes for _, _, attributes in edges], e_attrs, "edge", device)
     return g
 

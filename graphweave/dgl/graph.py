@@ -19,7 +19,8 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import Structure
 
 _FUNCTIONS = frozenset({
-    "add_reverse_edges", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph", "norm_by_dst", "reorder_graph",
+    "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph", "node_type_subgraph",
+    "norm_by_dst", "reorder_graph",
     "to_bfloat16", "to_block", "to_cugraph", "to_double", "to_float", "to_half", "to_simple",
 })  # fmt: skip
 """Functions of the package that are methods of graphs, too: `g.to_simple()` is `dgl.to_simple(g)`."""
@@ -57,7 +58,6 @@ class DGLGraph(Graph):
         super().__init__(ntypes, relations, node_frames or {}, edge_frames or {}, batch)
         self._formats = formats.FORMATS
         self._created: tuple[str, ...] = ("coo",)
-        self._initializers: dict[tuple[str, Any, str | None], Callable[..., Tensor]] = {}
 
     @classmethod
     def like(cls, graph: Structure) -> Any:
@@ -91,6 +91,12 @@ class DGLGraph(Graph):
     def is_multigraph(self) -> bool:
         """Whether a relation has two edges with the same ends."""
         return any(matrices.has_parallel_edges(self, relation) for relation in self._relations.values())
+
+    @property
+    def _etype2canonical(self) -> dict[str, Any]:
+        """Name -> canonical relation, or () where several relations have the name. (DGL's tests and scripts read it.)"""
+        names = self.etypes
+        return {key[1]: key if names.count(key[1]) == 1 else () for key in self.canonical_etypes}
 
     number_of_nodes = Graph.num_nodes
     number_of_edges = Graph.num_edges
@@ -151,6 +157,11 @@ class DGLGraph(Graph):
 
     def _become(self, other: Structure) -> None:
         """Take over the structure and fields of a graph with the same types."""
+        if other is self:
+            return
+        for kind in ("_node_frames", "_edge_frames"):
+            for key, frame in getattr(self, kind).items():
+                getattr(other, kind)[key].initializers = frame.initializers
         self._relations, self._batch = other._relations, other._batch
         self._node_frames, self._edge_frames = other._node_frames, other._edge_frames
         self._created = ("coo",)
@@ -170,13 +181,13 @@ class DGLGraph(Graph):
     ) -> None:
         """Fill the rows of new nodes by `initializer(shape, dtype, device, range of ids)`, in `field` or (None) in all
         fields without one of their own. Without any they are zeros."""
-        self._initializers["node", self._ntype(ntype), field] = initializer
+        self._node_frame(ntype).initializers[field] = initializer
 
     def set_e_initializer(
         self, initializer: Callable[..., Tensor], field: str | None = None, etype: Any = None
     ) -> None:
         """As `set_n_initializer`, for new edges."""
-        self._initializers["edge", self._key(etype), field] = initializer
+        self._edge_frame(etype).initializers[field] = initializer
 
     # Messages
 
@@ -188,7 +199,7 @@ class DGLGraph(Graph):
         if etype is None and len(self._relations) > 1:
             messages.update_all_relations(self, message_func, reduce_func, apply_node_func)
         else:
-            super().update_all(message_func, reduce_func, apply_node_func, etype)
+            messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
 
     def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Any = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
@@ -254,6 +265,8 @@ class DGLGraph(Graph):
         ("out"), or -1 at its start and 1 at its end ("both", without self-loops)."""
         return matrices.inc(self, typestr, ctx, etype)
 
+    incidence_matrix = inc
+
     # Formats
 
     def formats(self, formats_: Any = None) -> Any:
@@ -276,7 +289,7 @@ class DGLGraph(Graph):
 
     def local_var(self) -> Any:
         out = super().local_var()
-        out._formats, out._created, out._initializers = self._formats, self._created, dict(self._initializers)  # type: ignore[attr-defined]
+        out._formats, out._created = self._formats, self._created  # type: ignore[attr-defined]
         return out
 
     def to(self, device: Any, **options: Any) -> Any:

@@ -28,20 +28,20 @@ def linkx_homophily(graph: Any, y: Tensor) -> float:
     """1/(C-1) sum over classes k of max(0, h_k - n_k/n), where h_k is the fraction of the edges into class k that come
     from it (Lim et al., "Large scale learning on non-homophilous graphs", 2021)."""
     src, dst = _ends(graph)
-    classes, nodes = int(y.max()) + 1, torch.bincount(y).double()
-    into = torch.bincount(y[dst], minlength=classes).double()
-    same = torch.bincount(y[dst][y[src] == y[dst]], minlength=classes).double()
+    classes, nodes = int(y.max()) + 1, torch.bincount(y).float()
+    into = torch.bincount(y[dst], minlength=classes).float()
+    same = torch.bincount(y[dst][y[src] == y[dst]], minlength=classes).float()
     excess = same / into.clamp(min=1) - nodes / graph.num_nodes()
-    return float(excess.clamp(min=0).sum() / (classes - 1))
+    return float(excess.clamp(min=0).sum()) / (classes - 1)
 
 
 def adjusted_homophily(graph: Any, y: Tensor) -> float:
     """(h_edge - a) / (1 - a) with a = sum over classes of (class's degrees / edges)^2, on the graph with both
     directions of every edge (Platonov et al., "Characterizing graph datasets", 2023)."""
     both = transform.to_bidirected(graph)
-    degrees = _sums(both.in_degrees().double(), y, int(y.max()) + 1)
-    expected = float((degrees**2).sum() / both.num_edges() ** 2)
-    return (edge_homophily(both, y) - expected) / (1 - expected)
+    degrees = _sums(both.in_degrees().float(), y, int(y.max()) + 1)
+    expected = (degrees**2).sum() / both.num_edges() ** 2
+    return float((edge_homophily(both, y) - expected) / (1 - expected))
 
 
 def edge_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> float:
@@ -50,9 +50,9 @@ def edge_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> floa
     both = transform.to_bidirected(graph)
     src, dst = _ends(both)
     classes = int(y.max()) + 1
-    of_class = _sums(both.in_degrees().double(), y, classes)
+    of_class = _sums(both.in_degrees().float(), y, classes)
     of_class = of_class / of_class.sum()
-    pairs = torch.bincount(y[src] * classes + y[dst], minlength=classes * classes).double()
+    pairs = torch.bincount(y[src] * classes + y[dst], minlength=classes * classes).float()
     pairs = pairs / pairs.sum() + eps
     return float(2 - (pairs * pairs.log()).sum() / (of_class * of_class.log()).sum())
 
@@ -61,8 +61,8 @@ def node_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> floa
     """As `edge_label_informativeness`, where first a node is drawn and then one of its edges (ibid.)."""
     both = transform.to_bidirected(graph)
     src, dst = _ends(both)
-    classes, degrees = int(y.max()) + 1, both.in_degrees().double()
-    of_node = torch.bincount(y, minlength=classes).double() / graph.num_nodes()
+    classes, degrees = int(y.max()) + 1, both.in_degrees().float()
+    of_node = torch.bincount(y, minlength=classes).float() / graph.num_nodes()
     of_degree = _sums(degrees, y, classes)
     of_degree = of_degree / of_degree.sum()
     weight = 1 / ((degrees > 0).sum() * degrees[src])

@@ -10,6 +10,19 @@ from graphweave.graph.structure import Structure
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 
 
+def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: Any) -> None:
+    """`update_all` along one relation. Nodes without messages keep what their initializer gives (`set_n_initializer`)
+    from a reduce function of one's own, which DGL does not call for them."""
+    r = g._relation(etype)
+    frame = g._node_frames[r.dsttype]
+    if not frame.initializers or isinstance(reduce, ReduceMessages):
+        messaging.update_all(g, message, reduce, apply, etype)
+        return
+    messaging.pull(g, (query.degrees(r.dst, frame.num_rows) > 0).nonzero().squeeze(1), message, reduce, None, etype)
+    if apply is not None:
+        messaging.apply_nodes(g, apply, ntype=r.dsttype)
+
+
 def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) -> None:
     """`update_all` along all relations whose types have the fields that `message` reads.
 

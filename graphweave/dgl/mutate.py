@@ -51,7 +51,7 @@ def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | N
         raise DataError(f"add_nodes: expected a number of nodes >= 0 (got {num}). Use remove_nodes to remove nodes.")
     ntype = g._ntype(ntype)
     ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
-    ndata[ntype] = _grown(g, "node", ntype, g._node_frames[ntype], num, data)
+    ndata[ntype] = _grown("node", g._node_frames[ntype], num, data)
     sizes = counts(g)
     sizes[ntype] += num
     return assemble(type(g), sizes, g._relations, ndata, _edata(g), g._batch)
@@ -71,7 +71,7 @@ def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: A
         if missing > 0:
             g = with_nodes(g, missing, None, ntype)
     edata = _edata(g)
-    edata[key] = _grown(g, "edge", key, g._edge_frames[key], u.shape[0], data)
+    edata[key] = _grown("edge", g._edge_frames[key], u.shape[0], data)
     joined = Relation(*key, torch.cat([relation.src, u]), torch.cat([relation.dst, v]))
     return assemble(type(g), counts(g), {**g._relations, key: joined}, _ndata(g), edata, g._batch)
 
@@ -134,9 +134,9 @@ def _counted(sizes: Tensor, left: Tensor) -> Tensor:
     return torch.zeros_like(sizes, device=left.device).index_add(0, graphs, left.to(sizes.dtype))
 
 
-def _grown(g: Any, kind: str, of: Any, frame: Frame, num: int, data: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """The fields with `num` further rows: those of `data`, else what the graph's initializer gives, else zeros."""
-    given = {name: torch.as_tensor(x, device=g.device) for name, x in (data or {}).items()}
+def _grown(kind: str, frame: Frame, num: int, data: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """The fields with `num` further rows: those of `data`, else what the frame's initializers give, else zeros."""
+    given = {name: torch.as_tensor(x, device=frame.rows.device) for name, x in (data or {}).items()}
     for name, x in given.items():
         row = frame[name].shape[1:] if name in frame else x.shape[1:]
         if x.dim() == 0 or x.shape[0] != num or x.shape[1:] != row:
@@ -147,21 +147,10 @@ def _grown(g: Any, kind: str, of: Any, frame: Frame, num: int, data: Mapping[str
     fields: dict[str, Tensor] = {}
     for name in {**dict.fromkeys(frame), **dict.fromkeys(given)}:
         rows = frame.num_rows
-        like = frame[name] if name in frame else given[name]
-        old = frame[name] if name in frame else _filled(g, kind, of, name, like, range(rows))
-        new = given[name] if name in given else _filled(g, kind, of, name, like, range(rows, rows + num))
+        old = frame[name] if name in frame else frame.initial(name, given[name])
+        new = given[name] if name in given else frame.initial(name, old, slice(rows, rows + num))
         fields[name] = torch.cat([old, new.to(old.dtype)])
     return fields
-
-
-def _filled(g: Any, kind: str, of: Any, name: str, like: Tensor, ids: range) -> Tensor:
-    shape = (len(ids), *like.shape[1:])
-    initializers = getattr(g, "_initializers", {})
-    made = initializers.get((kind, of, name), initializers.get((kind, of, None)))
-    if made is None:
-        return like.new_zeros(shape)
-    out: Tensor = made(shape, like.dtype, like.device, slice(ids.start, ids.stop))
-    return out
 
 
 def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:

@@ -7,7 +7,7 @@ softmax over edges, reductions of segments, and products with a matrix for each 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,7 +120,10 @@ def copy_e(g: Structure, x: Tensor) -> Tensor:
 
 
 def edge_softmax(graph: Any, logits: Any, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
-    """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node."""
+    """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node. A dict
+    of several relations' logits gives a dict by canonical relation."""
+    if isinstance(logits, Mapping):
+        logits = {graph.to_canonical_etype(etype): x for etype, x in logits.items()}
     return softmax_of_edges(graph, logits, None if isinstance(eids, str) else eids, norm_by)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["apply_each", "check_eq_shape", "expand_as_pair"]
+from torch import Tensor
+
+__all__ = ["apply_each", "check_eq_shape", "expand_as_pair", "is_sorted_srcdst"]
 
 from graphweave.core.errors import DataError
 
@@ -33,6 +35,12 @@ def check_eq_shape(input_: Any) -> None:
             f"expected rows of one shape for sources and destinations (got {list(src.shape[1:])} and"
             f" {list(dst.shape[1:])}). Give them the same features."
         )
+
+
+def is_sorted_srcdst(src: Tensor, dst: Tensor, num_src: Any = None, num_dst: Any = None) -> tuple[bool, bool]:
+    """Whether sources do not decrease, and whether destinations do not decrease among edges of one source."""
+    rows = bool((src[1:] >= src[:-1]).all())
+    return rows, rows and bool(((dst[1:] >= dst[:-1]) | (src[1:] != src[:-1])).all())
 
 
 def apply_each(data: Any, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -19,6 +19,10 @@ NTYPE = ETYPE = TYPE
 """Field with the types of nodes or edges of a homogeneous graph, as positions in a list of type names."""
 
 
+Initializer = Callable[[Any, torch.dtype, torch.device, slice], Tensor]
+"""(shape, dtype, device, ids) -> the values of rows that have none yet."""
+
+
 class Frame(MutableMapping[str, Tensor]):
     """Fields of one node type or edge type: name -> tensor [rows, ...] on the graph's device.
 
@@ -34,6 +38,15 @@ class Frame(MutableMapping[str, Tensor]):
         self._like = like
         self._unit = unit
         self._fields: dict[str, Tensor] = dict(fields or {})
+        self.initializers: dict[str | None, Initializer] = {}
+
+    def initial(self, name: str, like: Tensor, ids: slice | None = None) -> Tensor:
+        """What the rows `ids` (all of them by default) of a field hold before they are set: [rows, ...] with rows and
+        dtype like those of `like`. Zeros, or what the initializer of the field, or of all fields, returns."""
+        ids = slice(0, self.num_rows) if ids is None else ids
+        make = self.initializers.get(name, self.initializers.get(None))
+        shape = (ids.stop - ids.start, *like.shape[1:])
+        return like.new_zeros(shape) if make is None else make(shape, like.dtype, like.device, ids)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._fields:
@@ -85,7 +98,9 @@ class Frame(MutableMapping[str, Tensor]):
 
     def copy(self) -> Frame:
         """Another frame with the same tensors."""
-        return Frame(self._where, self._like, self._unit, self._fields)
+        out = Frame(self._where, self._like, self._unit, self._fields)
+        out.initializers = dict(self.initializers)
+        return out
 
     def map(self, fn: Callable[[Tensor], Tensor], like: Tensor | None) -> Frame:
         """A frame with `fn` applied to every field, for a graph whose rows and device are those of `like`."""

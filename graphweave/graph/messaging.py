@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
@@ -173,7 +174,7 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
     fields = run.apply_edges(_some(ends, eids), frames, func)
     frame = graph._edge_frame(etype)
     for name, x in fields.items():
-        frame[name] = _with_rows(frame.get(name), eids, x, ends.src.shape[0])
+        frame[name] = _with_rows(frame, name, eids, x)
 
 
 def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
@@ -189,7 +190,7 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
     nodes = _node_numbers(graph, v, graph._ntype(ntype))
     data = {name: x.index_select(0, nodes) for name, x in frame.items()}
     for name, x in run.apply_nodes(rows.index_select(0, nodes), frames, data, func).items():
-        frame[name] = _with_rows(frame.get(name), nodes, x, rows.shape[0])
+        frame[name] = _with_rows(frame, name, nodes, x)
 
 
 def ends_of(graph: Structure, etype: Any) -> RelationEdges:
@@ -232,8 +233,8 @@ def _update_rows(
     frames = _around(graph, etype)
     frame = graph._node_frame(frames.relation[2])
     for name, x in run.update_all(ends, frames, message, reduce, apply).items():
-        old = frame.get(name)
-        frame[name] = torch.where(grown(rows, x.dim()), x, torch.zeros_like(x) if old is None else old)
+        old = frame[name] if name in frame else _initial(frame, name, x)
+        frame[name] = torch.where(grown(rows, x.dim()), x, old)
 
 
 def _some(ends: RelationEdges, eids: Tensor) -> RelationEdges:
@@ -247,7 +248,13 @@ def _mask(rows: Tensor, chosen: Tensor) -> Tensor:
     return torch.zeros(rows.shape[0], dtype=torch.bool, device=chosen.device).index_fill(0, chosen.long(), True)
 
 
-def _with_rows(old: Tensor | None, rows: Tensor, x: Tensor, count: int) -> Tensor:
-    """`old` [count, ...] (zeros if it is None) with `x` [k, ...] in `rows` [k]."""
-    base = x.new_zeros((count, *x.shape[1:])) if old is None else old
+def _with_rows(frame: Frame, name: str, rows: Tensor, x: Tensor) -> Tensor:
+    """The field `name`, or what it would hold initially, with `x` [k, ...] in `rows` [k]."""
+    base = frame[name] if name in frame else _initial(frame, name, x)
     return base.index_copy(0, rows.long(), x)
+
+
+def _initial(frame: Frame, name: str, x: Tensor) -> Tensor:
+    if frame.initializers:
+        return frame.initial(name, x)
+    return x.new_zeros((frame.rows.shape[0], *x.shape[1:]))

@@ -36,7 +36,7 @@ class RowFields(MutableMapping[str, Tensor]):
                 f"field {name!r} of {self._rows.shape[0]} rows must have shape {[self._rows.shape[0], *row]} "
                 f"(got {list(value.shape)}). Give it a row for each."
             )
-        base = value.new_zeros((self._frame.num_rows, *row)) if old is None else old
+        base = self._frame.initial(name, value) if old is None else old
         self._frame[name] = base.index_copy(0, self._rows, value.to(base.dtype))
 
     def __delitem__(self, name: str) -> None:
