@@ -112,7 +112,7 @@ def test_a_session_sorts() -> None:
     assert saved == [["Table 9"]]
 
 
-def test_a_table_may_have_several_machines_and_a_figure_one() -> None:
+def test_tables_may_have_several_machines_and_lines_have_one() -> None:
     session = Session(options(), {}, lambda panels: None)
     panel = session.panel("Table 9", "a title", "s", "about.")
     for row, cpu in (("a", "one"), ("b", "another"), ("c", "one")):
@@ -120,7 +120,7 @@ def test_a_table_may_have_several_machines_and_a_figure_one() -> None:
         session.measured(panel, machine={"cpu": cpu})
     head, table = lines(panel)
     assert head[-1] == "machine" and [line[-1] for line in table] == ["A", "B", "A"]
-    figure = session.panel("Figure 9", "a title", "s", "about.", "bars")
+    figure = session.panel("Figure 9", "a title", "s", "about.", "lines")
     session.measured(figure, machine={"cpu": "one"})
     assert "machine" not in lines(figure)[0]
     with pytest.raises(RuntimeError, match="must be of one machine"):

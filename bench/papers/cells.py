@@ -47,8 +47,8 @@ class Panel:
     columns: str = ""
     cells: list[Cell] = field(default_factory=list)
     machines: list[dict[str, Any]] = field(default_factory=list)
-    """What `bench.common.machine` said where it was measured, for each machine. A figure has one machine only: lines
-    and bars of several cannot be compared. The systems of one cell are always measured on one."""
+    """What `bench.common.machine` said where it was measured, for each machine. Lines and heat maps have one machine
+    only. The systems of one cell, which are compared, are always measured on one."""
 
     missing: list[str] = field(default_factory=list)
     """The "row column" of cells that were not measured yet."""

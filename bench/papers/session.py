@@ -79,7 +79,7 @@ class Session:
     def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
         """Notes the machine of the new cells, by default this one now, and writes the file. Call it after each cell.
 
-        RuntimeError if a figure would have cells of two machines.
+        RuntimeError if lines or a heat map would have cells of two machines.
         """
         found = dict(machine or common.machine())
         for panel in panels:
@@ -104,9 +104,9 @@ def _place(panel: Panel, machine: dict[str, Any]) -> int:
     if machine["cpu"] in processors:
         panel.machines[place := processors.index(machine["cpu"])] = machine
         return place
-    if panel.machines and panel.kind != "table":
+    if panel.machines and panel.kind in ("lines", "heat map"):
         raise RuntimeError(
-            f"the cells of {panel.name} must be of one machine, as it is a figure: the file has those of "
+            f"the cells of {panel.name} must be of one machine, as it draws them together: the file has those of "
             f"{', '.join(processors)}, and these are of {machine['cpu']}. Give another --out, or leave it out (--only)."
         )
     panel.machines.append(machine)
