@@ -35,7 +35,8 @@ class PassInputs:
 
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
     whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
-    choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get.
+    choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get, and
+    `steady` are names of inputs that are likely to be the same at the next call.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -47,6 +48,7 @@ class PassInputs:
     rewrite: bool = True
     merge: bool = True
     relabel: RowOrder | None = None
+    steady: frozenset[str] = frozenset()
 
 
 Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Relabel | Rewrite | Simplify | SinkReshape | ToEdges
@@ -71,7 +73,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
-    lambda given, keep: Relabel(given.relabel, keep),
+    lambda given, keep: Relabel(given.relabel, keep, given.steady),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
@@ -91,7 +93,7 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
     for pass_maker in PIPELINE:
         pass_ = pass_maker(given, keep)
-        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or pass_ == Relabel(None, keep):
+        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or (isinstance(pass_, Relabel) and pass_.order is None):
             continue
         done = pass_(program)
         verify(done.program)

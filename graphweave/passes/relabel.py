@@ -7,7 +7,8 @@
 the maps `src' = rank . src` and `dst' = rank . dst`. Legal always, as no operation but random numbers, calls and unions
 depends on the order of rows: these compute in the order of V, and so do inputs and results. What kernels compute
 between them is on V', so that the rows that edges gather are more often in a cache. The orders are those of
-`core/locality.py`. Sums over rows add in another order.
+`core/locality.py`. Sums over rows add in another order. Inputs that are likely to come again, such as features, are
+not pulled at each call but kept in the new order (`Reordered`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     MatMul,
+    Node,
     Pad,
     Permute,
     Places,
@@ -39,6 +41,7 @@ from graphweave.ir.message.nodes import (
     Push,
     Reduce,
     Ref,
+    Reordered,
     Reshape,
     Slice,
     ToUnit,
@@ -57,10 +60,11 @@ _ANY_ORDER = (
 @dataclass(frozen=True, slots=True)
 class Relabel:
     """`order` is that of the nodes, None to leave them as they are; `keep` are calls that must stay though nobody reads
-    them."""
+    them. Inputs named in `steady` are likely to be the same at the next call, so they are kept in the new order."""
 
     order: RowOrder | None
     keep: tuple[Ref, ...] = ()
+    steady: frozenset[str] = frozenset()
     name: str = "relabel"
 
     def __call__(self, program: Program) -> Rewritten:
@@ -69,7 +73,7 @@ class Relabel:
         ends = {} if self.order is None else _ends(program)
         if self.order is None or not ends:
             return unchanged(program)
-        made = _Relabelled(program, ends, self.order)
+        made = _Relabelled(program, ends, self.order, self.steady)
         outputs = [None if r is None else made.given(r) for r in program.outputs]
         where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
         done = substitute(
@@ -103,8 +107,10 @@ class _Relabelled:
     """The program in the making. A value on a relabelled space exists in the user's order (`given`), in that of the
     twin space (`near`), or, once somebody asks for it, in both."""
 
-    def __init__(self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder) -> None:
-        self._program, self._ends, self._order = program, ends, order
+    def __init__(
+        self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder, steady: frozenset[str]
+    ) -> None:
+        self._program, self._ends, self._order, self._steady = program, ends, order, steady
         self.build = Builder()
         self.near_space = {space: Space(f"{space.name}_near") for space in ends}
         rows = dict(program.spaces)
@@ -142,10 +148,13 @@ class _Relabelled:
             return self.given(ref)
         if ref not in self._near:
             twin = self.near_space[space]
-            order = self.build.add(Inverse(self._ranks(space), twin), self._loc(ref))
-            self._near[ref] = self.build.add(
-                Pull(self.given(ref), self.build.add(MapOf(order, space), self._loc(ref))), self._loc(ref)
-            )
+            loc, node = self._loc(ref), self._program.nodes[ref]
+            order = self.build.add(Inverse(self._ranks(space), twin), loc)
+            if isinstance(node, Input) and node.name in self._steady:
+                made: Node = Reordered(self.given(ref), order)
+            else:
+                made = Pull(self.given(ref), self.build.add(MapOf(order, space), loc))
+            self._near[ref] = self.build.add(made, loc)
         return self._near[ref]
 
     def near_map(self, ref: Ref) -> Ref:

@@ -332,7 +332,7 @@ class _GraphCompilation:
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
         given = PassInputs(
             statistics, tangents, relational, at_hand, options.row_products, in_force(), self.options.rewrite,
-            self.options.merge, self.options.relabel or None,
+            self.options.merge, self.options.relabel or None, _steady(module, tangents, num_forward),
         )  # fmt: skip
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
@@ -371,6 +371,15 @@ class _GraphCompilation:
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
         return self.gradients.finish(run) if backward and self.gradients is not None else run
+
+
+def _steady(module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None) -> frozenset[str]:
+    """Names of inputs that are likely to be the same at the next call: without a gradient nothing trains them."""
+    inputs = [n.name for n in module.graph.find_nodes(op="placeholder") if n.name not in tangents]
+    if num_forward is None:
+        return frozenset(inputs)
+    gradients = module.graph.output_node().args[0][num_forward:]
+    return frozenset(name for name, g in zip(inputs, gradients, strict=False) if g is None)
 
 
 def _capture_note(

@@ -380,6 +380,19 @@ class Inverse:
     space: Space
 
 
+@node()
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """out[r] = x[index[r]], for `x: S x T` and a permutation `index: space x [] i64` of the rows of S.
+
+    It says what a pull says, of numbers that are likely to be the same at the next call: they are kept in this order
+    until x or the index changes (`runtime/reordered.py`).
+    """
+
+    x: Ref
+    index: Ref
+
+
 # ---------------------------------------------------------------- order of execution
 
 
@@ -469,8 +482,8 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | After
-    | AssertIndex | LaidOut | Own | Kept | Aten
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | Reordered
+    | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
