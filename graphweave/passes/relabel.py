@@ -13,7 +13,9 @@ not pulled at each call but kept in the new order (`Reordered`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
 from graphweave.core.locality import RowOrder
@@ -57,12 +59,17 @@ _ANY_ORDER = (
 """Nodes that compute the same rows in whatever order they lie."""
 
 
+ChooseOrder: TypeAlias = Callable[[Program, Mapping[Space, tuple[Ref, Ref]]], "tuple[RowOrder | None, str]"]
+"""Chooses an order for a program and says why, given two maps of the same edges for each space that may get one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """`order` is that of the nodes, None to leave them as they are; `keep` are calls that must stay though nobody reads
-    them. Inputs named in `steady` are likely to be the same at the next call, so they are kept in the new order."""
+    """`order` is that of the nodes, or chooses it; None leaves them as they are. `keep` are calls that must stay though
+    nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so they are kept in the new
+    order."""
 
-    order: RowOrder | None
+    order: RowOrder | ChooseOrder | None
     keep: tuple[Ref, ...] = ()
     steady: frozenset[str] = frozenset()
     name: str = "relabel"
@@ -73,14 +80,23 @@ class Relabel:
         ends = {} if self.order is None else _ends(program)
         if self.order is None or not ends:
             return unchanged(program)
-        made = _Relabelled(program, ends, self.order, self.steady)
+        order, notes = (self.order, ()) if isinstance(self.order, str) else _told(*self.order(program, ends))
+        if order is None:
+            return replace(unchanged(program), notes=notes)
+        made = _Relabelled(program, ends, order, self.steady)
         outputs = [None if r is None else made.given(r) for r in program.outputs]
         where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
         done = substitute(
             made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in self.keep], made.spaces
         )  # fmt: skip
         places = {old: done.where[new] for old, new in where.items() if new in done.where}
-        return replace(done, where=places, unions=tuple((near, (space,)) for space, near in made.near_space.items()))
+        return replace(
+            done, where=places, unions=tuple((near, (space,)) for space, near in made.near_space.items()), notes=notes
+        )
+
+
+def _told(order: RowOrder | None, why: str) -> tuple[RowOrder | None, tuple[str, ...]]:
+    return order, (f"relabel: {'no order' if order is None else order}, {why}",)
 
 
 def _ends(program: Program) -> dict[Space, tuple[Ref, Ref]]:

@@ -16,7 +16,7 @@ _REMEMBERED = 64
 """Calls whose tensors are remembered, to see whether they come again."""
 
 
-class Reordered:
+class RowsInOrder:
     """`reordered(x, index)` is x[index], [rows, ...], for a permutation `index` [rows] of integers.
 
     It is made once if x and the index stay as they are (see `tracked`): the second call with both unchanged keeps what
@@ -55,5 +55,5 @@ class Reordered:
         self._cache.clear()
 
 
-reordered = Reordered()
+reordered = RowsInOrder()
 """The one that compiled programs share."""
