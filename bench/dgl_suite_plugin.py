@@ -29,6 +29,7 @@ IMPORTED_INTERNALS = ("dgl.ndarray", "dgl.graph_index", "dgl.partition", "dgl._f
 SECONDS = 120
 """A case that takes longer has failed."""
 
+
 class _Empty(ModuleType):
     """A module in which every name is None."""
 

@@ -62,6 +62,10 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "runtime/triton_aot.py": "Triton is optional",
     "sampling/__init__.py": "PyG is optional and takes seconds to load",
     "sampling/partition.py": "pymetis is optional",
+    "dgl/distances.py": "SciPy takes long to load",
+    "dgl/from_others.py": "networkx is optional",
+    "dgl/matrices.py": "networkx is optional, SciPy takes long to load",
+    "dgl/near.py": "SciPy takes long to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
 """Files that may import inside functions, and why."""

@@ -7,11 +7,17 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from graphweave.dgl.transforms import CLASSES as _TRANSFORMS
+
 _BY_MODULE: dict[str, tuple[str, ...]] = {
     "base": ("ALL", "DGLError", "EID", "ETYPE", "NID", "NTYPE"),
     "batch": ("batch", "slice_batch", "unbatch"),
     "block": ("DGLBlock", "block_to_graph", "create_block"),
+    "by_type": ("compact_graphs", "edge_type_subgraph", "node_type_subgraph"),
+    "casts": ("to_bfloat16", "to_cugraph", "to_double", "to_float", "to_half"),
     "construct": ("graph", "heterograph", "rand_bipartite", "rand_graph"),
+    "distances": ("double_radius_node_labeling", "shortest_dist"),
+    "distinct": ("add_reverse_edges", "to_simple", "to_simple_graph"),
     "from_others": (
         "bipartite_from_networkx", "bipartite_from_scipy", "from_networkx", "from_scipy", "to_networkx",
     ),
@@ -20,11 +26,17 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "adjusted_homophily", "edge_homophily", "edge_label_informativeness", "linkx_homophily", "node_homophily",
         "node_label_informativeness",
     ),
+    "hops": (
+        "khop_adj", "khop_graph", "khop_in_subgraph", "khop_out_subgraph", "line_graph", "metapath_reachable_graph",
+    ),
     "merge": ("merge",),
     "mutate": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
+    "near": ("knn_graph", "radius_graph", "segmented_knn_graph"),
     "ops": ("edge_softmax", "copy_u", "copy_v", *(
         f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y
     )),
+    "orders": ("norm_by_dst", "reorder_graph", "sort_csc_by_tag", "sort_csr_by_tag"),
+    "products": ("adj_product_graph", "adj_sum_graph"),
     "propagate": ("prop_edges", "prop_nodes"),
     "random": ("choice", "seed"),
     "readout": (
@@ -36,8 +48,14 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "add_self_loop", "edge_subgraph", "in_subgraph", "node_subgraph", "out_subgraph", "remove_self_loop", "reverse",
         "to_bidirected", "to_heterogeneous", "to_homogeneous",
     ),
+    "spectra": ("lap_pe", "laplacian_lambda_max", "laplacian_pe", "random_walk_pe", "svd_pe"),
     "stand_in": ("install",),
     "to_block": ("to_block",),
+    "transforms": tuple(_TRANSFORMS),
+    "traversal": (
+        "bfs_edges_generator", "bfs_nodes_generator", "dfs_edges_generator", "dfs_labeled_edges_generator",
+        "prop_edges_dfs", "prop_nodes_bfs", "prop_nodes_topo", "topological_nodes_generator",
+    ),
     "utils": ("apply_each",),
 }  # fmt: skip
 """Module of this package -> the names of `dgl` that it defines. It is loaded when one of them is first asked for."""
@@ -66,7 +84,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES, *_MODULES})
 
 
-class _Package(ModuleType):
+class _DoorModule(ModuleType):
     """This package. Where a module has the name of a function (`batch`), the name stays the function's."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -74,4 +92,4 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _Package
+sys.modules[__name__].__class__ = _DoorModule

@@ -25,7 +25,9 @@ def batch(graphs: Sequence[DGLGraph], ndata: Any = query.ALL, edata: Any = query
         raise DataError("batch: expected graphs (got a block). Convert it with block_to_graph.")
     for names in (ndata, edata):
         if not (names is None or query.is_all(names) or isinstance(names, list)):
-            raise DataError(f"batch: expected a list of names of fields, ALL or None (got {names!r}). Pass one of these.")
+            raise DataError(
+                f"batch: expected a list of names of fields, ALL or None (got {names!r}). Pass one of these."
+            )
     return graphs_in_batch.batch(graphs, ndata, edata)
 
 

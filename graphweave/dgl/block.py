@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.given_edges import GivenEdges, given_edges
-from graphweave.dgl.graph import DGLGraph
+from graphweave.dgl.graph import _SIDES, DGLGraph
 from graphweave.graph import build
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame, TypedFrames
@@ -25,7 +25,8 @@ class DGLBlock(DGLGraph):
 
     Within the graph (`_ntypes`, `_relations`, `_node_frames`) names of destination types end in `DST`. Its methods take
     and return names without it, and a type that is on both sides means the side that the method is about: `srcnodes`,
-    `srcdata`, `num_src_nodes`, or `dstnodes`, `dstdata`, `num_dst_nodes`.
+    `srcdata`, `num_src_nodes`, or `dstnodes`, `dstdata`, `num_dst_nodes`. Where a method is about neither, it is the
+    sources' side, "SRC/name" one and "DST/name" the other.
     """
 
     is_block = True
@@ -69,16 +70,15 @@ class DGLBlock(DGLGraph):
 
     def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
         types = self._ntypes if among is None else among
-        if ntype is None or ntype in types and (among is not None or ntype + DST not in types):
+        side, _, name = ntype.partition("/") if isinstance(ntype, str) else ("", "", "")
+        if name and side in _SIDES:
+            types, ntype = self._sides()[_SIDES.index(side)], name + DST * _SIDES.index(side)
+            return super()._ntype(ntype, types)
+        if ntype is None or (ntype in types and (among is not None or ntype + DST not in types)):
             return super()._ntype(ntype, types)
         found = [t for t in types if _plain(t) == ntype]
-        if len(found) == 1:
-            return found[0]
         if found:
-            raise DataError(
-                f"node type {ntype!r} is on both sides of the block. Ask for its sources or its destinations: srcnodes,"
-                " srcdata, num_src_nodes, or dstnodes, dstdata, num_dst_nodes."
-            )
+            return found[0]  # the side of the sources
         raise DataError(f"the block has no node type {ntype!r}; it has {', '.join(self.ntypes)}. Name one of these.")
 
     def _node_frame(self, ntype: str | None = None) -> Frame:
@@ -87,8 +87,10 @@ class DGLBlock(DGLGraph):
         )  # fmt: skip
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        if ntype is None or ntype in self._node_frames and ntype.endswith(DST):
+        if ntype is None or (ntype in self._node_frames and ntype.endswith(DST)):
             return super().num_nodes(ntype)
+        if ntype.startswith(tuple(f"{side}/" for side in _SIDES)):
+            return self._node_frames[self._ntype(ntype)].num_rows
         return sum([frame.num_rows for t, frame in self._node_frames.items() if _plain(t) == self.checked(ntype)])
 
     def checked(self, ntype: str) -> str:
@@ -166,7 +168,8 @@ def create_block(
 def _sizes(found: Mapping[CanonicalEtype, GivenEdges], side: int, given: Any, check: bool) -> dict[str, int]:
     needed: dict[str, int] = {}
     for key, edges in found.items():
-        ntype, ids, known = key[2 * side], edges[side], edges[2 + side]
+        ids, known = (edges.dst, edges.num_dst) if side else (edges.src, edges.num_src)
+        ntype = key[2 * side]
         largest = build._nodes_needed([(f"relation {key}", ids)], None, "nodes") if ids.numel() else 0
         needed[ntype] = max(needed.get(ntype, 0), largest, known or 0)
     if given is None:

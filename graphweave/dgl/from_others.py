@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ def bipartite_from_networkx(
         edges = [edge for edge in edges if edge[0] in top]
     wrong = next(((u, v) for u, v, _ in edges if u not in top or v not in bottom), None)
     if wrong is not None:
-        raise DataError(f"edge {wrong} does not run from a node of side 0 to one of side 1. Turn it around.")
+        raise DataError(f"edge {wrong} does not run from a node of side 0 to one of side 1. Correct its direction.")
     ends = [top[u] for u, _, _ in edges], [bottom[v] for _, v, _ in edges]
     sizes = {utype: len(top), vtype: len(bottom)}
     g = heterograph({(utype, etype, vtype): ends}, sizes, idtype or torch.int64, device)
@@ -98,8 +98,8 @@ def to_networkx(
     """networkx.MultiDiGraph with the attribute `eid_attr` on edges, their numbers. DataError if g is not on the CPU.
 
     Rows of the fields named in `node_attrs` and `edge_attrs` become attributes. In a graph of several types nodes are
-    numbered type after type and have the attribute `ntype_attr`, edges `etype_attr` (a canonical relation); the
-    attributes are then given as type -> names.
+    numbered type after type and have the attribute `ntype_attr`, edges `etype_attr` (a canonical relation); there
+    the fields are given as type -> names, or as names, which not every type has to have.
     """
     if g.device.type != "cpu":
         raise DataError(f"to_networkx: expected a graph on the CPU (got {g.device}). Call g.cpu() first.")
@@ -110,20 +110,27 @@ def to_networkx(
     out, start = networkx.MultiDiGraph(), 0
     first: dict[str, int] = {}
     for ntype in g.ntypes:
-        names = (node_attrs or {}).get(ntype, [])
-        fields = {name: g.nodes[ntype].data[name] for name in names}
+        data = g.nodes[ntype].data
+        fields = {name: data[name] for name in _names(node_attrs, data, ntype)}
         first[ntype] = start
         for v in range(g.num_nodes(ntype)):
             out.add_node(start + v, **{ntype_attr: ntype}, **{name: x[v] for name, x in fields.items()})
         start += g.num_nodes(ntype)
     for key in g.canonical_etypes:
-        names = (edge_attrs or {}).get(key, (edge_attrs or {}).get(key[1], []))
-        fields = {name: g.edges[key].data[name] for name in names}
+        data = g.edges[key].data
+        fields = {name: data[name] for name in _names(edge_attrs, data, key, key[1])}
         src, dst = (ends.tolist() for ends in g.edges(etype=key))
         for e, (u, v) in enumerate(zip(src, dst, strict=True)):
             attributes = {etype_attr: key, eid_attr: e, **{name: x[e] for name, x in fields.items()}}
             out.add_edge(first[key[0]] + u, first[key[2]] + v, **attributes)
     return out
+
+
+def _names(chosen: Any, data: Any, *types: Any) -> list[str]:
+    """The fields that `chosen` names for what has one of the names `types`."""
+    if isinstance(chosen, Mapping):
+        return next((list(chosen[t]) for t in types if t in chosen), [])
+    return [name for name in chosen or () if name in data]
 
 
 def _numbers_renamed(nx_graph: Any, name: str) -> Any:

@@ -7,4 +7,4 @@ from graphweave.udf.builtin import copy_e, copy_u
 copy_src, copy_edge = copy_u, copy_e
 """Names that DGL called old."""
 
-__all__ = [*function.__all__, "copy_edge", "copy_src"]  # noqa: PLE0604
+__all__ = [*function.__all__, "copy_edge", "copy_src"]

@@ -34,7 +34,7 @@ def given_edges(data: Any, idtype: torch.dtype | None, device: Any) -> GivenEdge
         raise DataError(f"idtype must be torch.int32 or torch.int64 (got {idtype}). Pass one of them.")
     if hasattr(data, "tocoo"):
         coo = data.tocoo()
-        return _checked(GivenEdges(*(_index(x, idtype or torch.int64, device) for x in (coo.row, coo.col)), *coo.shape))
+        return _checked(_of_matrix(coo, idtype or torch.int64, device))
     if hasattr(data, "nodes") and hasattr(data, "edges"):
         return _of_networkx(data, idtype or torch.int64, device)
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str):
@@ -51,10 +51,17 @@ def given_edges(data: Any, idtype: torch.dtype | None, device: Any) -> GivenEdge
     )
 
 
+def _of_matrix(coo: Any, idtype: torch.dtype, device: Any) -> GivenEdges:
+    rows, columns = coo.shape
+    return GivenEdges(_index(coo.row, idtype, device), _index(coo.col, idtype, device), rows, columns)
+
+
 def _pair(src: Any, dst: Any, idtype: torch.dtype | None, device: Any) -> GivenEdges:
     given = [x.dtype for x in (src, dst) if isinstance(x, Tensor)]
     if idtype is None and len(set(given)) > 1:
-        raise DataError(f"expected sources and destinations of one dtype (got {given[0]} and {given[1]}).")
+        raise DataError(
+            f"expected sources and destinations of one dtype (got {given[0]} and {given[1]}). Pass idtype=."
+        )
     devices = {x.device for x in (src, dst) if isinstance(x, Tensor)}
     if device is None and len(devices) > 1:
         raise DataError(f"expected sources and destinations on one device (got {devices}). Pass device=.")
@@ -63,7 +70,7 @@ def _pair(src: Any, dst: Any, idtype: torch.dtype | None, device: Any) -> GivenE
 
 def _formatted(form: str, arrays: Any, idtype: torch.dtype | None, device: Any) -> GivenEdges:
     if form == "coo" and len(arrays) == 2:
-        return _pair(*arrays, idtype, device)
+        return _pair(arrays[0], arrays[1], idtype, device)
     if form not in ("csr", "csc") or len(arrays) != 3:
         raise DataError(
             f"expected ('coo', (src, dst)) or ('csr' or 'csc', (indptr, indices, edge ids)) (got {form!r} with"

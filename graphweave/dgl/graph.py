@@ -19,11 +19,15 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import Structure
 
 _FUNCTIONS = frozenset({
-    "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph", "node_type_subgraph",
-    "norm_by_dst", "reorder_graph",
-    "to_bfloat16", "to_block", "to_cugraph", "to_double", "to_float", "to_half", "to_simple",
+    "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph",
+    "node_type_subgraph", "norm_by_dst", "reorder_graph", "to_bfloat16", "to_block", "to_cugraph", "to_double",
+    "to_float", "to_half", "to_simple",
 })  # fmt: skip
 """Functions of the package that are methods of graphs, too: `g.to_simple()` is `dgl.to_simple(g)`."""
+
+
+_SIDES = ("SRC", "DST")
+"""What may stand in front of the name of a node type, and "/" behind it."""
 
 
 class Scheme(NamedTuple):
@@ -94,9 +98,18 @@ class DGLGraph(Graph):
 
     @property
     def _etype2canonical(self) -> dict[str, Any]:
-        """Name -> canonical relation, or () where several relations have the name. (DGL's tests and scripts read it.)"""
+        """Name -> canonical relation, or () where several relations have the name. (DGL's tests and scripts read
+        it.)"""
         names = self.etypes
         return {key[1]: key if names.count(key[1]) == 1 else () for key in self.canonical_etypes}
+
+    def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
+        """The name of a type, also with the side in front of it, "SRC/name" or "DST/name", if edges run one way."""
+        if isinstance(ntype, str) and ntype not in self._ntypes and self.is_unibipartite:
+            side, _, name = ntype.partition("/")
+            if name and side in _SIDES:
+                return super()._ntype(name, self._sides()[_SIDES.index(side)])
+        return super()._ntype(ntype, among)
 
     number_of_nodes = Graph.num_nodes
     number_of_edges = Graph.num_edges
@@ -191,15 +204,20 @@ class DGLGraph(Graph):
 
     # Messages
 
-    def update_all(
-        self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
-    ) -> None:
+    def update_all(self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
         """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
         `messages.update_all_relations`."""
         if etype is None and len(self._relations) > 1:
             messages.update_all_relations(self, message_func, reduce_func, apply_node_func)
         else:
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
+
+    def pull(self, v: Any, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
+        """`Graph.pull`. Where no edge ends in any of the nodes v, only `apply_node_func` changes them."""
+        if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
+            super().pull(v, message_func, reduce_func, apply_node_func, etype=etype)
+        elif apply_node_func is not None:
+            self.apply_nodes(apply_node_func, v, self._relation(etype).dsttype)
 
     def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Any = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
@@ -245,7 +263,8 @@ class DGLGraph(Graph):
     # Matrices
 
     def adj(self, etype: Any = None, eweight_name: str | None = None) -> Tensor:
-        """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge."""
+        """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge; the sum for edges
+        with the same ends."""
         return matrices.adj(self, etype, eweight_name)
 
     adjacency_matrix = adj
@@ -257,7 +276,7 @@ class DGLGraph(Graph):
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
     def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
-        """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc"."""
+        """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
         return matrices.adj_tensors(self, fmt, etype)
 
     def inc(self, typestr: str, ctx: Any = "cpu", etype: Any = None) -> Tensor:

@@ -18,7 +18,7 @@ def adj(g: Structure, etype: Any, eweight_name: str | None) -> Tensor:
     values = torch.ones(r.num_edges, device=g.device)
     if eweight_name is not None:
         values = g._edge_frame(etype)[eweight_name]
-    return _sparse(r.src, r.dst, values, (g._src_rows(r), g._dst_rows(r)))
+    return _sparse(r.src, r.dst, values, (g._src_rows(r), g._dst_rows(r))).coalesce()
 
 
 def adj_external(g: Structure, transpose: bool, ctx: Any, scipy_fmt: str | None, etype: Any) -> Any:
@@ -87,10 +87,11 @@ def has_parallel_edges(g: Structure, r: Relation) -> bool:
 
 
 def _compressed(rows: Tensor, columns: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(indptr [num_rows + 1], columns and numbers of the edges, grouped by row and increasing within one)."""
+    """(indptr [num_rows + 1], columns and numbers of the edges, grouped by row and increasing within one). No numbers
+    where each edge is at the position of its number."""
     indptr, perm = query.grouped(rows, num_rows)
     if perm is None:
-        perm = torch.arange(rows.shape[0], device=rows.device)
+        return indptr.to(rows.dtype), columns, rows.new_empty(0)
     return indptr.to(rows.dtype), columns[perm.long()], perm.to(rows.dtype)
 
 

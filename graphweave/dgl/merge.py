@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
-from graphweave.graph.relation import Relation
 
 
 def merge(graphs: Sequence[Any]) -> Any:
@@ -28,7 +28,7 @@ def merge(graphs: Sequence[Any]) -> Any:
         ):  # fmt: skip
             raise DataError(f"merge: graphs must agree in types, idtype and device; graph {i} does not. Convert them.")
         if g.batch_size > 1:
-            raise DataError(f"merge: expected graphs that are not batches (graph {i} is one). Unbatch it.")
+            raise DataError(f"merge: expected graphs that are not batches (graph {i} is one). Pass unbatch(...) of it.")
     sizes, ndata, relations, edata = {}, {}, {}, {}
     for t in first._ntypes:
         frames = [g._node_frames[t] for g in graphs]
@@ -36,7 +36,8 @@ def merge(graphs: Sequence[Any]) -> Any:
         ndata[t] = _overlaid(frames, sizes[t])
     for key in first._relations:
         parts = [g._relations[key] for g in graphs]
-        relations[key] = Relation(*key, torch.cat([r.src for r in parts]), torch.cat([r.dst for r in parts]))
+        ends = torch.cat([r.src for r in parts]), torch.cat([r.dst for r in parts])
+        relations[key] = replace(parts[0], src=ends[0], dst=ends[1])
         having = [g._edge_frames[key] for g in graphs if g._relations[key].num_edges]
         names = list(having[0]) if having else []
         if any(frame.schemes() != having[0].schemes() for frame in having):

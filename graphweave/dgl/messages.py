@@ -71,4 +71,3 @@ def _has(g: Structure, key: Any, target: str, field: str) -> bool:
     r = g._relations[key]
     frame = {"u": g._node_frames[r.srctype], "v": g._node_frames[r.dsttype], "e": g._edge_frames[key]}[target]
     return field in frame
-

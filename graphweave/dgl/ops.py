@@ -62,9 +62,7 @@ def _pushed(g: Structure, key: Any, op: str, reduce_op: str, x: Any, y: Any) -> 
     return run.update_all(messaging.ends_of(g, key), frames, message, ReduceMessages(reduce_op, "m", "out"))["out"]
 
 
-def gsddmm(
-    g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v"
-) -> Any:
+def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
     """out[e] = op(lhs at one end of e, rhs at another). [rows, ...], [rows, ...] -> [edges, ...].
 
     `lhs_target`, `rhs_target`: "u" for the source, "v" for the destination, "e" for the edge. `op` as in `gspmm`, and
@@ -106,12 +104,12 @@ def _message(op: str, lhs: str, rhs: str) -> CopyMessage | BinaryMessage:
 
 def copy_u(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
     """out[e] = x[src[e]]. [sources, ...] -> [edges, ...]."""
-    return gsddmm(_of(g, etype), "copy_lhs", x, None)  # type: ignore[no-any-return]
+    return gsddmm(_of(g, etype), "copy_lhs", x, None)
 
 
 def copy_v(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
     """out[e] = x[dst[e]]. [destinations, ...] -> [edges, ...]."""
-    return gsddmm(_of(g, etype), "copy_rhs", None, x)  # type: ignore[no-any-return]
+    return gsddmm(_of(g, etype), "copy_rhs", None, x)
 
 
 def copy_e(g: Structure, x: Tensor) -> Tensor:
@@ -170,7 +168,9 @@ def _copied(target: str, reducer: str) -> Callable[..., Any]:
     def function(g: Structure, x: Any) -> Any:
         return gspmm(g, "copy_lhs", reducer, x, None) if target == "u" else gspmm(g, "copy_rhs", reducer, None, x)
 
-    function.__doc__ = f"`gspmm`: the {reducer} over incoming edges of x at the {'source' if target == 'u' else 'edge'}."
+    function.__doc__ = (
+        f"`gspmm`: the {reducer} over incoming edges of x at the {'source' if target == 'u' else 'edge'}."
+    )
     return _named(function, f"copy_{target}_{reducer}")
 
 

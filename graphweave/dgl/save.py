@@ -34,8 +34,8 @@ def save_graphs(
 ) -> None:
     """Write a graph or a list of graphs, and tensors by name (`labels`), to a file. It is whole at any time.
 
-    `formats`: the formats that the graphs will have when they are loaded. DataError for blocks, and if a graph was
-    restricted to other formats.
+    `formats`: the formats that the graphs have, and no others, when they are loaded. DataError for blocks, and if a
+    graph was restricted to other formats.
     """
     graphs = list(g_list) if isinstance(g_list, (list, tuple)) else [g_list]
     chosen = [formats] if isinstance(formats, str) else None if formats is None else list(formats)
@@ -117,7 +117,7 @@ def _fields(fields: Mapping[str, Tensor], at: str, arrays: dict[str, Any]) -> li
 def _write(path: Path, manifest: dict[str, Any], arrays: Mapping[str, Tensor]) -> None:
     text = np.frombuffer(json.dumps(manifest).encode(), dtype=np.uint8)
     with written_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, manifest=text, **{name: _array(x) for name, x in arrays.items()})  # type: ignore[arg-type]
+        np.savez(file, manifest=text, **{name: _array(x) for name, x in arrays.items()})
 
 
 def _array(x: Tensor) -> Any:
@@ -163,7 +163,11 @@ def _graph(described: Mapping[str, Any], at: str, archive: Any, formats: Any) ->
             {key: torch.tensor(n) for key, n in zip(relations, described["batch"]["edges"], strict=True)},
         )
     g = assemble(DGLGraph, sizes, relations, ndata, edata, batch)
-    return g if formats is None else g.formats(formats)  # type: ignore[no-any-return]
+    if formats is None:
+        return g
+    restricted: DGLGraph = g.formats(formats)
+    restricted.create_formats_()
+    return restricted
 
 
 def _tensors(fields: Sequence[Sequence[str]], at: str, archive: Any) -> dict[str, Tensor]:

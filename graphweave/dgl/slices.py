@@ -58,7 +58,7 @@ def joined(g: Any, keys: list[CanonicalEtype]) -> Any:
         ndata[name] = _common(frames) | _origins(sizes, [places[t] for t in side], NTYPE, NID, src)
         num_nodes[name] = sum(sizes)
     if len(num_nodes) < len(names) and not same:
-        raise DataError(f"the source and destination types would both be called {names[0]!r}. Slice fewer relations.")
+        raise DataError(f"the source and destination types would both be called {names[0]!r}. Name fewer relations.")
     return assemble(type(g), num_nodes, {key: Relation(*key, src, dst)}, ndata, {key: edges})
 
 

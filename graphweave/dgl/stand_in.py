@@ -20,19 +20,19 @@ def install(*, force: bool = False) -> None:
 
     DataError if DGL itself is installed or loaded, unless `force` is true. Calling it again changes nothing.
     """
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
         return
     if not force and ("dgl" in sys.modules or PathFinder.find_spec("dgl") is not None):
         raise DataError(
             "install: expected a process without DGL (got one in which `import dgl` finds DGL itself)."
-            " Import graphweave.dgl under its own name, or pass force=True to put it in DGL's place."
+            " Pass force=True to put it in DGL's place, or import graphweave.dgl under its own name."
         )
     for name in [name for name in sys.modules if name == "dgl" or name.startswith("dgl.")]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _StandIn())
 
 
-class _Finder(MetaPathFinder):
+class _StandIn(MetaPathFinder):
     """Finds `dgl` and the modules below it, and nothing else."""
 
     def find_spec(

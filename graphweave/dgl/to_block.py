@@ -17,17 +17,22 @@ from graphweave.graph.frame import EID, NID
 def to_block(g: Any, dst_nodes: Any = None, include_dst_in_src: bool = True, src_nodes: Any = None) -> DGLBlock:
     """A block with the edges of g, in their order.
 
-    `dst_nodes`: the destination nodes in their order, or type -> nodes; None: the nodes at which edges end, increasing.
+    `dst_nodes`: the destination nodes in their order, or type -> nodes, which leaves out the
+    edges to other types; None: the nodes at which edges end, increasing.
     With `include_dst_in_src` the first source nodes are the destination nodes, in the same order, and the others follow
-    as they first occur. `src_nodes`: the source nodes instead. '_ID' holds the numbers that nodes and edges have in g.
+    as they first occur. `src_nodes`: the source nodes instead. Fields are kept, and '_ID' holds the numbers that nodes
+    and edges have in g.
     DataError if `dst_nodes` lacks a node at which an edge ends, or `src_nodes` one at which an edge starts.
     """
     ends: dict[str, list[Tensor]] = {t: [] for t in g._ntypes}
     starts: dict[str, list[Tensor]] = {t: [] for t in g._ntypes}
-    for r in g._relations.values():
-        ends[r.dsttype].append(r.dst)
-        starts[r.srctype].append(r.src)
     given_dst, given_src = _by_type(g, dst_nodes), _by_type(g, src_nodes)
+    kept_edges = {
+        key: slice(0) if given_dst and r.dsttype not in given_dst else slice(None) for key, r in g._relations.items()
+    }
+    for key, r in g._relations.items():
+        ends[r.dsttype].append(r.dst[kept_edges[key]])
+        starts[r.srctype].append(r.src[kept_edges[key]])
     place: list[dict[str, Tensor]] = [{}, {}]
     kept: list[dict[str, Tensor]] = [{}, {}]
     for t in g._ntypes:
@@ -42,15 +47,14 @@ def to_block(g: Any, dst_nodes: Any = None, include_dst_in_src: bool = True, src
                 missing = int(used[(number[used.long()] < 0)][0])
                 raise DataError(f"to_block: {name} lacks node {missing} of type {t!r}, which an edge has. Add it.")
             place[side][t], kept[side][t] = number, nodes
-    edges = {
-        key: (place[0][r.srctype][r.src.long()], place[1][r.dsttype][r.dst.long()]) for key, r in g._relations.items()
-    }
-    numbers = {
-        key: {EID: torch.arange(r.num_edges, dtype=g.idtype, device=g.device)} for key, r in g._relations.items()
-    }
-    data = [{t: {NID: nodes} for t, nodes in side.items()} for side in kept]
+    edges, edata = {}, {}
+    for key, r in g._relations.items():
+        rows = torch.arange(r.num_edges, device=g.device)[kept_edges[key]]
+        edges[key] = place[0][r.srctype][r.src[rows].long()], place[1][r.dsttype][r.dst[rows].long()]
+        edata[key] = {**g._edge_frames[key].take(rows), EID: rows.to(g.idtype)}
+    data = [{t: {**g._node_frames[t].take(nodes), NID: nodes} for t, nodes in side.items()} for side in kept]
     sizes = [{t: nodes.shape[0] for t, nodes in side.items()} for side in kept]
-    return make_block(sizes[0], sizes[1], edges, data[0], data[1], numbers)
+    return make_block(sizes[0], sizes[1], edges, data[0], data[1], edata)
 
 
 def _by_type(g: Any, nodes: Any) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from graphweave.graph.graph import Graph
 from graphweave.graph.query import ALL
 from graphweave.graph.relation import CanonicalEtype, Relation
 
+
 def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
     """One graph in which the nodes and edges of graph i follow those of graph i - 1. Its `batch_num_nodes` and
     `batch_num_edges` say where each graph ends. A batch among `graphs` counts as the graphs that it consists of.

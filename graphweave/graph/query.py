@@ -21,7 +21,6 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
 
-
 ALL = "__ALL__"
 """Stands for all nodes, all edges, or all fields."""
 

@@ -14,7 +14,7 @@ from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Structure
 
 
-class RowFields(MutableMapping[str, Tensor]):
+class ChosenFields(MutableMapping[str, Tensor]):
     """The fields of some rows of a frame: name -> tensor [k, ...], a copy.
 
     Setting a field writes these rows: others keep their values, or are zeros if the field did not exist. DataError for
@@ -55,7 +55,7 @@ class RowFields(MutableMapping[str, Tensor]):
 class RowsView(NamedTuple):
     """Nodes or edges of one type."""
 
-    data: Frame | RowFields
+    data: Frame | ChosenFields
 
 
 class NodeView:
@@ -79,7 +79,7 @@ class NodeView:
         frame = self._graph._node_frames[self._graph._ntype(ntype, self._types)]
         if rows is None or _is_every(rows):
             return RowsView(frame)
-        return RowsView(RowFields(frame, query.as_selection(rows, frame.num_rows, self._graph._any_index(), "node")))
+        return RowsView(ChosenFields(frame, query.as_selection(rows, frame.num_rows, self._graph._any_index(), "node")))
 
 
 class EdgeView:
@@ -103,7 +103,7 @@ class EdgeView:
         like = self._graph._any_index()
         if isinstance(key, tuple) and len(key) == 2:
             key = torch.as_tensor(self._graph.edge_ids(*key), device=like.device).reshape(-1)
-        return RowsView(RowFields(frame, query.as_selection(key, frame.num_rows, like, "edge")))
+        return RowsView(ChosenFields(frame, query.as_selection(key, frame.num_rows, like, "edge")))
 
 
 def _is_every(rows: Any) -> bool:
