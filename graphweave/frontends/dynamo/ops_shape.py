@@ -10,13 +10,13 @@ import torch
 from torch import fx
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, DType, Space
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import permutation
 from graphweave.frontends.dynamo.row_unions import joined_rows
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Concat, Join, Pad, Part, Ref, Slice, Type
+from graphweave.ir.message.nodes import Concat, Join, NumbersOfSegments, Pad, Part, Ref, Slice, Type
 
 aten = torch.ops.aten
 
@@ -66,7 +66,13 @@ def _permute(cx: Context, node: fx.Node) -> Ref:
 
 def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
     size = cx.type(x).shape[dim]
-    return x if (start, stop, step) == (0, size, 1) else cx.emit(Slice(x, dim, start, stop, step))
+    if (start, stop, step) == (0, size, 1):
+        return x
+    number = cx.counted(x, start) if stop == start + 1 and len(cx.type(x).shape) - cx.type(x).shape.count(1) < 2 else None
+    if number is not None and cx.type(x).shape[dim] > 1:
+        shape = cx.type(x).shape
+        return cx.const(number, cx.type(x).dtype, UNIT, (*shape[:dim], 1, *shape[dim + 1 :]))
+    return cx.emit(Slice(x, dim, start, stop, step))
 
 
 def _slice(cx: Context, node: fx.Node) -> Ref:
@@ -147,16 +153,30 @@ def _concat(cx: Context, node: fx.Node) -> Ref:
 
 def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
     """The rows of `xs` behind each other, on the space of the union. Shared data can be one row of it."""
-    t, args = cx.result(node), joined_rows(node)
+    t, args, segments = cx.result(node), joined_rows(node), cx.spaces.segments_of(node)
     assert args is not None
+    if not t.dtype.is_float:
+        return _joined_numbers(cx, t, xs, segments)
     rows = []
-    for x, arg, space in zip(xs, args, cx.spaces.segments_of(node), strict=True):
+    for x, arg, space in zip(xs, args, segments, strict=True):
         if cx.type(x).space != space or (space == UNIT and fixed(shape(arg)[0]) != 1):
             raise IRError("concatenates rows with shared data")
         rows.append(cx.reshape(x, t.shape))
     if t.space == UNIT:
         raise IRError("concatenates rows into shared data")
     return cx.emit(Join(tuple(rows), t.space))
+
+
+def _joined_numbers(cx: Context, t: Type, xs: list[Ref], segments: tuple[Space, ...]) -> Ref:
+    """Whole numbers that the program knows, one for all rows of a segment, behind each other."""
+    if t.dtype is not DType.i64 or t.shape or UNIT in (t.space, *segments):
+        raise IRError("concatenates rows of whole numbers")
+    numbers = [cx.number_of(x) for x in xs]
+    if all(n is not None for n in numbers):
+        return cx.emit(NumbersOfSegments(segments, tuple(int(n) for n in numbers if n is not None), t.space))
+    if all(isinstance(cx.builder.nodes[x], NumbersOfSegments) for x in xs):
+        return cx.emit(Join(tuple(xs), t.space))
+    raise IRError("concatenates rows of whole numbers")
 
 
 def _segment(cx: Context, node: fx.Node, whole: Ref | None) -> tuple[tuple[Space, ...], int] | None:

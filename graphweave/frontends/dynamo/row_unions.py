@@ -23,8 +23,8 @@ END = 2**63 - 1
 
 
 def joined_rows(node: fx.Node) -> list[fx.Node] | None:
-    """The operands of a call that puts their rows, of floats, behind each other; None for other calls."""
-    if node.target is not aten.cat.default or not is_tensor(node) or not val(node).dtype.is_floating_point:
+    """The operands of a call that puts their rows behind each other; None for other calls."""
+    if node.target is not aten.cat.default or not is_tensor(node) or rank(node) == 0:
         return None
     xs: Any = node.args[0]
     if len(xs) < 2 or dim_of(argument(node, "dim", 0), rank(node)) != 0 or any(rank(x) != rank(node) for x in xs):

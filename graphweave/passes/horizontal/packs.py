@@ -113,7 +113,7 @@ class _Finder:
             self._pack([own[at] for at in sorted(own)])
         for i, node in enumerate(graph.nodes):
             if isinstance(node, Join) and i not in graph.absorbed:
-                self._pack_alike(dict.fromkeys(graph.ops[i]))
+                self._pack_alike(sorted(set(graph.ops[i]), key=self._natural))
 
     def _copies(self) -> None:
         """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""
