@@ -12,6 +12,7 @@ from graphweave.passes.rules import (
     column_counts,
     common,
     constants,
+    copies_apart,
     join_parts,
     join_reshapes,
     join_selects,
@@ -33,6 +34,7 @@ ALWAYS: tuple[Rule, ...] = (
     common.RULE,
     column_counts.RULE,
     typed_linear.RULE,
+    copies_apart.RULE,
     scale_out.GATHERED,
 )
 

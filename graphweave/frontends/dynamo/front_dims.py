@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.dynamo.captured_sizes import fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.dynamo.captured_sizes import dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.dynamo.numbering import RESHAPES
 from graphweave.frontends.dynamo.row_rules import permutation
 
@@ -37,7 +37,7 @@ def in_front(node: fx.Node) -> bool:
     x = node.args[0] if node.args else None
     if not isinstance(x, fx.Node) or not is_tensor(x) or not varies(node):
         return False
-    return swaps(node) or _splits(node, x) or _repeats(node, x)
+    return swaps(node) or _splits(node, x) or _repeats(node, x) or replaced(node) is not None
 
 
 def swaps(node: fx.Node) -> bool:
@@ -56,6 +56,14 @@ def _splits(node: fx.Node, x: fx.Node) -> bool:
     return node.target in RESHAPES and rank(x) == rank(node) - 1 and _alike(x, node)
 
 
+def replaced(node: fx.Node) -> int | None:
+    """k if `node` is [H, rows] with item k replaced, as in `edge_index[k] += 1`; None for other calls."""
+    if node.target is not aten.select_scatter.default or rank(node) != 2 or not varies(node):
+        return None
+    dim, index = node.args[2:4]
+    return int(index) if isinstance(index, int) and index >= 0 and dim_of(dim, rank(node)) == 0 else None  # type: ignore[arg-type]
+
+
 def _alike(flat: fx.Node, apart: fx.Node) -> bool:
     return all(same(a, b) for a, b in zip(shape(flat)[1:], shape(apart)[2:], strict=True))
 
@@ -70,6 +78,10 @@ def items_of(graph: fx.Graph, node: fx.Node, count: int) -> list[fx.Node]:
     """The items node[0], node[1], ... of what `in_front` recognises, each with its rows in front."""
     x: Any = node.args[0]
     value = val(node).new_empty(tuple(shape(node)[1:]))
+    at = replaced(node)
+    if at is not None:
+        before = [_call(graph, node, aten.select.int, (x, 0, k), value) for k in range(count)]
+        return [*before[:at], node.args[1], *before[at + 1 :]]  # type: ignore[list-item]
     if swaps(node):
         return [_call(graph, node, aten.select.int, (x, 1, k), value) for k in range(count)]
     if _splits(node, x):

@@ -155,7 +155,8 @@ class Spaces:
 class _Unions:
     """Which classes of rows are the rows of others behind each other (`row_unions.py`).
 
-    Unions of equal segments become one class, and so do a segment and the slice that takes it out.
+    Unions of equal segments become one class, and so do the segments of one class in the same places, and a segment and
+    the slice that takes it out.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -199,6 +200,10 @@ class _Unions:
         joined, first = False, dict[tuple[fx.Node, ...], fx.Node]()
         for node in self._joins:
             joined |= self._spaces.join(first.setdefault(self._segments(node), node), node)
+        for known in self._consists.values():
+            for other in known[1:]:
+                if self._placed(other) == self._placed(known[0]):
+                    joined |= any([self._spaces.join(a, b) for a, b in zip(known[0], other, strict=True)])
         for node in self._slices:
             found, part = self.segment(node), sliced_rows(node)
             if found is not None and part is not None:

@@ -18,7 +18,7 @@ from torch import fx
 
 from graphweave.frontends.dynamo.captured_graph import copied
 from graphweave.frontends.dynamo.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.dynamo.front_dims import flattens, in_front, items_of, swaps, varies
+from graphweave.frontends.dynamo.front_dims import flattens, in_front, items_of, replaced, swaps, varies
 from graphweave.frontends.dynamo.numbering import RESHAPES
 
 aten = torch.ops.aten
@@ -124,6 +124,8 @@ def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:
         return dim_of(user.args[1], rank(x)) == dim and isinstance(user.args[2], int)  # type: ignore[arg-type]
     if user.target in _STEP_OF_REDUCTION and (dim in _dims(user) or (dim == 0 and varies(x))):
         return True
+    if user.target is aten.sym_size.int:
+        return dim_of(user.args[1], rank(x)) != dim  # type: ignore[arg-type]
     return dim == 0 and (flattens(user, x) or swaps(user))
 
 
@@ -157,6 +159,9 @@ class _Unstacker:
         if node.target is aten.stack.default:
             return list(node.args[0])  # type: ignore[arg-type]
         count = _count(node, dim)
+        at, x = replaced(node), node.args[0]
+        if at is not None and x in self.items:
+            return [*self.items[x][:at], node.args[1], *self.items[x][at + 1 :]]  # type: ignore[index, list-item]
         if in_front(node):
             with self.gm.graph.inserting_before(node):
                 return items_of(self.gm.graph, node, count)
@@ -187,6 +192,9 @@ class _Unstacker:
     def _item_or_chain(self, node: fx.Node, x: fx.Node) -> fx.Node:
         if node.target is aten.select.int:
             return self.items[x][node.args[2]]  # type: ignore[index]
+        if node.target is aten.sym_size.int:
+            d: int = node.args[1]  # type: ignore[assignment]
+            return self._call(node, node.target, (self.items[x][0], d - (d > self.dims[x])), val(node))
         if node.target not in _STEP_OF_REDUCTION:
             return self._behind_each_other(node, x)
         if self.dims[x] not in _dims(node):
