@@ -68,7 +68,9 @@ def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1)
     size = cx.type(x).shape[dim]
     if (start, stop, step) == (0, size, 1):
         return x
-    number = cx.counted(x, start) if stop == start + 1 and len(cx.type(x).shape) - cx.type(x).shape.count(1) < 2 else None
+    number = (
+        cx.counted(x, start) if stop == start + 1 and len(cx.type(x).shape) - cx.type(x).shape.count(1) < 2 else None
+    )
     if number is not None and cx.type(x).shape[dim] > 1:
         shape = cx.type(x).shape
         return cx.const(number, cx.type(x).dtype, UNIT, (*shape[:dim], 1, *shape[dim + 1 :]))

@@ -52,7 +52,9 @@ class Unions:
     def declared(self) -> tuple[tuple[Space, Size | None], ...]:
         """All unions that the program does not have, with their row counts."""
         return tuple(
-            (s, _total(1 if m == UNIT else self._rows[m] for m in of)) for of, s in self.made.items() if s not in self._rows
+            (s, _total(1 if m == UNIT else self._rows[m] for m in of))
+            for of, s in self.made.items()
+            if s not in self._rows
         )
 
     def space(self, of: Segments) -> Space:
