@@ -1,4 +1,4 @@
-"""Rows of several types behind each other, and heads in front of rows: compiled as one program, without PyTorch's cat."""
+"""Rows of several types behind each other, and heads in front of rows: one program, without PyTorch's cat."""
 
 from __future__ import annotations
 

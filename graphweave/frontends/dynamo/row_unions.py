@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
@@ -34,19 +33,21 @@ def joined_rows(node: fx.Node) -> list[fx.Node] | None:
 
 def sliced_rows(node: fx.Node) -> tuple[fx.Node, fx.Node, Any, Any] | None:
     """(part, whole, start, end) for a slice of rows or its gradient: `part` are the rows start..end of `whole`."""
+    part: Any
+    whole: Any
     if node.target is aten.slice.Tensor:
         part, whole = node, node.args[0]
     elif node.target is aten.slice_backward.default:
         part, whole = node.args[0], node
     else:
         return None
-    if not is_tensor(part) or not is_tensor(whole) or rank(whole) == 0:  # type: ignore[arg-type]
+    if not is_tensor(part) or not is_tensor(whole) or rank(whole) == 0:
         return None
     dim, step = fixed(val(argument(node, "dim", 0))), fixed(val(argument(node, "step", 1)))
-    if dim is None or dim_of(dim, rank(whole)) != 0 or step != 1:  # type: ignore[arg-type]
+    if dim is None or dim_of(dim, rank(whole)) != 0 or step != 1:
         return None
     start, end = argument(node, "start"), argument(node, "end")
-    return part, whole, 0 if start is None else start, END if end is None else end  # type: ignore[return-value]
+    return part, whole, 0 if start is None else start, END if end is None else end
 
 
 def places(sizes: Sequence[Size]) -> Mapping[tuple[Any, Any], int]:
@@ -66,4 +67,4 @@ def bound(size: Any) -> Any:
     """A size, or the FX node of one, as an expression that is equal for equal sums."""
     size = val(size)
     number = fixed(size)
-    return sympy.Integer(number) if number is not None else size.node.expr
+    return number if number is not None else size.node.expr

@@ -98,17 +98,17 @@ def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
     if len(found) != 1:
         return None
     (dim,), n = found, rank(node)
+    if node.target is aten.cat.default and (dim != 0 or any(x not in dims for x in node.all_input_nodes)):
+        return None
     for x in node.all_input_nodes:
         if not is_tensor(x):
             continue
         if x in dims:
             if rank(x) != n or not same(shape(x)[dim], shape(node)[dim]):
                 return None
-        elif node.target is aten.cat.default:
-            return None
         elif rank(x) >= n - dim and not (rank(x) == n and fixed(shape(x)[dim]) in (1, fixed(shape(node)[dim]))):
             return None
-    return None if node.target is aten.cat.default and dim != 0 else dim
+    return dim
 
 
 def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
