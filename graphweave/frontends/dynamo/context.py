@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -60,6 +61,8 @@ class Context:
         self.refs: dict[fx.Node, Ref] = {}
         self.sizes: dict[Any, Ref] = {}
         self.attributes: dict[Ref, Any] = {}
+        self.arranged: dict[Ref, range] = {}
+        """Attributes that are numbers at equal distances."""
         self.effects: list[Ref] = []
         self.seeded: set[str] = set()
         self.loc = ""
@@ -122,8 +125,21 @@ class Context:
                 number = self.number_of(x)
                 exact = number is not None and (dtype.is_float or float(number).is_integer())
                 return number if exact and dtype not in (DType.bool, DType.u8) else None
+            case Pointwise(op, args) if op in _WHOLE and not self.type(ref).dtype.is_float:
+                numbers = [self.number_of(a) for a in args]
+                return None if None in numbers else _WHOLE[op](*numbers)
+            case Input() if numel(self.type(ref).shape) == 1:
+                return self.counted(ref, 0)
             case _:
                 return None
+
+    def counted(self, ref: Ref, position: int) -> int | None:
+        """The number at `position` of shared numbers that `arange` made; None for any other value."""
+        node = self.builder.nodes[ref]
+        if isinstance(node, Reshape):
+            return self.counted(node.x, position)
+        counted = self.arranged.get(ref)
+        return None if counted is None else counted[position]
 
     def cast(self, ref: Ref, dtype: DType) -> Ref:
         t = self.type(ref)
@@ -154,6 +170,7 @@ class Context:
         name = f"arange_{start}_{stop}_{step}_{dtype.value}".replace("-", "minus")
         ref = self.emit(Input(name, Type(UNIT, tuple(value.shape), dtype)))
         self.attributes.setdefault(ref, value)
+        self.arranged[ref] = range(start, stop, step)
         return ref
 
     def assert_index(self, index: Ref, size: int) -> None:
@@ -321,6 +338,9 @@ class Context:
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
         return self.emit(Push(x, map_, fold, empty))
 
+
+_WHOLE: Mapping[Op, Callable[..., int]] = {Op.add: operator.add, Op.sub: operator.sub, Op.mul: operator.mul}
+"""Operators on whole numbers that the importer computes where it knows the numbers."""
 
 _OF_SIZES = {
     "Add": "add", "Mul": "mul", "Max": "sym_max", "Min": "sym_min", "FloorDiv": "floordiv", "CleanDiv": "floordiv",

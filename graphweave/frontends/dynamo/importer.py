@@ -53,8 +53,10 @@ from graphweave.ir.message.nodes import (
     LaidOut,
     MapType,
     Node,
+    NumbersOfSegments,
     Operand,
     Own,
+    Part,
     Program,
     Random,
     Ref,
@@ -347,6 +349,7 @@ class _Importer:
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
         used = {s for t in kept.types for s in _spaces(t)}
+        used |= {s for n in kept.nodes if isinstance(n, NumbersOfSegments | Part) for s in n.of}
         rows = {s: n for s, n in self.spaces.rows.items() if s in used}
         program = kept.program(
             [None if r is None else new[r] for r in outputs], [(s, expression(n)) for s, n in rows.items()]
