@@ -61,6 +61,8 @@ class Context:
         self.sizes: dict[Any, Ref] = {}
         self.attributes: dict[Ref, Any] = {}
         self.effects: list[Ref] = []
+        self.columns: set[Ref] = set()
+        """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0

@@ -253,12 +253,17 @@ def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bo
 
 
 def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
-    """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g)"""
-    g, _, _, padding, scaled = node.args
-    if scaled or not isinstance(padding, int) or padding >= 0:
-        raise IRError("an embedding with padding_idx, or gradients scaled by frequency")
-    map_ = _map(cx, node)
-    source = cx.reshape(cx.value(g), cx.result(node).shape)
+    """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g), without g of the rows that
+    read row padding_idx"""
+    g, index, _, padding, scaled = node.args
+    if scaled or not isinstance(padding, int):
+        raise IRError("gradients of an embedding that are scaled by frequency")
+    map_, t = _map(cx, node), cx.result(node)
+    source = cx.reshape(cx.value(g), t.shape)
+    if padding >= 0:
+        numbers = cx.reshape(cx.value(index), (1,) * len(t.shape))
+        pads = cx.map(Op.eq, numbers, cx.const(padding, cx.type(numbers).dtype))
+        source = cx.map(Op.where, pads, cx.const(0, t.dtype), source)
     return cx.push(source, map_, Fold.sum)
 
 

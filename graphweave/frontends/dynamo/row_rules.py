@@ -309,6 +309,9 @@ def _item(node: fx.Node) -> Pairs:
     if source.target in _SPLITS:
         if dim_of(argument(source, "dim", 0), rank(source.args[0])) != 0:  # type: ignore[arg-type]
             yield source.args[0], node
+    elif source.target in (aten.max.dim, aten.min.dim):
+        if dim_of(source.args[1], rank(source.args[0])) != 0:  # type: ignore[arg-type]
+            yield source.args[0], node
     elif item in _ITEMS.get(source.target, ()):
         yield source.args[0], node
 
