@@ -216,11 +216,11 @@ def markdown(rows: Sequence[Row]) -> str:
         f"{summary(list(by_door['plain'].values()))}.", "",
         "*Graphs* are compilations (forward and backward together are one), *breaks* the places where capture had to",
         "let Python run, *eager* the graphs and functions that could not be compiled, *kernels* the generated loops of",
-        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager, kinds of calls on edges. What is left to PyTorch runs",
-        "as in eager mode: slower, never wrong. A call is *on edges* unless the maps of its graph show that neither its",
-        "operands nor its results have more rows than there are nodes, or two dims that vary. Of a case that differs",
-        "only the first way is listed; *plain* ends with the number of kinds of calls on edges that are left there.", "",
-        "| case | result | graphs | breaks | eager | kernels | plain | left to PyTorch on edges | on nodes or fewer rows |",
+        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager, and kinds of calls left on edges.",
+        "What is left to PyTorch runs as in eager mode: slower, never wrong. It is listed for the first way. A call counts",
+        "as one on edges unless the maps of its graph show that neither its operands nor its results have more rows than",
+        "there are nodes, nor two dims that vary; in a graph without maps nothing shows it.", "",
+        "| case | result | graphs | breaks | eager | kernels | plain | left on edges | left on nodes or fewer rows |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for case in dict.fromkeys(row.case for row in rows):

@@ -241,6 +241,16 @@ def test_embedding_gradient(padding: int | None) -> None:
     assert not captured.imported.refused
 
 
+def test_extremes_along_features_and_their_places() -> None:
+    def f(h: Tensor) -> Tensor:
+        most, least = h.max(dim=1, keepdim=True), h.view(-1, 2, W // 2).min(dim=-1)
+        return (h - most.values).exp() + least.values.sum(1, keepdim=True) + (least.indices.sum(1)[:, None] + most[1])
+
+    captured = one(f, x(N, W))
+    assert captured.targets() == []
+    assert not captured.imported.refused
+
+
 def test_integer_degrees() -> None:
     captured = one(lambda i: torch.zeros(N, dtype=torch.int64).scatter_add(0, i, torch.ones_like(i)) + 1, DST)
     assert moves(captured) == ["push.sum"]

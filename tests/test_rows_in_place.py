@@ -88,7 +88,7 @@ def test_gradient_of_a_slice_of_rows(step: int) -> None:
     compiled = graphweave.compile(f)
     with collect() as report:
         assert_matches(compiled, f, features(N, W, torch.float64).requires_grad_(), EDGES)
-    assert [n.why for g in report.graphs for n in g.fallbacks] == []
+    assert [(n.what, n.why) for g in report.graphs for n in g.fallbacks] == []
 
 
 def test_of_rows_for_one_place_the_last_is_taken() -> None:
@@ -110,7 +110,7 @@ def test_embedding_gradient_with_padding_is_pushed() -> None:
     compiled = graphweave.compile(same)
     with collect() as report:
         assert_matches(compiled, table, EDGES[0], module=table, compiled_module=same)
-    assert [n.why for g in report.graphs for n in g.fallbacks] == []
+    assert [(n.what, n.why) for g in report.graphs for n in g.fallbacks] == []
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -121,7 +121,7 @@ def test_cross_products_are_row_by_row(door: str) -> None:
     compiled: Any = graphweave.compile(f) if door == "compile" else torch.compile(f, backend="graphweave", dynamic=True)
     with collect() as report:
         assert_matches(compiled, f, *(features(N, 3, torch.float64, k).requires_grad_() for k in (1, 2)))
-    assert [n.why for g in report.graphs for n in g.fallbacks] == []
+    assert [(n.what, n.why) for g in report.graphs for n in g.fallbacks] == []
 
 
 def test_attention_over_edge_attributes_of_added_loops() -> None:
@@ -133,3 +133,17 @@ def test_attention_over_edge_attributes_of_added_loops() -> None:
         x, attr = features(N, W, torch.float64).requires_grad_(), features(E, 3, torch.float64, 2).requires_grad_()
         assert_matches(compiled, eager, x, EDGES, attr, module=eager, compiled_module=module)
     assert left_on_edges(report) == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_of_equal_extremes_the_first_is_the_place(door: str) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        most, least = x.max(dim=1), x.min(dim=1, keepdim=True)
+        return most.values * 2 - least.values.sin()[:, 0], most.indices, least.indices
+
+    compiled: Any = graphweave.compile(f) if door == "compile" else torch.compile(f, backend="graphweave", dynamic=True)
+    x = features(N, W, torch.float64).round()  # many are equal
+    assert_matches(compiled, f, x.clone().requires_grad_())
+    x[3, 2:4], x[5] = float("nan"), float("-inf")
+    for got, want in zip(compiled(x), f(x), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
