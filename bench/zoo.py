@@ -91,8 +91,8 @@ def run_case(name: str, door: str = "compile") -> Row:
     counts = graphweave.counters()
     row = Row(
         name, "ok", counts["compilations"], graph_breaks() - breaks, sum(len(g.kernels) for g in report.graphs),
-        counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager), left_to_pytorch(report, on_edges=False),
-        seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
+        counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager),
+        left_to_pytorch(report, on_edges=False), seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
         on_edges=left_to_pytorch(report, on_edges=True),
     )  # fmt: skip
     return judge(row, name, got, want)
@@ -216,10 +216,10 @@ def markdown(rows: Sequence[Row]) -> str:
         f"{summary(list(by_door['plain'].values()))}.", "",
         "*Graphs* are compilations (forward and backward together are one), *breaks* the places where capture had to",
         "let Python run, *eager* the graphs and functions that could not be compiled, *kernels* the generated loops of",
-        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager, and kinds of calls left on edges.",
-        "What is left to PyTorch runs as in eager mode: slower, never wrong. It is listed for the first way. A call counts",
-        "as one on edges unless the maps of its graph show that neither its operands nor its results have more rows than",
-        "there are nodes, nor two dims that vary; in a graph without maps nothing shows it.", "",
+        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager, and kinds of calls left on",
+        "edges. What is left to PyTorch runs as in eager mode: slower, never wrong. It is listed for the first way.",
+        "A call counts as one on edges unless the maps of its graph show that neither its operands nor its results",
+        "have more rows than there are nodes, nor two dims that vary. In a graph without maps nothing shows it.", "",
         "| case | result | graphs | breaks | eager | kernels | plain | left on edges | left on nodes or fewer rows |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 import torch_geometric.nn as pyg
 from support import AWKWARD, SEVERAL, assert_matches, features, random_graph
 from torch import Tensor
-from torch_geometric.utils import add_remaining_self_loops
+from torch_geometric.utils import add_remaining_self_loops, to_dense_batch
 
 import graphweave
 from bench.zoo import DOORS
@@ -147,3 +147,21 @@ def test_of_equal_extremes_the_first_is_the_place(door: str) -> None:
     x[3, 2:4], x[5] = float("nan"), float("-inf")
     for got, want in zip(compiled(x), f(x), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_rows_of_a_dense_batch_are_pulled(door: str) -> None:
+    """The mask of a dense batch has two dims, and both of them vary."""
+
+    def f(x: Tensor, batch: Tensor, w: Tensor) -> Tensor:
+        rows, mask = to_dense_batch(x, batch)
+        return torch.softmax(rows @ w, dim=-1)[mask] * x
+
+    compiled: Any = graphweave.compile(f) if door == "compile" else torch.compile(f, backend="graphweave", dynamic=True)
+    with collect() as report:
+        for counts in ((3, 1, 6), (2, 5, 4, 4)):
+            batch = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+            x = features(len(batch), W, torch.float64).requires_grad_()
+            assert_matches(compiled, f, x, batch, features(W, W, torch.float64, 3).requires_grad_())
+    moved = {n.what for g in report.graphs for n in g.fallbacks if "index" in n.what}
+    assert moved == set() or door == "plain"
