@@ -53,19 +53,21 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Times the calls round-robin, so that a slow minute of the machine affects all of them alike.
 
-    Each round runs every call once. `first` holds the seconds of first calls; without it they are measured here. The
-    garbage collector is off while a call is timed and runs between rounds.
+    Each round runs every call once, and begins with another one, as what runs first meets memory that the garbage
+    collector gave back. `first` holds the seconds of first calls; without it they are measured here. The collector is
+    off while a call is timed and runs between rounds.
     """
     first = first or {name: seconds_of(call) for name, call in calls.items()}
     for call in calls.values():
         for _ in range(warmup):
             call()
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
+    names = list(calls)
+    for i in range(repeats):
         gc.collect()
         gc.disable()
-        for name, call in calls.items():
-            times[name].append(seconds_of(call))
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            times[name].append(seconds_of(calls[name]))
         gc.enable()
     return {name: _summary(first[name], taken) for name, taken in times.items()}
 

@@ -1,44 +1,52 @@
 """graphweave compiles graph neural networks: message passing in plain PyTorch, as a few fused kernels."""
 
-from graphweave import extend, loops
-from graphweave.core.counters import counters, reset_counters
-from graphweave.core.schedule import Schedule
-from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain import explain
-from graphweave.frontends.dynamo.tune import tune
-from graphweave.graph.batch import batch, unbatch
-from graphweave.graph.build import graph, heterograph
-from graphweave.graph.convert_from import from_dgl, from_networkx, from_pyg, from_scipy
-from graphweave.graph.frame import EID, ETYPE, NID, NTYPE
-from graphweave.graph.graph import Graph
-from graphweave.graph.hetero import to_heterogeneous, to_homogeneous
-from graphweave.graph.readout import (
-    broadcast_edges,
-    broadcast_nodes,
-    max_edges,
-    max_nodes,
-    mean_edges,
-    mean_nodes,
-    readout_edges,
-    readout_nodes,
-    softmax_edges,
-    softmax_nodes,
-    sum_edges,
-    sum_nodes,
-    topk_edges,
-    topk_nodes,
-)
-from graphweave.graph.softmax import edge_softmax
-from graphweave.graph.transform import (
-    add_self_loop,
-    edge_subgraph,
-    in_subgraph,
-    out_subgraph,
-    remove_self_loop,
-    reverse,
-    subgraph,
-    to_bidirected,
-)
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphweave import extend, loops
+    from graphweave.core.counters import counters, reset_counters
+    from graphweave.core.schedule import Schedule
+    from graphweave.frontends.dynamo.compile import compile
+    from graphweave.frontends.dynamo.explain import explain
+    from graphweave.frontends.dynamo.tune import tune
+    from graphweave.graph.batch import batch, unbatch
+    from graphweave.graph.build import graph, heterograph
+    from graphweave.graph.convert_from import from_dgl, from_networkx, from_pyg, from_scipy
+    from graphweave.graph.frame import EID, ETYPE, NID, NTYPE
+    from graphweave.graph.graph import Graph
+    from graphweave.graph.hetero import to_heterogeneous, to_homogeneous
+    from graphweave.graph.readout import (
+        broadcast_edges,
+        broadcast_nodes,
+        max_edges,
+        max_nodes,
+        mean_edges,
+        mean_nodes,
+        readout_edges,
+        readout_nodes,
+        softmax_edges,
+        softmax_nodes,
+        sum_edges,
+        sum_nodes,
+        topk_edges,
+        topk_nodes,
+    )
+    from graphweave.graph.softmax import edge_softmax
+    from graphweave.graph.transform import (
+        add_self_loop,
+        edge_subgraph,
+        in_subgraph,
+        out_subgraph,
+        remove_self_loop,
+        reverse,
+        subgraph,
+        to_bidirected,
+    )
 
 __version__ = "0.1.0"
 
@@ -90,3 +98,99 @@ __all__ = [
     "tune",
     "unbatch",
 ]
+
+_FROM = {
+    "core.counters": (
+        "counters",
+        "reset_counters",
+    ),
+    "core.schedule": ("Schedule",),
+    "frontends.dynamo.compile": ("compile",),
+    "frontends.dynamo.explain": ("explain",),
+    "frontends.dynamo.tune": ("tune",),
+    "graph.batch": (
+        "batch",
+        "unbatch",
+    ),
+    "graph.build": (
+        "graph",
+        "heterograph",
+    ),
+    "graph.convert_from": (
+        "from_dgl",
+        "from_networkx",
+        "from_pyg",
+        "from_scipy",
+    ),
+    "graph.frame": (
+        "EID",
+        "ETYPE",
+        "NID",
+        "NTYPE",
+    ),
+    "graph.graph": ("Graph",),
+    "graph.hetero": (
+        "to_heterogeneous",
+        "to_homogeneous",
+    ),
+    "graph.readout": (
+        "broadcast_edges",
+        "broadcast_nodes",
+        "max_edges",
+        "max_nodes",
+        "mean_edges",
+        "mean_nodes",
+        "readout_edges",
+        "readout_nodes",
+        "softmax_edges",
+        "softmax_nodes",
+        "sum_edges",
+        "sum_nodes",
+        "topk_edges",
+        "topk_nodes",
+    ),
+    "graph.softmax": ("edge_softmax",),
+    "graph.transform": (
+        "add_self_loop",
+        "edge_subgraph",
+        "in_subgraph",
+        "out_subgraph",
+        "remove_self_loop",
+        "reverse",
+        "subgraph",
+        "to_bidirected",
+    ),
+}
+"""Module -> the names that it defines. A module is loaded when one of its names is first asked for, since the compiler
+takes seconds to load."""
+
+_MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("extend", "loops"):
+        return import_module(f"{__name__}.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package has a function `graph` and a subpackage of this name, which Python would set in its place."""
+
+    @property
+    def graph(self) -> Any:
+        return import_module(f"{__name__}.graph.build").graph
+
+    @graph.setter
+    def graph(self, module: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

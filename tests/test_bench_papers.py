@@ -83,7 +83,7 @@ def options(*given: str) -> argparse.Namespace:
 
 def test_a_session_measures_only_what_is_missing() -> None:
     held = a_panel()
-    held.machine = machine()
+    held.machines = [machine()]
     session = Session(options(), {held.name: held}, lambda panels: None)
     panel = session.panel(held.name, "a title", "s", "about.")
     assert not any(cell.paper for cell in panel.cells)
@@ -98,7 +98,7 @@ def test_a_session_measures_only_what_is_missing() -> None:
     assert panel.missing == ["g 128"]
 
 
-def test_a_session_sorts_and_keeps_to_one_machine() -> None:
+def test_a_session_sorts() -> None:
     saved = []
     session = Session(options(), {}, lambda panels: saved.append(list(panels)))
     panel = session.panel("Table 9", "a title", "s", "about.")
@@ -110,8 +110,21 @@ def test_a_session_sorts_and_keeps_to_one_machine() -> None:
     session.sort(panel)
     assert [cell.row for cell in panel.cells] == ["a", "b"]
     assert saved == [["Table 9"]]
+
+
+def test_tables_may_have_several_machines_and_lines_have_one() -> None:
+    session = Session(options(), {}, lambda panels: None)
+    panel = session.panel("Table 9", "a title", "s", "about.")
+    for row, cpu in (("a", "one"), ("b", "another"), ("c", "one")):
+        panel.value(OURS, row, "1", 3.0)
+        session.measured(panel, machine={"cpu": cpu})
+    head, table = lines(panel)
+    assert head[-1] == "machine" and [line[-1] for line in table] == ["A", "B", "A"]
+    figure = session.panel("Figure 9", "a title", "s", "about.", "lines")
+    session.measured(figure, machine={"cpu": "one"})
+    assert "machine" not in lines(figure)[0]
     with pytest.raises(RuntimeError, match="must be of one machine"):
-        session.measured(panel, machine={"cpu": "another"})
+        session.measured(figure, machine={"cpu": "another"})
 
 
 def test_time_and_memory_are_chosen_apart() -> None:

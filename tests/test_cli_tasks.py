@@ -16,7 +16,7 @@ from graphweave.cli.checkpoint import resume, save
 from graphweave.cli.clouds import nearest
 from graphweave.cli.main import main
 from graphweave.cli.pairs import PAIR_DECODERS
-from graphweave.cli.recommend import NDCG, RECALL, RecommenderTraining
+from graphweave.cli.recommend import GCMC, NDCG, RECALL, RecommenderTraining
 from graphweave.cli.tasks import Data, load, load_for, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError
@@ -292,3 +292,21 @@ def test_recommendations_are_counted_against_what_users_chose() -> None:
     assert found[RECALL] == pytest.approx((0.5 + 1) / 2)
     ideal = 1 + 1 / np.log2(3)
     assert found[NDCG] == pytest.approx((1 / np.log2(5) / ideal + 1) / 2)
+
+
+def test_the_graph_autoencoder_has_weights_for_each_side() -> None:
+    """Against sums edge by edge, in float64; a user without edges keeps a vector of their own."""
+    torch.manual_seed(0)
+    model = GCMC(3, 2, 4).double()
+    users, items = torch.tensor([0, 0, 2]), torch.tensor([0, 1, 1])
+    edges = torch.cat([torch.stack([items + 3, users]), torch.stack([users, items + 3])], 1)
+    norm = torch.rand(6, dtype=torch.float64)
+    got = model(edges, norm)
+    for v in range(5):
+        sums = torch.zeros(4, dtype=torch.float64)
+        for e in range(6):
+            if edges[1, e] == v:
+                sums += norm[e] * model.embedding[edges[0, e]]
+        side = model.users if v < 3 else model.items
+        inner = side.own.weight @ model.embedding[v] + side.own.bias + side.other.weight @ sums + side.other.bias
+        torch.testing.assert_close(got[v], side.out.weight @ inner.relu() + side.out.bias)

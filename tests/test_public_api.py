@@ -175,6 +175,7 @@ PUBLIC: dict[str, list[str]] = {
         "BlockSampler",
         "ClusterSampler",
         "DataLoader",
+        "HGTLoader",
         "HGTSampler",
         "NegativeSampler",
         "NeighborSampler",

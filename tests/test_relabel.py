@@ -154,5 +154,5 @@ def test_the_order_is_made_once_a_graph_and_errors_name_the_user_s_index() -> No
 
 
 def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(SettingsError, match="option 'relabel' must be False, 'degree' or 'locality'"):
+    with pytest.raises(SettingsError, match="option 'relabel' must be False, 'degree', 'locality' or 'auto'"):
         graphweave.compile(gathered, options={"relabel": "hilbert"})

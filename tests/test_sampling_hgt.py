@@ -11,12 +11,13 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import HGTLoader, LinkLoader, NodeLoader
+from torch_geometric.loader import HGTLoader as TheirLoader
+from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from graphweave.core.errors import DataError, IndexRangeError
-from graphweave.sampling import HGTSampler
+from graphweave.sampling import HGTLoader, HGTSampler
 
 SIZES = {"paper": 4, "author": 5, "venue": 3}
 EDGES: dict[tuple[str, str, str], tuple[list[int], list[int]]] = {
@@ -199,10 +200,31 @@ def test_threads_and_workers_change_no_batch(links: bool) -> None:
 
 def test_pygs_own_loader_makes_a_sampler_that_needs_torch_sparse() -> None:
     """docs/sampling.md names `NodeLoader` for this reason."""
+    """Therefore there is one of our own, which is called alike."""
     if WITH_TORCH_SPARSE:
         pytest.skip("torch-sparse is installed")
     with pytest.raises(ImportError, match="requires 'torch-sparse'"):
-        HGTLoader(large(), [10], input_nodes="item")
+        TheirLoader(large(), [10], input_nodes="item")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loader_gives_the_sampler_s_batches(workers: int) -> None:
+    """Called as PyG's is, with any number of workers."""
+    data = large()
+    seen = []
+    loader = HGTLoader(
+        data, {t: [20, 10] for t in data.node_types}, ("item", torch.arange(90)), is_sorted=False,
+        transform=lambda batch: seen.append(1) or batch, seed=3, batch_size=30, num_workers=workers,
+    )  # fmt: skip
+    direct = NodeLoader(data, HGTSampler(data, [20, 10], seed=3), input_nodes=("item", torch.arange(90)), batch_size=30)
+    for got, want in zip(loader, direct, strict=True):
+        assert got["item"].batch_size == 30
+        for t in data.node_types:
+            assert torch.equal(got[t].n_id, want[t].n_id) and torch.equal(got[t].x, data[t].x[got[t].n_id])
+        for key in data.edge_types:
+            assert torch.equal(got[key].edge_index, want[key].edge_index)
+            assert torch.equal(got[key].edge_attr, data[key].edge_attr[got[key].e_id])
+    assert len(seen) == (0 if workers else 3)  # a worker's own list is not this one
 
 
 def test_a_type_without_edges_and_seeds_without_neighbours() -> None:

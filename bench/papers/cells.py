@@ -17,7 +17,7 @@ Kind = Literal["table", "heat map", "lines", "bars"]
 class Cell:
     """One number of one system. `value` is None if there is none, and `status` says why. `paper`: the paper printed it.
 
-    `q1` and `q3` are quartiles of what was measured here.
+    `q1` and `q3` are quartiles of what was measured here, on the panel's machine number `machine`.
     """
 
     row: str
@@ -28,6 +28,7 @@ class Cell:
     status: str = "ok"
     q1: float | None = None
     q3: float | None = None
+    machine: int | None = None
 
 
 @dataclass(slots=True)
@@ -45,8 +46,9 @@ class Panel:
     rows: str = ""
     columns: str = ""
     cells: list[Cell] = field(default_factory=list)
-    machine: dict[str, Any] = field(default_factory=dict)
-    """What `bench.common.machine` said when it was measured. Empty if nothing was."""
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    """What `bench.common.machine` said where it was measured, for each machine. Lines and heat maps have one machine
+    only. The systems of one cell, which are compared, are always measured on one."""
 
     missing: list[str] = field(default_factory=list)
     """The "row column" of cells that were not measured yet."""

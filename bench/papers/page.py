@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import file_of
-from bench.papers.show import lines
+from bench.papers.show import letter, lines
 from bench.turns import ROOT
 
 RESULTS = ROOT / "bench" / "results"
@@ -24,8 +24,9 @@ HEAD = """# The papers' tables and figures
 `python -m bench.papers {featgraph,dgl,graphiler,zhang,hector}` measures what a CPU can show of the tables and figures
 of five papers, with the peers of this machine, and writes the JSON and the figures that this page is made from
 (`python -m bench.papers page`). A column `paper:` is what the paper printed, on the paper's machine; a column `here:`
-was measured on the machine named below each title. Only numbers of one machine can be compared with each other. `-`
-means that a number was not measured or not printed."""
+was measured on the machine named below each title. If there are several, the last column says on which one; the systems
+of a row are always measured on one, and only numbers of one machine can be compared. `-` means that a number was not
+measured or not printed."""
 
 
 def files(names: Iterator[str]) -> Iterator[Path]:
@@ -56,10 +57,10 @@ def _section(record: Mapping[str, Any]) -> Iterator[str]:
         yield "\n".join(f"- {what}: {why}" for what, why in record["left_out"].items())
 
 
-def _here(machine: Mapping[str, Any]) -> str:
+def _here(machine: Mapping[str, Any], name: str) -> str:
     versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items() if number)
     return (
-        f"Here: {machine['cpu']}; {machine['cores']} cores, {machine['threads']} threads at most; {versions}; "
+        f"Here{name}: {machine['cpu']}; {machine['cores']} cores, {machine['threads']} threads at most; {versions}; "
         f"{machine['date'][:10]}."
     )
 
@@ -67,8 +68,8 @@ def _here(machine: Mapping[str, Any]) -> str:
 def _panel(paper: str, panel: Panel) -> Iterator[str]:
     yield f"### {panel.name}: {panel.title}"
     yield f"{panel.about} Unit: {panel.unit}."
-    if panel.machine:
-        yield _here(panel.machine)
+    for i, machine in enumerate(panel.machines):
+        yield _here(machine, f", machine {letter(i)}" if len(panel.machines) > 1 else "")
     head, table = lines(panel)
     if table:
         yield "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *table))

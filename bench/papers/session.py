@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bench import common
@@ -43,15 +43,15 @@ class Session:
     ) -> Panel:  # fmt: skip
         """A panel with the cells that the file has; the paper's own are for the caller to add.
 
-        A panel with a `source` is computed from that one, so it starts empty and has its machine.
+        A panel with a `source` is computed from that one, so it starts empty and has its machines.
         """
         panel = Panel(name, title, unit, QUICK * bool(self.options.quick) + about, kind, rows, columns)
         held = self._held.get(name)
         if source is not None:
-            panel.machine = source.machine
+            panel.machines = source.machines
         elif held is not None:
             panel.cells = [cell for cell in held.cells if not cell.paper]
-            panel.machine = held.machine
+            panel.machines = held.machines
         self.panels[name] = panel
         return panel
 
@@ -77,15 +77,14 @@ class Session:
         return True
 
     def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
-        """Notes the machine, by default this one now, and writes the file. Call it after each cell."""
+        """Notes the machine of the new cells, by default this one now, and writes the file. Call it after each cell.
+
+        RuntimeError if lines or a heat map would have cells of two machines.
+        """
         found = dict(machine or common.machine())
         for panel in panels:
-            if panel.machine and panel.machine["cpu"] != found["cpu"]:
-                raise RuntimeError(
-                    f"the cells of {panel.name} must be of one machine: the file has those of {panel.machine['cpu']}, "
-                    f"and these are of {found['cpu']}. Give another --out, or measure with --relational or without it."
-                )
-            panel.machine = found
+            place = _place(panel, found)
+            panel.cells = [c if c.paper or c.machine is not None else replace(c, machine=place) for c in panel.cells]
         self.save()
 
     def sort(self, panel: Panel) -> None:
@@ -97,6 +96,21 @@ class Session:
     def save(self) -> None:
         """Panels that the run has not come to yet are written as the file had them."""
         self._save({**self._held, **self.panels})
+
+
+def _place(panel: Panel, machine: dict[str, Any]) -> int:
+    """The number of a machine among those of a panel, which gets it if it is new. The last description stays."""
+    processors = [one["cpu"] for one in panel.machines]
+    if machine["cpu"] in processors:
+        panel.machines[place := processors.index(machine["cpu"])] = machine
+        return place
+    if panel.machines and panel.kind in ("lines", "heat map"):
+        raise RuntimeError(
+            f"the cells of {panel.name} must be of one machine, as it draws them together: the file has those of "
+            f"{', '.join(processors)}, and these are of {machine['cpu']}. Give another --out, or leave it out (--only)."
+        )
+    panel.machines.append(machine)
+    return len(panel.machines) - 1
 
 
 @dataclass(frozen=True, slots=True)

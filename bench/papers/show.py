@@ -53,10 +53,18 @@ def lines(panel: Panel) -> tuple[list[str], list[list[str]]]:
         line = [row, column, *map(text_of, found)]
         if ours:
             line += [_ratio(panel.find(row, column, peer, paper=False), own) for peer in peers]
+        if len(panel.machines) > 1:
+            line.append(next((letter(c.machine) for c in found if c is not None and c.machine is not None), "-"))
         table.append(line)
     head = [panel.rows or "row", panel.columns or "column"]
     head += [f"paper: {system}" if paper else f"here: {system}" for system, paper in systems]
-    return head + ([f"{peer} / {OURS}" for peer in peers] if ours else []), table
+    head += [f"{peer} / {OURS}" for peer in peers] if ours else []
+    return head + (["machine"] if len(panel.machines) > 1 else []), table
+
+
+def letter(machine: int) -> str:
+    """The name of a panel's machine: A, B, ..."""
+    return chr(ord("A") + machine)
 
 
 def _ratio(peer: Cell | None, own: Cell | None) -> str:

@@ -44,28 +44,49 @@ class LightGCN(nn.Module):
         return total / (_LAYERS + 1)
 
 
-class GCMC(nn.Module):
-    """One graph convolution of the embeddings, ReLU, and a dense layer (van den Berg, Kipf and Welling, "Graph
-    Convolutional Matrix Completion", 2018, section 3, with symmetric normalisation); scores are bilinear."""
+class _Side(nn.Module):
+    """A node's vector from its own embedding x and the sum h of its neighbours': W relu(U x + V h)."""
 
-    def __init__(self, num_nodes: int, hidden: int) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(0.1 * torch.randn(num_nodes, hidden))
         self.own, self.other, self.out = (nn.Linear(hidden, hidden) for _ in range(3))
+
+    def forward(self, x: Tensor, sums: Tensor) -> Tensor:
+        out: Tensor = self.out(F.relu(self.own(x) + self.other(sums)))
+        return out
+
+
+class GCMC(nn.Module):
+    """One graph convolution, ReLU, and a dense layer, with weights of their own for users and for items (van den Berg,
+    Kipf and Welling, "Graph Convolutional Matrix Completion", 2018, sections 2.3 and 2.4, for one level of rating, with
+    symmetric normalisation). Scores are bilinear (section 2.5).
+
+    A node's own embedding enters the convolution, too, so that one without edges has a vector. Users and items are one
+    set of nodes, users first.
+    """
+
+    def __init__(self, num_users: int, num_items: int, hidden: int) -> None:
+        super().__init__()
+        self.sizes = [num_users, num_items]
+        self.embedding = nn.Parameter(0.1 * torch.randn(num_users + num_items, hidden))
+        self.users, self.items = _Side(hidden), _Side(hidden)
         self.bilinear = nn.Parameter(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))
 
     def forward(self, edge_index: Tensor, norm: Tensor) -> Tensor:
         src, dst = edge_index
-        sums = torch.zeros_like(self.embedding).index_add(0, dst, self.embedding[src] * norm.unsqueeze(1))
-        return self.out(F.relu(self.own(self.embedding) + self.other(sums)))
+        x: Tensor = self.embedding
+        sums = torch.zeros_like(x).index_add(0, dst, x[src] * norm.unsqueeze(1))
+        sides = zip((self.users, self.items), x.split(self.sizes), sums.split(self.sizes), strict=True)
+        return torch.cat([side(own, other) for side, own, other in sides])
 
 
 class Recommender(nn.Module):
     """Embeddings and the scores of pairs, so that both run in the given way."""
 
-    def __init__(self, name: str, num_nodes: int, hidden: int) -> None:
+    def __init__(self, name: str, num_users: int, num_items: int, hidden: int) -> None:
         super().__init__()
-        self.encoder = LightGCN(num_nodes, hidden) if name == "lightgcn" else GCMC(num_nodes, hidden)
+        lightgcn = name == "lightgcn"
+        self.encoder = LightGCN(num_users + num_items, hidden) if lightgcn else GCMC(num_users, num_items, hidden)
 
     def turned(self, users: Tensor) -> Tensor:
         """Embeddings of users whose inner products with those of items are the scores."""
@@ -97,7 +118,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
         num_nodes = data.num_users + data.num_items
         degree = torch.bincount(self.edges[1], minlength=num_nodes).float().clamp(min=1).rsqrt()
         self.norm = degree[self.edges[0]] * degree[self.edges[1]]
-        self.model = Recommender(job.model, num_nodes, job.hidden)
+        self.model = Recommender(job.model, data.num_users, data.num_items, job.hidden)
         self.run, self.encode = WAYS[way](self.model), WAYS[way](self.model.encoder)
         self.optimise(self.model)
 

@@ -18,7 +18,7 @@ from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.narrow_gathers import NarrowGathers
-from graphweave.passes.relabel import Relabel
+from graphweave.passes.relabel import ChooseOrder, Relabel
 from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
@@ -35,7 +35,8 @@ class PassInputs:
 
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
     whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
-    choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get.
+    choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get, or
+    chooses it, and `steady` are names of inputs that are likely to be the same at the next call.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -46,7 +47,8 @@ class PassInputs:
     added: AddedRules = field(default_factory=AddedRules)
     rewrite: bool = True
     merge: bool = True
-    relabel: RowOrder | None = None
+    relabel: RowOrder | ChooseOrder | None = None
+    steady: frozenset[str] = frozenset()
 
 
 Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Relabel | Rewrite | Simplify | SinkReshape | ToEdges
@@ -71,7 +73,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
-    lambda given, keep: Relabel(given.relabel, keep),
+    lambda given, keep: Relabel(given.relabel, keep, given.steady),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
@@ -89,9 +91,12 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
     where = unchanged(program).where
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
     for pass_maker in PIPELINE:
         pass_ = pass_maker(given, keep)
-        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or pass_ == Relabel(None, keep):
+        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or (
+            isinstance(pass_, Relabel) and pass_.order is None
+        ):
             continue
         done = pass_(program)
         verify(done.program)
@@ -100,9 +105,10 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
         keep = tuple(done.where[r] for r in keep)
         steps += done.steps
         unions += done.unions
+        notes += done.notes
         given = replace(given, statistics=with_unions(given.statistics, done.unions))
         program = done.program
-    return Rewritten(program, where, steps, unions)
+    return Rewritten(program, where, steps, unions, notes=notes)
 
 
 def _tell(pass_: Pass, before: Program, done: Rewritten) -> None:

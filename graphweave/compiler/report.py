@@ -110,11 +110,13 @@ class CaptureNote:
 
 @dataclass(frozen=True, slots=True)
 class RewriteNote:
-    """A program before and after rewriting, and the choices made by cost, taken and refused."""
+    """A program before and after rewriting, the choices made by cost, taken and refused, and those made by
+    measuring."""
 
     before: str
     after: str
     steps: tuple[Step, ...]
+    measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def record_capture(note: CaptureNote) -> None:
 
 def record_rewrites(before: Program, done: Rewritten) -> None:
     if _collecting:
-        note = RewriteNote(show(before), show(done.program), done.steps)
+        note = RewriteNote(show(before), show(done.program), done.steps, done.notes)
         for report in _collecting:
             report.rewrites.append(note)
 

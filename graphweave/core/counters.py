@@ -18,6 +18,7 @@ COUNTERS: dict[str, str] = {
     "kernel_damaged": "damaged or truncated files found in the disk cache and rebuilt",
     "hoist_builds": "graph-only subprograms computed",
     "hoist_hits": "graph-only subprograms whose results were still valid",
+    "reorderings": "tensors of features put into the order in which nodes lie near each other",
     "tunings": "graphs whose form and schedules were sought by measuring",
     "tuning_hits": "graphs whose form and schedules an earlier search had kept on disk",
     "graph_breaks": "graph breaks reported by capture",

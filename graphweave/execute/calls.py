@@ -15,8 +15,9 @@ from graphweave.core.types import UNIT, Fold, Space
 from graphweave.execute.product_calls import product_step
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import MapOf, Node, Program, Pull, Push, Ref, ToUnit
+from graphweave.ir.message.nodes import MapOf, Node, Program, Pull, Push, Ref, Reordered, ToUnit
 from graphweave.lower.options import Options
+from graphweave.runtime.reordered import reordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Nod
     """The call of one node: one of our products, or calls of PyTorch."""
     options = options or Options()
     names = tuple(dict.fromkeys(call_operands(program, ref)))
+    node = program.nodes[ref]
+    if isinstance(node, Reordered):
+        return NodeCall((), reordered)  # its operands differ, one being a value and the other an index
     product = product_step(program, ref, options)
     if product is None:
         spaces, run = _traced(program, ref, names, options.device)

@@ -40,6 +40,7 @@ from graphweave.ir.message.nodes import (
     Pointwise,
     Program,
     Ref,
+    Reordered,
     Reshape,
     Slice,
     ToUnit,
@@ -86,8 +87,9 @@ class Wrapper:
         inputs = self._bind_inputs()
         self._given_out = _with_viewed(plan.program, watches or ())
         if watches is not None:
-            maps = {n.index for n in plan.program.nodes if isinstance(n, MapOf)}
-            self._watch(r for r in inputs if r in maps or r in plan.prelude_inputs)
+            nodes = plan.program.nodes
+            kept = {n.index if isinstance(n, MapOf) else n.x for n in nodes if isinstance(n, MapOf | Reordered)}
+            self._watch(r for r in inputs if r in kept or r in plan.prelude_inputs)
         self._prelude(prelude or {})
         self._steps()
         results = self._settle()

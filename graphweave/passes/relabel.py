@@ -7,12 +7,15 @@
 the maps `src' = rank . src` and `dst' = rank . dst`. Legal always, as no operation but random numbers, calls and unions
 depends on the order of rows: these compute in the order of V, and so do inputs and results. What kernels compute
 between them is on V', so that the rows that edges gather are more often in a cache. The orders are those of
-`core/locality.py`. Sums over rows add in another order.
+`core/locality.py`. Sums over rows add in another order. Inputs that are likely to come again, such as features, are
+not pulled at each call but kept in the new order (`Reordered`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
 from graphweave.core.locality import RowOrder
@@ -30,6 +33,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     MatMul,
+    Node,
     Pad,
     Permute,
     Places,
@@ -39,6 +43,7 @@ from graphweave.ir.message.nodes import (
     Push,
     Reduce,
     Ref,
+    Reordered,
     Reshape,
     Slice,
     ToUnit,
@@ -54,13 +59,19 @@ _ANY_ORDER = (
 """Nodes that compute the same rows in whatever order they lie."""
 
 
+ChooseOrder: TypeAlias = Callable[[Program, Mapping[Space, tuple[Ref, Ref]]], "tuple[RowOrder | None, str]"]
+"""Chooses an order for a program and says why, given two maps of the same edges for each space that may get one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """`order` is that of the nodes, None to leave them as they are; `keep` are calls that must stay though nobody reads
-    them."""
+    """`order` is that of the nodes, or chooses it; None leaves them as they are. `keep` are calls that must stay though
+    nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so they are kept in the new
+    order."""
 
-    order: RowOrder | None
+    order: RowOrder | ChooseOrder | None
     keep: tuple[Ref, ...] = ()
+    steady: frozenset[str] = frozenset()
     name: str = "relabel"
 
     def __call__(self, program: Program) -> Rewritten:
@@ -69,14 +80,23 @@ class Relabel:
         ends = {} if self.order is None else _ends(program)
         if self.order is None or not ends:
             return unchanged(program)
-        made = _Relabelled(program, ends, self.order)
+        order, notes = (self.order, ()) if isinstance(self.order, str) else _told(*self.order(program, ends))
+        if order is None:
+            return replace(unchanged(program), notes=notes)
+        made = _Relabelled(program, ends, order, self.steady)
         outputs = [None if r is None else made.given(r) for r in program.outputs]
         where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
         done = substitute(
             made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in self.keep], made.spaces
         )  # fmt: skip
         places = {old: done.where[new] for old, new in where.items() if new in done.where}
-        return replace(done, where=places, unions=tuple((near, (space,)) for space, near in made.near_space.items()))
+        return replace(
+            done, where=places, unions=tuple((near, (space,)) for space, near in made.near_space.items()), notes=notes
+        )
+
+
+def _told(order: RowOrder | None, why: str) -> tuple[RowOrder | None, tuple[str, ...]]:
+    return order, (f"relabel: {'no order' if order is None else order}, {why}",)
 
 
 def _ends(program: Program) -> dict[Space, tuple[Ref, Ref]]:
@@ -103,8 +123,10 @@ class _Relabelled:
     """The program in the making. A value on a relabelled space exists in the user's order (`given`), in that of the
     twin space (`near`), or, once somebody asks for it, in both."""
 
-    def __init__(self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder) -> None:
-        self._program, self._ends, self._order = program, ends, order
+    def __init__(
+        self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder, steady: frozenset[str]
+    ) -> None:
+        self._program, self._ends, self._order, self._steady = program, ends, order, steady
         self.build = Builder()
         self.near_space = {space: Space(f"{space.name}_near") for space in ends}
         rows = dict(program.spaces)
@@ -142,10 +164,13 @@ class _Relabelled:
             return self.given(ref)
         if ref not in self._near:
             twin = self.near_space[space]
-            order = self.build.add(Inverse(self._ranks(space), twin), self._loc(ref))
-            self._near[ref] = self.build.add(
-                Pull(self.given(ref), self.build.add(MapOf(order, space), self._loc(ref))), self._loc(ref)
-            )
+            loc, node = self._loc(ref), self._program.nodes[ref]
+            order = self.build.add(Inverse(self._ranks(space), twin), loc)
+            if isinstance(node, Input) and node.name in self._steady:
+                made: Node = Reordered(self.given(ref), order)
+            else:
+                made = Pull(self.given(ref), self.build.add(MapOf(order, space), loc))
+            self._near[ref] = self.build.add(made, loc)
         return self._near[ref]
 
     def near_map(self, ref: Ref) -> Ref:

@@ -31,7 +31,7 @@ class Rewritten:
 
     `steps` are the choices that were made by cost, in order. `unions` are spaces that the pass made, each with the
     spaces of which it is the disjoint union (the unit space stands for one row). `operands` are those of the nodes of
-    `program`, as `Flow.operands` gives them, where the pass knows them.
+    `program`, as `Flow.operands` gives them, where the pass knows them. `notes` say what was chosen by measuring.
     """
 
     program: Program
@@ -39,6 +39,7 @@ class Rewritten:
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
     operands: tuple[tuple[Ref, ...], ...] | None = field(default=None, compare=False, repr=False)
+    notes: tuple[str, ...] = ()
 
 
 def unchanged(program: Program) -> Rewritten:

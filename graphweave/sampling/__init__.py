@@ -17,6 +17,7 @@ __all__ = [
     "BlockSampler",
     "ClusterSampler",
     "DataLoader",
+    "HGTLoader",
     "HGTSampler",
     "NegativeSampler",
     "NeighborSampler",
@@ -28,13 +29,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The samplers that derive from a class of PyG, which is loaded when their names are first used."""
+    """What derives from a class of PyG, which is loaded when their names are first used."""
     if name == "NeighborSampler":
         from graphweave.sampling.pyg import NeighborSampler
 
         return NeighborSampler
-    if name == "HGTSampler":
-        from graphweave.sampling.hgt import HGTSampler
+    if name in ("HGTLoader", "HGTSampler"):
+        from graphweave.sampling import hgt
 
-        return HGTSampler
+        return getattr(hgt, name)
     raise AttributeError(f"module 'graphweave.sampling' has no attribute {name!r}")

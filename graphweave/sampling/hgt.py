@@ -1,8 +1,8 @@
-"""`HGTSampler`, which gives PyG's loaders batches with as many nodes of each type. This file needs PyG."""
+"""`HGTSampler` and `HGTLoader`: batches with as many nodes of each type, for PyG. This file needs PyG."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
+from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -38,8 +39,8 @@ class HGTSampler(BaseSampler):
     without incoming edges adds nothing. The batch has all edges of `data` between its nodes, those of each relation
     sorted by destination.
 
-    `NodeLoader(data, sampler, input_nodes=(type, nodes), ...)` and `LinkLoader(data, sampler, ...)` take it; PyG's
-    `HGTLoader` does not, since it makes a sampler of its own, which needs torch-sparse. A batch is a function of
+    `NodeLoader(data, sampler, input_nodes=(type, nodes), ...)` and `LinkLoader(data, sampler, ...)` take it, and
+    `HGTLoader` below makes one. PyG's own `HGTLoader` takes none and needs torch-sparse. A batch is a function of
     `seed`, the epoch (`set_epoch`) and the batch's seeds, as with `NeighborSampler`.
     """
 
@@ -125,6 +126,24 @@ class HGTSampler(BaseSampler):
             found = draw(graph, nodes, None, RawChoice(-1, 0, False, False), 0)
             degree = torch.bincount(found.dst, minlength=nodes.numel()).double()
             types[relation[0]].add(found.src, 1 / degree[found.dst])
+
+
+class HGTLoader(NodeLoader):
+    """PyG's `HGTLoader`, with its arguments and `HGTSampler`'s batches, which need no torch-sparse.
+
+    `is_sorted` says nothing here, since edges are sorted once in any case. `seed` is the sampler's; further arguments
+    are those of PyG's `NodeLoader`. Errors are the sampler's.
+    """
+
+    def __init__(
+        self, data: HeteroData, num_samples: Any, input_nodes: Any, is_sorted: bool = False,
+        transform: Callable[..., Any] | None = None, transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None, *, seed: int = 0, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            data, HGTSampler(data, num_samples, seed=seed), input_nodes, transform=transform,
+            transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker, **kwargs,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -55,6 +55,7 @@ from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
 from graphweave.tuning.choice import Choice
+from graphweave.tuning.order import OrderThatPays
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 
@@ -78,7 +79,8 @@ class CompileOptions:
     Three switches turn an idea off, to measure what it gains. `rewrite`: changes of the program that the cost model
     decides; what `compact` and `reorder` ask for is done even so. `fuse`: several operations in one kernel. `merge`:
     one operation in place of many of a kind, such as those of the relations of a heterogeneous layer. `relabel`: an
-    order in which nodes are computed and stored between the arguments and the results (`passes/relabel.py`).
+    order in which nodes are computed and stored between the arguments and the results (`passes/relabel.py`); "auto"
+    measures on the graph of the first call whether one pays (`tuning/order.py`).
     """
 
     verify: bool = False
@@ -92,7 +94,7 @@ class CompileOptions:
     rewrite: bool = True
     fuse: bool = True
     merge: bool = True
-    relabel: RowOrder | Literal[False] = False
+    relabel: RowOrder | Literal[False, "auto"] = False
 
 
 _SWITCH = (True, False)
@@ -106,7 +108,7 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "rewrite": _SWITCH,
     "fuse": _SWITCH,
     "merge": _SWITCH,
-    "relabel": (False, *get_args(RowOrder)),
+    "relabel": (False, *get_args(RowOrder), "auto"),
 }
 """The values that each option may have."""
 
@@ -332,7 +334,7 @@ class _GraphCompilation:
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
         given = PassInputs(
             statistics, tangents, relational, at_hand, options.row_products, in_force(), self.options.rewrite,
-            self.options.merge, self.options.relabel or None,
+            self.options.merge, self._order(options, at_hand), _steady(module, tangents, num_forward),
         )  # fmt: skip
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
@@ -345,6 +347,13 @@ class _GraphCompilation:
         if collecting():
             record_capture(_capture_note(module, imported, done, rows, glossary, given, options.fuse))
         return _rewritten(imported, done), glossary, reference
+
+    def _order(self, options: Options, at_hand: GraphAtHand) -> RowOrder | OrderThatPays | None:
+        """The order of nodes that was asked for, or what chooses one. With "tune" the tuner tries orders itself."""
+        if self.options.relabel != "auto":
+            return self.options.relabel or None
+        measures = options.target == "cpp" and self.options.schedule != "tune"
+        return OrderThatPays(at_hand.value, at_hand.rows) if measures else None
 
     def _tuned(
         self, imported: Imported, given: PassInputs, options: Options, at_hand: GraphAtHand, module: fx.GraphModule,
@@ -371,6 +380,16 @@ class _GraphCompilation:
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
         return self.gradients.finish(run) if backward and self.gradients is not None else run
+
+
+def _steady(module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None) -> frozenset[str]:
+    """Names of inputs that are likely to be the same at the next call: without a gradient nothing trains them."""
+    inputs = [n.name for n in module.graph.find_nodes(op="placeholder") if n.name not in tangents]
+    if num_forward is None:
+        return frozenset(inputs)
+    results = module.graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    return frozenset(name for name, g in zip(inputs, results[num_forward:], strict=False) if g is None)
 
 
 def _capture_note(

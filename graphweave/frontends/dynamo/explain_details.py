@@ -21,12 +21,13 @@ class Compiled(Protocol):
 
 
 def costs_text(note: RewriteNote) -> str:
-    """The choices that rewriting made by cost, both taken and refused, each with both costs."""
+    """The choices that rewriting made by cost, both taken and refused, each with both costs, and by measuring."""
     taken = [s for s in note.steps if s.taken]
     refused = [s for s in note.steps if not s.taken]
     lines = [f"== rewriting: {len(taken)} choices taken, {len(refused)} refused for their cost"]
     for word, steps in (("taken", taken), ("refused", refused)):
         lines += [f"-- {word}: {_step_text(s)}" for s in steps]
+    lines += [f"-- measured: {note}" for note in note.measured]
     return "\n".join(lines) + "\n"
 
 

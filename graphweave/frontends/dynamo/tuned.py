@@ -112,7 +112,8 @@ def _told(what: ToTune, outcome: Outcome, seconds: float, *, stored: bool) -> Ch
 
 def _own(what: ToTune) -> ProgramForm:
     relational = what.given.relational
-    return ProgramForm(relational.compact, relational.reorder, what.given.relabel)
+    order = what.given.relabel
+    return ProgramForm(relational.compact, relational.reorder, order if isinstance(order, str) else None)
 
 
 def _forms(what: ToTune, shape: GraphShape, prepare: Callable[[ProgramForm], PreparedForm]) -> tuple[ProgramForm, ...]:
@@ -124,7 +125,7 @@ def _forms(what: ToTune, shape: GraphShape, prepare: Callable[[ProgramForm], Pre
     if any(is_typed(program, r) for r in range(len(program.nodes))):
         either = [(value,) if value is not None else (False, True) for value in (own.compact, own.reorder)]
         found += [ProgramForm(c, r, own.relabel) for c, r in product(*either)]
-    if "relabel" not in what.asked and shape.near and not shape.is_local:
+    if what.asked.get("relabel", "auto") == "auto" and shape.near and not shape.is_local:
         found += [replace(own, relabel=order) for order in _ORDERS]
     return tuple(form for form in found if form != own)
 

@@ -45,6 +45,7 @@ from graphweave.ir.message.nodes import (
     Random,
     Reduce,
     Ref,
+    Reordered,
     Reshape,
     RowsOfSegments,
     Slice,
@@ -93,6 +94,10 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             UniquePairs() | PairIndex() | JoinIndices() | RowsOfSegments() | NumbersOfSegments() | Places() | Inverse()
         ):
             return _made_once(node, types)
+        case Reordered(x, index):
+            t, u = _value(x, types, node), _index(index, types, node)
+            _expect(UNIT not in (t.space, u.space), node, "rows, and their places among rows of another space", t, u)
+            return Type(u.space, t.shape, t.dtype)
         case After(x, others):
             for other in others:
                 _at(other, types, node)

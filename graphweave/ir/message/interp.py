@@ -56,6 +56,7 @@ from graphweave.ir.message.nodes import (
     Random,
     Reduce,
     Ref,
+    Reordered,
     Reshape,
     RowsOfSegments,
     Slice,
@@ -151,6 +152,8 @@ def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device 
             return call(places_of, values[src], values[dst], rows_of(of), order)
         case Inverse(x):
             return call(inverse, values[x])
+        case Reordered(x, index):
+            return call(torch.index_select, values[x], 0, values[index])
         case After(x):
             return values[x]
         case LaidOut(x, order, whole):

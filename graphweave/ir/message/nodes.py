@@ -8,23 +8,29 @@ nodes (`infer.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from graphweave.core.exact import Exact
-from graphweave.core.locality import RowOrder
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.ir.message.graph_nodes import Inverse as Inverse
+from graphweave.ir.message.graph_nodes import JoinIndices as JoinIndices
+from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegments
+from graphweave.ir.message.graph_nodes import PairIndex as PairIndex
+from graphweave.ir.message.graph_nodes import PairPart as PairPart
+from graphweave.ir.message.graph_nodes import Places as Places
+from graphweave.ir.message.graph_nodes import Reordered as Reordered
+from graphweave.ir.message.graph_nodes import RowsOfSegments as RowsOfSegments
+from graphweave.ir.message.graph_nodes import UniquePairs as UniquePairs
 from graphweave.ir.message.types import MESSAGE as MESSAGE
 from graphweave.ir.message.types import AnyType as AnyType
 from graphweave.ir.message.types import MapType as MapType
 from graphweave.ir.message.types import PairsType as PairsType
+from graphweave.ir.message.types import Ref as Ref
 from graphweave.ir.message.types import Type as Type
 from graphweave.ir.message.types import ValueType as ValueType
 
 node = MESSAGE.union("Node")
-
-Ref: TypeAlias = int
-"""Position of a node in its program; operands always come earlier."""
 
 
 # ---------------------------------------------------------------- leaves
@@ -282,104 +288,6 @@ class Part:
     at: int
 
 
-# ---------------------------------------------------------------- indices that are made once for each graph
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class UniquePairs:
-    """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each pair.
-
-    `a, b: E x [] int`; without rows there are no pairs. `PairIndex` reads from the result which pair a row has, and the
-    two ends of each pair, so that one sort serves all three. No other node has pairs of this `space`.
-    """
-
-    a: Ref
-    b: Ref
-    space: Space
-
-
-PairPart: TypeAlias = Literal["rows", "a", "b"]
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class PairIndex:
-    """Part "rows": out[r] = the pair of row r, `E x [] i64`. Part "a" or "b": out[p] = a or b of pair p, `P x [] i64`.
-
-    `pairs` is a UniquePairs node of rows of E, with the space P.
-    """
-
-    pairs: Ref
-    part: PairPart
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class JoinIndices:
-    """out[r] = row indices[k][r] of the segment of[at[k]], as a row of the disjoint union of `of`; for k = 0, then 1,
-    ...
-
-    `indices[k]: S_k x [] int`; the result is `space x [] i64`, where `space` is the disjoint union of the S_k. Each
-    index is checked against its own segment when the result is made, since a value out of range would be a row of
-    another segment. With `wraps[k]`, -1 is the segment's last row. A segment that is the unit space has one row.
-    """
-
-    indices: tuple[Ref, ...]
-    of: tuple[Space, ...]
-    at: tuple[int, ...]
-    wraps: tuple[bool, ...]
-    space: Space
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class RowsOfSegments:
-    """The rows of segment of[at[0]], as i64 rows of the disjoint union of `of`, then those of of[at[1]], and so on.
-
-    The result is a value on `space`, the disjoint union of the of[at[k]].
-    """
-
-    of: tuple[Space, ...]
-    at: tuple[int, ...]
-    space: Space
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class NumbersOfSegments:
-    """out[r] = numbers[k] for every row r of of[k]: i64, on `space`, the disjoint union of `of`."""
-
-    of: tuple[Space, ...]
-    numbers: tuple[int, ...]
-    space: Space
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class Places:
-    """out[v] = the place of row v of `of` in an order that keeps neighbours near each other: `of x [] i64`, a
-    permutation (`core/locality.py`).
-
-    `src, dst: E x [] int` are the ends of the edges, both of them rows of `of`.
-    """
-
-    src: Ref
-    dst: Ref
-    of: Space
-    order: RowOrder
-
-
-@node()
-@dataclass(frozen=True, slots=True)
-class Inverse:
-    """out[x[r]] = r, for a permutation `x: S x [] i64`; the result is `space x [] i64`, where `space` has the rows of S
-    in the order of `x`."""
-
-    x: Ref
-    space: Space
-
-
 # ---------------------------------------------------------------- order of execution
 
 
@@ -469,8 +377,8 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | After
-    | AssertIndex | LaidOut | Own | Kept | Aten
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | Reordered
+    | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 

@@ -9,6 +9,9 @@ from graphweave.core.sizes import Size, show
 from graphweave.core.types import DType, Space
 from graphweave.ir.syntax import Language
 
+Ref: TypeAlias = int
+"""Position of a node in its program; operands always come earlier."""
+
 MESSAGE = Language(operand="Ref", unsaid=("Type", "Type | AnyType"))
 """The text of message programs; `values.py` adds how values of each annotation are written."""
 

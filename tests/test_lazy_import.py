@@ -1,0 +1,47 @@
+"""`import graphweave` loads neither PyTorch nor the compiler; names load what defines them when they are asked for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphweave
+
+
+def loaded(statement: str) -> set[str]:
+    """The modules that are loaded after a statement in a fresh process."""
+    text = f"{statement}\nimport sys\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize("module", ["graphweave", "graphweave.dgl"])
+def test_a_package_is_loaded_without_the_compiler(module: str) -> None:
+    assert loaded(f"import {module}").isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
+
+
+def test_what_checks_types_and_what_is_loaded_are_the_same() -> None:
+    """The imports that only type checkers see name what `_FROM` names."""
+    tree = ast.parse(Path(graphweave.__file__).read_text())
+    (block,) = (n for n in tree.body if isinstance(n, ast.If))
+    seen = {(n.module, a.name) for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    said = {(f"graphweave.{module}", name) for module, names in graphweave._FROM.items() for name in names}
+    assert seen == said | {("graphweave", "extend"), ("graphweave", "loops")}
+    assert {name for _, name in seen} | {"__version__"} >= set(graphweave.__all__)
+
+
+def test_every_name_is_found_and_others_are_not() -> None:
+    for name in graphweave.__all__:
+        assert getattr(graphweave, name) is getattr(graphweave, name)
+    assert set(graphweave.__all__) <= set(dir(graphweave))
+    with pytest.raises(AttributeError, match="module 'graphweave' has no attribute 'grph'"):
+        graphweave.grph  # noqa: B018
+
+
+def test_the_function_graph_is_not_hidden_by_the_package_of_its_name() -> None:
+    text = "import graphweave.graph.batch\nimport graphweave\nprint(graphweave.graph(([0], [1])).num_nodes())"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
