@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.dynamo.captured_sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
+from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
@@ -64,6 +64,8 @@ class Context:
         self.arranged: dict[Ref, range] = {}
         """Attributes that are numbers at equal distances."""
         self.effects: list[Ref] = []
+        self.columns: set[Ref] = set()
+        """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
@@ -334,6 +336,36 @@ class Context:
         index_of_rows = self.reshape(ref, ())
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
         return self.emit(MapOf(index_of_rows, cod, wraps))
+
+    def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> Ref:
+        """start, start + step, ... for the rows of `node` in order, as an i64 value on their space."""
+        space, rows = self.spaces.space_of(node), shape(node)[0]
+        if space == UNIT:
+            raise IRError("numbers the rows of shared data")
+        if isinstance(rows, torch.SymInt):
+            found = self.size(rows)
+            self.sizes.setdefault(rows.node.expr, self.size_of(node, 0) if found is None else found)
+        kwargs: tuple[tuple[str, Arg], ...] = (("device", Atom(f"device({val(node).device})")), ("pin_memory", False))
+        t = Type(space, (), DType.i64)
+        if step == 1 and isinstance(start, int) and start == 0:
+            return self.emit(Aten("aten.arange.default", (self._count(rows),), kwargs, t))
+        ends = (self._count(start), self._count(start + rows * step), step)
+        return self.emit(Aten("aten.arange.start_step", ends, kwargs, t))
+
+    def count(self, size: Size, dtype: DType) -> Ref:
+        """A size as a unit value."""
+        counted = self._count(size)
+        return self.measured(counted.ref, dtype) if isinstance(counted, Operand) else self.const(counted, dtype)
+
+    def _count(self, size: Size) -> Operand | int:
+        known = fixed(size)
+        if known is not None:
+            return known
+        assert isinstance(size, torch.SymInt)
+        found = self.size(size)
+        if found is None:
+            raise IRError(f"a size {size} that the program does not have")
+        return Operand(found)
 
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
         return self.emit(Push(x, map_, fold, empty))

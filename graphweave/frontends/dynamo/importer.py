@@ -41,6 +41,7 @@ from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
+from graphweave.frontends.dynamo.wide_masks import wide_masks_to_rows
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
@@ -109,7 +110,7 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot express (submodules, operators of higher order).
     """
-    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
+    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))))
     return _Importer(plain, num_forward).run()
 
 
