@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import AWKWARD, SEVERAL, assert_matches, features, random_graph
 from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, to_dense_batch
 
 import graphweave
 from bench.zoo import DOORS
 from graphweave.compiler.report import collect
+from tests.support import AWKWARD, SEVERAL, assert_matches, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -57,7 +57,8 @@ def test_self_loops_with_a_number(fill: float, door: str) -> None:
             assert_matches(
                 compiled, eager, x, graph.edge_index, attr, module=eager, compiled_module=module, label=graph.name
             )
-    assert left_on_edges(report) == []
+    made = {note.what for one in report.graphs for note in one.fallbacks if note.on_edges}
+    assert made <= ({"aten.new_full.default"} if door == "plain" else set())  # the result of a graph before a break
 
 
 def concatenated(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -79,11 +80,16 @@ def test_rows_after_rows(door: str) -> None:
     assert left_on_edges(report) == []
 
 
-@pytest.mark.parametrize("step", [1, 3])
+SLICES: dict[int, Callable[[Tensor], Tensor]] = {
+    1: lambda h: h[2:].exp() + h[:-2],
+    3: lambda h: h[2::3].exp() + h[:-2:3][: h[2::3].size(0)],
+}
+
+
+@pytest.mark.parametrize("step", SLICES)
 def test_gradient_of_a_slice_of_rows(step: int) -> None:
     def f(x: Tensor, edge_index: Tensor) -> Tensor:
-        h = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]].sin())
-        return h[2::step].exp() + h[:-2:step][: h[2::step].size(0)]
+        return SLICES[step](torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]].sin()))
 
     compiled = graphweave.compile(f)
     with collect() as report:

@@ -210,15 +210,17 @@ def _rows_after_rows(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
 
     A number that fills an operand is taken where the row belongs to that operand, without being sent.
     """
-    t, args = cx.result(node), node.args[0]
+    t = cx.result(node)
+    args: Any = node.args[0]
     if not t.dtype.is_float:
         raise IRError("concatenates rows of integers")
     place = cx.reshape(cx.positions(node), (1,) * len(t.shape))
-    out, start = cx.const(0, t.dtype, t.space, t.shape), 0
-    for ref, arg in zip(xs, args, strict=True):  # type: ignore[arg-type]
-        stop, number = start + shape(arg)[0], cx.number_of(ref)  # type: ignore[operator]
+    out = cx.const(0, t.dtype, t.space, t.shape)
+    start: Any = 0
+    for ref, arg in zip(xs, args, strict=True):
+        stop, number = start + shape(arg)[0], cx.number_of(ref)
         if number is None:
-            index = cx.emit(MapOf(cx.positions(arg, start), t.space))  # type: ignore[arg-type]
+            index = cx.emit(MapOf(cx.positions(arg, start), t.space))
             sent = cx.push(ref, index, Fold.sum)
             out = sent if cx.number_of(out) == 0 else cx.map(Op.add, out, sent)
         elif number != 0:

@@ -12,7 +12,7 @@ from torch import fx
 from graphweave.analysis.maps import is_injective
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
-from graphweave.frontends.dynamo.captured_sizes import argument, is_tensor, rank, val
+from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, val
 from graphweave.frontends.dynamo.context import Context, Table, lowest
 from graphweave.frontends.dynamo.row_rules import pulled, pushed
 from graphweave.ir.message.infer import broadcast_shapes, numel
@@ -256,13 +256,13 @@ def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
     """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g), without g of the rows that
     read row padding_idx"""
     g, index, _, padding, scaled = node.args
-    if scaled or not isinstance(padding, int):
+    if scaled:
         raise IRError("gradients of an embedding that are scaled by frequency")
     map_, t = _map(cx, node), cx.result(node)
     source = cx.reshape(cx.value(g), t.shape)
-    if padding >= 0:
+    if fixed(val(padding)) != -1:  # which is that of no row
         numbers = cx.reshape(cx.value(index), (1,) * len(t.shape))
-        pads = cx.map(Op.eq, numbers, cx.const(padding, cx.type(numbers).dtype))
+        pads = cx.map(Op.eq, numbers, cx.count(val(padding), cx.type(numbers).dtype))
         source = cx.map(Op.where, pads, cx.const(0, t.dtype), source)
     return cx.push(source, map_, Fold.sum)
 

@@ -24,7 +24,7 @@ def followed() -> Iterator[None]:
     """Within the block, traces follow polyfills in place of the functions of libraries that are imported."""
     translator = getattr(symbolic_convert, "InliningInstructionTranslator", None)  # absent in some versions
     original = translator.__dict__.get("inline_call") if translator is not None else None
-    polyfills = dict(_by_code())
+    polyfills: dict[Any, Any] = dict(_by_code())
     if translator is None or not isinstance(original, classmethod) or not polyfills:
         yield
         return

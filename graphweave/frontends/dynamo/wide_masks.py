@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, same, shape, unbacked, val
-from graphweave.frontends.dynamo.masks import call, copy_of
+from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.dynamo.masks import call, copy_of, row_by_row
 
 aten = torch.ops.aten
 
@@ -44,7 +44,7 @@ def _mask_of(node: fx.Node) -> fx.Node | None:
     if node.target in _WRITES:
         values: Any = node.args[2]
         rows = is_tensor(values) and rank(values) == rank(x) - rank(mask) + 1  # type: ignore[arg-type]
-        if not rows or not unbacked(shape(values)[0]):
+        if not rows or not row_by_row(values):
             return None
     whole = all(same(m, n) for m, n in zip(shape(mask), shape(x), strict=False))  # type: ignore[arg-type]
     rest = [fixed(n) for n in shape(x)[rank(mask) :]]  # type: ignore[arg-type]
