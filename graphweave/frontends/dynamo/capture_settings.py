@@ -26,7 +26,6 @@ from torch.fx.experimental import _config as shape_config
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
-from graphweave.frontends.dynamo.traced_polyfills import followed
 
 _log = logger(__name__)
 
@@ -115,7 +114,6 @@ class DuringCompilation:
             wanted = PLAIN if self._plain else None
             if self._plain:
                 self._watch_the_trace(self._trace_refused)
-                self._held.enter_context(followed())
         elif getattr(found, "func", None) is self._backend:
             wanted = asked.get()
         if wanted is not None:

@@ -166,7 +166,8 @@ def _replaced(cx: Context, node: fx.Node, source: Ref, map_: Ref) -> Ref:
     Of several rows for one place the last is taken, as PyTorch does if it writes one row after the other; its
     documentation leaves open which of them it is.
     """
-    _no_bool(cx, node)
+    if not cx.result(node).dtype.is_float:
+        raise IRError("writes rows of whole numbers in place of others, which is no work but the write itself")
     base = _base(cx, node)
     if not is_injective(cx.builder.nodes, map_):
         place = cx.positions(_index(node))
