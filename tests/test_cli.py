@@ -231,7 +231,7 @@ def test_bench_times_each_way_and_keeps_what_tuning_finds(
     capsys: pytest.CaptureFixture[str], fresh_compiler: None
 ) -> None:
     before = graphweave.counters()["tunings"]
-    assert main(["bench", "--data", "karate", "--model", "gcn", "--steps", "2", "--tune", "2"]) == 0
+    assert main(["bench", "--data", "karate", "--model", "gcn", "--steps", "2", "--tune", "10"]) == 0
     told = capsys.readouterr().out
     assert "gcn on karate: 34 nodes" in told
     assert [name in told for name in ("graphweave", "tuned", "eager", "median step", "first step")] == [True] * 5
