@@ -48,7 +48,8 @@ class Row:
     """One line of the table: one case through one door. `seconds` is the time of compilation and the first step.
 
     `graphs` counts compilations, `eager_calls` graphs and functions that could not be compiled. `eager` lists whole
-    graphs that could not be compiled, `fallbacks` the calls left to PyTorch, both with reasons. `status` is ok,
+    graphs that could not be compiled, `on_edges` the calls left to PyTorch that may work on as many rows as there are
+    edges, `fallbacks` the other calls left to it, all with reasons. `status` is ok,
     ill-conditioned (float32 loses digits in eager too, and a float64 run judged), wrong or crash.
     """
 
@@ -66,6 +67,7 @@ class Row:
     seconds: float = 0.0
     door: str = "compile"
     eager_calls: int = 0
+    on_edges: tuple[str, ...] = ()
 
 
 def run_case(name: str, door: str = "compile") -> Row:
@@ -89,8 +91,9 @@ def run_case(name: str, door: str = "compile") -> Row:
     counts = graphweave.counters()
     row = Row(
         name, "ok", counts["compilations"], graph_breaks() - breaks, sum(len(g.kernels) for g in report.graphs),
-        counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager), left_to_pytorch(report),
-        seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
+        counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager),
+        left_to_pytorch(report, on_edges=False), seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
+        on_edges=left_to_pytorch(report, on_edges=True),
     )  # fmt: skip
     return judge(row, name, got, want)
 
@@ -129,9 +132,9 @@ def in_float64(name: str) -> Result | None:
         torch.set_default_dtype(before)
 
 
-def left_to_pytorch(report: Report) -> tuple[str, ...]:
-    """Calls that were left to PyTorch, with the reason; equal ones are counted."""
-    left = [note for graph in report.graphs for note in graph.fallbacks]
+def left_to_pytorch(report: Report, *, on_edges: bool) -> tuple[str, ...]:
+    """Calls that were left to PyTorch, on edges or on fewer rows, with the reason; equal ones are counted."""
+    left = [note for graph in report.graphs for note in graph.fallbacks if note.on_edges == on_edges]
     notes = Counter(note.why if note.why.startswith(note.what) else f"{note.what}: {note.why}" for note in left)
     return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in notes.items())
 
@@ -176,8 +179,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 def shown(row: Row) -> str:
     """The reasons why whole graphs ran eagerly, and the first few calls that were left to PyTorch."""
-    notes = "; ".join([*(f"eager: {why}" for why in row.eager), *row.fallbacks[:MAX_REASONS_SHOWN]])
-    more = len(row.fallbacks) - MAX_REASONS_SHOWN
+    left = [*(f"on edges: {note}" for note in row.on_edges), *row.fallbacks]
+    notes = "; ".join([*(f"eager: {why}" for why in row.eager), *left[:MAX_REASONS_SHOWN]])
+    more = len(left) - MAX_REASONS_SHOWN
     return f"{notes}; and {more} more" if more > 0 else notes
 
 
@@ -194,7 +198,8 @@ def summary(rows: Sequence[Row]) -> str:
         f"{len(rows)} cases: {counts}; {graphs} compilations, {breaks} graph breaks, {left} eager calls; "
         f"{sum(row.graphs == 1 for row in rows)} captured as one graph, "
         f"{sum(bool(row.eager) for row in rows)} with a graph left eager, "
-        f"{sum(not row.fallbacks and not row.eager for row in rows)} with no call left to PyTorch, "
+        f"{sum(not row.on_edges and not row.eager for row in rows)} with nothing left to PyTorch on edges, "
+        f"{sum(not (row.on_edges or row.fallbacks or row.eager) for row in rows)} with no call left to PyTorch, "
         f"{kernels:.1f} kernels on average"
     )
 
@@ -211,21 +216,27 @@ def markdown(rows: Sequence[Row]) -> str:
         f"{summary(list(by_door['plain'].values()))}.", "",
         "*Graphs* are compilations (forward and backward together are one), *breaks* the places where capture had to",
         "let Python run, *eager* the graphs and functions that could not be compiled, *kernels* the generated loops of",
-        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager. What is left to PyTorch runs",
-        "as in eager mode: slower, never wrong.", "",
-        "| case | result | graphs | breaks | eager | kernels | plain | left to PyTorch |",
-        "|---|---|---|---|---|---|---|---|",
+        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager, and kinds of calls left on",
+        "edges. What is left to PyTorch runs as in eager mode: slower, never wrong. It is listed for the first way.",
+        "A call counts as one on edges unless the maps of its graph show that neither its operands nor its results",
+        "have more rows than there are nodes, nor two dims that vary. In a graph without maps nothing shows it.", "",
+        "| case | result | graphs | breaks | eager | kernels | plain | left on edges | left on nodes or fewer rows |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for case in dict.fromkeys(row.case for row in rows):
         row, plain = (by_door[door].get(case, Row(case, "not run", door=door)) for door in DOORS)
-        notes = [*(f"**whole graph**: {why}" for why in row.eager), *row.fallbacks]
-        text = "<br>".join(note.replace("|", "\\|").replace("\n", " ") for note in notes)
+        notes = in_a_cell([*(f"**whole graph**: {why}" for why in row.eager), *row.on_edges])
+        beside = in_a_cell(row.fallbacks)
         numbers = (row.graphs, row.graph_breaks, row.eager_calls, row.kernels)
-        other = f"{plain.status}, {plain.graphs}, {plain.graph_breaks}, {plain.eager_calls}"
-        lines.append(f"| {' | '.join((case, row.status, *map(str, numbers), other, text))} |")
+        other = f"{plain.status}, {plain.graphs}, {plain.graph_breaks}, {plain.eager_calls}, {len(plain.on_edges)}"
+        lines.append(f"| {' | '.join((case, row.status, *map(str, numbers), other, notes, beside))} |")
     lines += ["", "Not run, since eager mode does not run with PyTorch and PyTorch Geometric alone:", ""]
     lines += [f"- {name}: {reason}" for name, reason in NOT_HERE.items()]
     return "\n".join(lines) + "\n"
+
+
+def in_a_cell(notes: Sequence[str]) -> str:
+    return "<br>".join(note.replace("|", "\\|").replace("\n", " ") for note in notes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

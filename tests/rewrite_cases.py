@@ -22,6 +22,37 @@ space E = s2
 """Inputs x on V, b on W and e on E; %9 is x pulled to E, %10 is b pulled to E, and %11 is e pushed to W."""
 
 APPLIES = {
+    "join-parts": [
+        ("a part of what was joined", """
+%12: U[4] f64 = join %4, %5 U
+%13: W[4] f64 = part %12 of=[V, W] at=1"""),
+        ("all parts joined again", """
+%12: U[4] f64 = join %4, %5 U
+%13: U[4] f64 = exp %12
+%14: V[4] f64 = part %13 of=[V, W] at=0
+%15: W[4] f64 = part %13 of=[V, W] at=1
+%16: U[4] f64 = join %14, %15 U"""),
+        ("gradients of slices, each padded with zeros", """
+%12: V[4] f64 = const 0.0
+%13: W[4] f64 = const 0.0
+%14: U[4] f64 = join %4, %13 U
+%15: U[4] f64 = join %12, %5 U
+%16: U[4] f64 = add %14, %15"""),
+    ],
+    "copies-apart": [
+        ("a product of two heads", """
+%12: D[4] f64 = join %6, %9 D
+%13: D[] i64 = join %0, %0 D
+%14: D -> V = map %13 to V
+%15: V[4, 3] f64 = input matrices
+%16: D[3] f64 = matmul %12, %15, %14"""),
+        ("a gram of two heads", """
+%12: D[4] f64 = join %6, %9 D
+%13: D[4] f64 = join %10, %6 D
+%14: D[] i64 = join %0, %0 D
+%15: D -> V = map %14 to V
+%16: V[4, 4] f64 = gram %12, %13, %15"""),
+    ],
     "join-selects": [
         ("the gradient of jnp.where", """
 %12: E[] bool = gt %0, %1
@@ -298,6 +329,32 @@ APPLIES = {
 """Rule -> titles and texts that follow HEAD. The rule applies to the last node."""
 
 REFUSED = {
+    "join-parts": [
+        ("parts in another order", """
+%12: D[4] f64 = join %6, %9 D
+%13: D[4] f64 = exp %12
+%14: E[4] f64 = part %13 of=[E, E] at=1
+%15: E[4] f64 = part %13 of=[E, E] at=0
+%16: D[4] f64 = join %14, %15 D"""),
+        ("two addends that may both differ from zero", """
+%12: W[4] f64 = const 0.0
+%13: U[4] f64 = join %4, %12 U
+%14: U[4] f64 = join %4, %5 U
+%15: U[4] f64 = add %13, %14"""),
+    ],
+    "copies-apart": [
+        ("one matrix for all rows", """
+%12: D[4] f64 = join %6, %9 D
+%13: D[3] f64 = matmul %12, %7"""),
+        ("segments of several spaces", """
+%12: U[4] f64 = join %4, %5 U
+%13: V[] i64 = input graph
+%14: W[] i64 = input graph2
+%15: U[] i64 = join %13, %14 U
+%16: U -> V = map %15 to V
+%17: V[4, 3] f64 = input matrices
+%18: U[3] f64 = matmul %12, %17, %16"""),
+    ],
     "join-selects": [
         ("two conditions", """
 %12: E[] bool = gt %0, %1

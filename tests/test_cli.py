@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import graphweave
 from graphweave.cli.main import main
 from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.models import MODELS, build
@@ -224,3 +225,29 @@ def test_compare_measures_three_ways(capsys: pytest.CaptureFixture[str]) -> None
     for text in ("graphweave", "eager", "inductor", "peak extra memory"):
         assert text in out
     assert "not measured" not in out
+
+
+def test_bench_times_each_way_and_keeps_what_tuning_finds(
+    capsys: pytest.CaptureFixture[str], fresh_compiler: None
+) -> None:
+    before = graphweave.counters()["tunings"]
+    assert main(["bench", "--data", "karate", "--model", "gcn", "--steps", "2", "--tune", "10"]) == 0
+    told = capsys.readouterr().out
+    assert "gcn on karate: 34 nodes" in told
+    assert [name in told for name in ("graphweave", "tuned", "eager", "median step", "first step")] == [True] * 5
+    assert graphweave.counters()["tunings"] > before
+
+
+@pytest.mark.parametrize("argv", [["--tune", "0"], ["--steps", "0"], ["--epochs", "3"], ["--data", "digitz"]])
+def test_bench_refuses_in_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["bench", *argv])
+    except SystemExit as exit:
+        status = exit.code
+    captured = capsys.readouterr()
+    assert status == 2 and captured.out == "" and captured.err.count("\n") == 1
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "graphweave", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "bench" in done.stdout

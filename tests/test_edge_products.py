@@ -203,6 +203,37 @@ def test_nothing_of_edges_times_features_is_stored() -> None:
     assert stored_on_edges(plan) == []
 
 
+def test_a_gram_of_wide_rows_stores_nothing_of_edges_times_features() -> None:
+    """GraphSAGE over reddit's 602 features stored 27 GB: a row of one operand was wider than a product's in tiles."""
+    program = parse("""
+space V = s0
+space E = s1
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> V = map %1 to V
+%4: V[602] f32 = input x
+%5: V[16] f32 = input g
+%6: E[602] f32 = pull %4, %2
+%7: E[16] f32 = pull %5, %3
+%8: unit[16, 602] f32 = gram %7, %6
+return %8
+""")
+    plan = make_plan("test", Facts(program), Options(), {})
+    assert not plan.refused and stored_on_edges(plan) == []
+    assert_computes(compiled(program), program)
+
+
+def test_graphsage_over_wide_features_pushes_rows_of_its_results() -> None:
+    """What is gathered for each edge is as wide as the layer's results in the forward and in the backward."""
+    torch.manual_seed(0)
+    x, edge_index = torch.randn(50, 602), torch.randint(50, (2, 4000))
+    model = pyg.SAGEConv(602, 16)
+    report = graphweave.explain(model, x, edge_index)
+    assert "edges of edge_index: row by row" not in str(report)
+    assert_matches(graphweave.compile(model), model, x, edge_index, module=model)
+
+
 def test_a_gradient_saves_nothing_of_edges_times_features() -> None:
     """Both weight gradients, and a push along either map, of what the backward computes again."""
     joint = parse(

@@ -51,6 +51,22 @@ def test_an_output_is_kept_as_it_is() -> None:
     assert 11 in Facts(program).hoist.values
 
 
+SIZE = """\
+space E = s0
+space K = u0
+%0: E[] i64 = input kind
+%1: any "i64[u0, 1]" = call aten.nonzero.default(%0)
+%2: any "Sym(u0)" = call aten.sym_size.int(%1, 0)
+%3: E[4] f32 = input x
+%4: K[4] f32 = call aten.slice.Tensor(%3, 0, 0, %2)
+return %4
+"""
+
+
+def test_a_call_that_is_only_asked_for_its_size_is_not_repeated() -> None:
+    assert Facts(parse(SIZE)).hoist.values == (1,)
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 def test_degrees_of_a_mean_are_one_number_a_node() -> None:
     layer = pyg.SAGEConv(16, 8)

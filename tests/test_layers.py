@@ -77,7 +77,8 @@ def name_of(path: Path) -> str:
 
 def room_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).parts
-    return "" if parts[0] == "__init__.py" else parts[0].removesuffix(".py")
+    at_the_top = {"__init__.py": "", "__main__.py": "cli"}
+    return at_the_top.get(parts[0], parts[0].removesuffix(".py"))
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:

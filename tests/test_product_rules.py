@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Gram, MatMul, Program, Push
+from graphweave.ir.message.nodes import Gram, MatMul, Program, Push, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import Move
@@ -72,6 +72,14 @@ CASES = [
     ("linear-out-of-push", "a gram of types, second, blocks", """
 %18: E[2, 4] f64 = pull %15, %3
 %19: R[2, 4, 4] f64 = gram %14, %18, %7"""),
+    ("linear-out-of-push", "a gram of two pulls, the first end narrower", """
+%18: E[3] f64 = pull %17, %3
+%19: E[4] f64 = pull %10, %2
+%20: unit[3, 4] f64 = gram %18, %19"""),
+    ("linear-out-of-push", "a gram of two pulls, the second end narrower", """
+%18: E[4] f64 = pull %10, %2
+%19: E[3] f64 = pull %17, %3
+%20: unit[4, 3] f64 = gram %18, %19"""),
     ("postpone", "typed by the destination", """
 %18: E[2, 4] f64 = pull %15, %3
 %19: E[2, 3] f64 = matmul %18, %8, %7"""),
@@ -171,3 +179,14 @@ def test_a_typed_product_leaves_the_edges_with_its_map() -> None:
     assert isinstance(after.nodes[product.x], Push) and product.map == next(
         r for r, t in enumerate(after.types) if str(t) == str(program.types[5])
     )
+
+
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_of_two_pulled_ends_the_narrower_is_pushed(side: str) -> None:
+    """GraphSAGE's weights over wide features: 4 numbers were gathered for each edge, where 3 do."""
+    name = f"a gram of two pulls, the {side} end narrower"
+    program = program_of(next(b for _, t, b in CASES if t == name))
+    after = rewritten(program, Move((RULES["linear-out-of-push"],), (len(program.nodes) - 1,)))
+    assert after is not None
+    pushed = {t.shape for n, t in zip(after.nodes, after.types, strict=True) if isinstance(n, Push) and type(t) is Type}
+    assert (3,) in pushed and (4,) not in pushed

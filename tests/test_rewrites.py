@@ -35,8 +35,9 @@ V, W, E = Space("V"), Space("W"), Space("E")
 def program_of(body: str) -> Program:
     """HEAD and `body`, whose last node is the output."""
     text = HEAD + body.strip()
-    if "M[" in text:
-        text = "space M = s3" + text
+    for name, rows in {"M": "s3", "U": "s0 + s1", "D": "s2 + s2"}.items():
+        if f"{name}[" in text:
+            text = f"space {name} = {rows}" + (text if text.startswith("\n") else f"\n{text}")
     last = text[text.rindex("\n%") + 1 :].partition(":")[0]
     program = parse(f"{text}\nreturn {last}\n")
     verify(program)

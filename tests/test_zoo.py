@@ -49,11 +49,11 @@ def test_every_operator_has_a_case_or_a_reason() -> None:
 def test_the_page_has_a_line_a_case() -> None:
     rows = [
         Row("one", "ok", 1, 0, 3), Row("one", "ok", 4, 2, 3, door="plain", eager_calls=1),
-        Row("two", "crash", eager=("no\ntrace",), fallbacks=("aten.a: b|c", "aten.d")),
+        Row("two", "crash", eager=("no\ntrace",), fallbacks=("aten.a: b|c", "aten.d"), on_edges=("aten.e", "aten.f")),
     ]  # fmt: skip
     page = markdown(rows)
-    assert "| one | ok | 1 | 0 | 0 | 3 | ok, 4, 2, 1 |  |" in page
-    assert "| not run, 0, 0, 0 | **whole graph**: no trace<br>aten.a: b\\|c<br>aten.d |" in page
+    assert "| one | ok | 1 | 0 | 0 | 3 | ok, 4, 2, 1, 0 |  |  |" in page
+    assert "| not run, 0, 0, 0, 0 | **whole graph**: no trace<br>aten.e<br>aten.f | aten.a: b\\|c<br>aten.d |" in page
     assert "2 cases: 1 ok, 1 crash; 1 compilations, 0 graph breaks, 0 eager calls; 1 captured as one graph" in page
     assert "1 cases: 1 ok; 4 compilations, 2 graph breaks, 1 eager calls; 0 captured as one graph" in page
     assert all(f"- {name}: " in page for name in NOT_HERE)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import is_structure, reached
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.tiles import gram_fits
 from graphweave.analysis.typed import (
     PushedProduct,
     call_operands,
@@ -312,7 +313,11 @@ class _Counter:
             assert isinstance(source, Type)
             walks = len(self.walks.get(node.x, ())) if source.space in self.edges else 1
             if walks and isinstance(node, Gram):
-                self.cost.add(source.space, products=2 * numel(t.shape))
+                other = self.types[node.y]
+                assert isinstance(other, Type)
+                in_place = source.space not in self.edges or gram_fits(source, other)
+                stored = 0 if in_place else 2 * (self._size(node.x) + self._size(node.y))  # written, read by a call
+                self.cost.add(source.space, bytes=stored, products=2 * numel(t.shape))
             elif walks:
                 self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
         elif isinstance(node, MatMul):

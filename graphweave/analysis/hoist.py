@@ -53,6 +53,8 @@ class Hoist:
         keep = []
         for ref in sorted(only, reverse=True):
             node = program.nodes[ref]
+            if is_scalar(program, ref) and ref in crossing:
+                crossing.update(operands(node))  # a tensor whose size is asked for at each call
             if isinstance(node, Input) or is_structure(node) or is_scalar(program, ref):
                 continue
             read = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])

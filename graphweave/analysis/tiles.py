@@ -33,6 +33,9 @@ from graphweave.ir.message.nodes import (
 MAX_WIDTH = 512
 """Most elements of a row of a product in tiles. Wider products take so long that storing their rows hardly matters."""
 
+MAX_GRAM_WIDTH = 2048
+"""Most elements of a row of a gram's operand. Storing such rows would take more memory than all else together."""
+
 MAX_GRAM = 65536
 """Most elements of a gram in tiles: every chunk of rows has a partial sum of its size."""
 
@@ -73,18 +76,21 @@ def _fits(program: Program, node: MatMul | Gram, edges: frozenset[Space]) -> boo
     x, other = (program.types[r] for r in _pair(node))
     if not (isinstance(x, Type) and isinstance(other, Type)) or node.map is not None or len(x.shape) != 1:
         return False
-    if node.called:
-        return False
-    if x.space not in edges or x.dtype not in _DTYPES or other.dtype is not x.dtype:
-        return False
-    widths = (*x.shape, *other.shape)
-    if min(widths) < 1 or max(widths) > MAX_WIDTH:
+    if node.called or x.space not in edges or x.dtype not in _DTYPES or other.dtype is not x.dtype:
         return False
     if isinstance(node, MatMul):
-        return other.space == UNIT and not isinstance(program.nodes[node.w], Const)
+        widths = (*x.shape, *other.shape)
+        fits = min(widths) >= 1 and max(widths) <= MAX_WIDTH
+        return fits and other.space == UNIT and not isinstance(program.nodes[node.w], Const)
     # If both operands are inputs, they are stored anyway, and the vendor's library is as good.
     stored = all(isinstance(program.nodes[r], Input) for r in _pair(node))
-    return other.space == x.space and numel(widths) <= MAX_GRAM and not stored
+    return other.space == x.space and gram_fits(x, other) and not stored
+
+
+def gram_fits(x: Type, y: Type) -> bool:
+    """Whether a gram of rows of these shapes is small enough for tiles; operands of others are stored."""
+    widths = (*x.shape, *y.shape)
+    return min(widths) >= 1 and max(widths) <= MAX_GRAM_WIDTH and numel(widths) <= MAX_GRAM
 
 
 def _pair(node: Node) -> tuple[Ref, Ref]:

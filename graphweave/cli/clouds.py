@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, WAYS, TrainingJob, Wrap, commonest
+from graphweave.cli.training import ACCURACY, TrainingJob, Wrap, commonest, wrap
 from graphweave.data import PointSet
 
 BATCH = 16
@@ -83,7 +83,7 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
         super().__init__(way, job)
         self.data, self.size = data, job.batch or BATCH
         self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
-        self.model = DGCNN(job.hidden, data.num_classes, job.dropout, WAYS[way])
+        self.model = DGCNN(job.hidden, data.num_classes, job.dropout, wrap(way, job))
         self.optimise(self.model)
 
     @property

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.relational_models import Classifier, RelationalEdges
-from graphweave.cli.training import ACCURACY, WAYS, History, Resumable, TrainingJob, accuracy, commonest
+from graphweave.cli.training import ACCURACY, History, Resumable, TrainingJob, accuracy, commonest, wrap
 from graphweave.data import TypedNodeData
 
 _WARM_UP_EDGES = 512
@@ -31,7 +31,7 @@ class EntityRunner(Resumable):
         )
         self.optimizer = torch.optim.Adam(module.parameters(), lr=job.lr, weight_decay=job.weight_decay)
         self.modules = (module,)
-        self.model = WAYS[way](module)
+        self.model = wrap(way, job)(module)
         self.edges = RelationalEdges.of(data.edge_index, data.etype, data.ntype)
         self.rows = data.train_mask.nonzero().flatten()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, WAYS, TrainingJob
+from graphweave.cli.training import ACCURACY, TrainingJob, wrap
 from graphweave.data import GraphBatch, GraphSet
 
 BATCH = 128
@@ -57,7 +57,7 @@ class GraphTraining(BatchTraining[GraphBatch]):
         self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
         self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
         model = GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
-        self.model = WAYS[way](model)
+        self.model = wrap(way, job)(model)
         self.optimise(model)
         known = data.y[self.rows["train"]].float()
         self.middle, self.spread = torch.tensor(0.0), torch.tensor(1.0)

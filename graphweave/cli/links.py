@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decoder
-from graphweave.cli.training import MRR, WAYS, History, Resumable, TrainingJob
+from graphweave.cli.training import MRR, History, Resumable, TrainingJob, wrap
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
 
 _MAX_SCORES = 1 << 24
@@ -44,7 +44,7 @@ class LinkRunner(Resumable):
         encoder = LinkEncoder(job.model, data.num_nodes, job.hidden, job.heads, rels, job.dropout)
         self.decoder = decoder(job.links.decoder, rels, job.hidden)
         self.modules = (encoder, self.decoder)
-        self.encoder = WAYS[way](encoder)
+        self.encoder = wrap(way, job)(encoder)
         self.parameters = [*encoder.parameters(), *self.decoder.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=job.lr, weight_decay=job.weight_decay)
         src, etype, dst = data.both_ways(data.train).unbind(1)

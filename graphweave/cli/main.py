@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from graphweave.cli import doctor, train
+from graphweave.cli import bench, doctor, train
 from graphweave.core.errors import GraphweaveError
 
 BAD_INPUT = 2
@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="graphweave", description="A compiler for graph neural networks.", allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train.add_parser(commands)
+    bench.add_parser(commands)
     doctor.add_parser(commands)
     return top
 

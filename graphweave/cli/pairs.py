@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import build
-from graphweave.cli.training import WAYS, TrainingJob
+from graphweave.cli.training import TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
 
@@ -76,8 +76,8 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         self.pairs, self.edges = _split(data, job.seed)
         encoder = build(job.model, data.x.size(1), job.hidden, job.hidden, job.heads, job.dropout)
         decoder = PairScores(job.links.decoder, job.hidden)
-        self.run = WAYS[way](PairModel(encoder, decoder))
-        self.encode, self.decode = WAYS[way](encoder), WAYS[way](decoder)
+        self.run = wrap(way, job)(PairModel(encoder, decoder))
+        self.encode, self.decode = wrap(way, job)(encoder), wrap(way, job)(decoder)
         self.optimise(encoder, decoder)
 
     @property

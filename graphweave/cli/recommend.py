@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
-from graphweave.cli.training import WAYS, TrainingJob
+from graphweave.cli.training import TrainingJob, wrap
 from graphweave.data import Interactions
 
 BATCH = 8192
@@ -119,7 +119,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
         degree = torch.bincount(self.edges[1], minlength=num_nodes).float().clamp(min=1).rsqrt()
         self.norm = degree[self.edges[0]] * degree[self.edges[1]]
         self.model = Recommender(job.model, data.num_users, data.num_items, job.hidden)
-        self.run, self.encode = WAYS[way](self.model), WAYS[way](self.model.encoder)
+        self.run, self.encode = wrap(way, job)(self.model), wrap(way, job)(self.model.encoder)
         self.optimise(self.model)
 
     @property

@@ -61,7 +61,7 @@ def _state(training: TrainingWay) -> str:
     history, show = training.history, _shown(training)
     train = f"train {show(history.train[-1])}  " if training.measure == ACCURACY else ""
     name = "" if training.measure == ACCURACY else f"{training.measure} "
-    return f"loss {history.loss[-1]:.4f}  {train}val {name}{show(history.last_val)}  {_duration(history.seconds[-1])}"
+    return f"loss {history.loss[-1]:.4f}  {train}val {name}{show(history.last_val)}  {duration(history.seconds[-1])}"
 
 
 def _shown(training: TrainingWay) -> Callable[[float], str]:
@@ -79,13 +79,13 @@ def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence
     found, show = [*(runner.test() for runner in runners), runners[0].baseline()], _shown(runners[0])
     for name in found[0]:
         table.add_row(name, *(show(one.get(name, math.nan)) for one in found))
-    table.add_row("median epoch", *_ratios([history.median for history in histories], _duration))
-    table.add_row("first epoch, with compilation", *_ratios([history.seconds[0] for history in histories], _duration))
-    table.add_row(memory_heading, *_ratios(peaks, _bytes))
+    table.add_row("median epoch", *ratios([history.median for history in histories], duration))
+    table.add_row("first epoch, with compilation", *ratios([history.seconds[0] for history in histories], duration))
+    table.add_row(memory_heading, *ratios(peaks, _bytes))
     return table
 
 
-def _ratios(values: Sequence[float | None], show: Callable[[float], str]) -> list[str]:
+def ratios(values: Sequence[float | None], show: Callable[[float], str]) -> list[str]:
     first = values[0]
     cells = ["not measured" if value is None else show(value) for value in values]
     for i, value in enumerate(values):
@@ -102,7 +102,7 @@ def _fraction(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.4f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
 
 

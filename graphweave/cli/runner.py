@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.models import build
-from graphweave.cli.training import ACCURACY, WAYS, History, Resumable, TrainingJob, accuracy, commonest
+from graphweave.cli.training import ACCURACY, History, Resumable, TrainingJob, accuracy, commonest, wrap
 from graphweave.data import NodeData, rmat
 
 _WARM_UP_NODES = 64
@@ -30,7 +30,7 @@ class Runner(Resumable):
         module = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
         self.optimizer = torch.optim.Adam(module.parameters(), lr=job.lr, weight_decay=job.weight_decay)
         self.modules = (module,)
-        self.model = WAYS[way](module)
+        self.model = wrap(way, job)(module)
         self.use(data)
 
     def use(self, data: NodeData) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import LAYERS, build
-from graphweave.cli.training import ACCURACY, WAYS, TrainingJob, accuracy, commonest
+from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import NodeData
 from graphweave.sampling.prefetch import Prefetcher
@@ -52,7 +52,7 @@ class SampledTraining(BatchTraining[Any]):
             generator=self.generator,
         )  # fmt: skip
         model = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
-        self.model = WAYS[way](model)
+        self.model = wrap(way, job)(model)
         self.optimise(model)
 
     @property

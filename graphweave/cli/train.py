@@ -38,6 +38,18 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     sub = commands.add_parser("train", help="train a model: classify nodes, graphs or points, predict links, recommend",
                               allow_abbrev=False)  # fmt: skip
     sub.set_defaults(run=run)
+    add_training(sub)
+    add = sub.add_argument
+    add("--epochs", type=positive_int, default=100, help="times all training data are used (default: %(default)s)")
+    add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
+    add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
+    add("--checkpoint", type=Path, metavar="FILE", help="keep there what continues the training after each epoch")
+    add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, up to --epochs, and keep it up to date")
+    add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
+
+
+def add_training(sub: argparse.ArgumentParser) -> None:
+    """The options that say what is trained, on what, and how."""
     add = sub.add_argument
     models = dict.fromkeys(model for task in TASKS.values() for model in task.models)
     add("--task", choices=tuple(TASKS), help="default: link for knowledge graphs, else node")
@@ -46,25 +58,19 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
     add("--data", help="digits (default), karate, FILE.npz or planetoid:NAME; with relations families (default) or "
         "FILE.npz; FILE.npz for graph, points and recommend")  # fmt: skip
-    add("--epochs", type=_positive_int, default=100, help="times all training data are used (default: %(default)s)")
-    add("--batch", type=_positive_int, help="nodes, edges, triples, graphs, clouds or pairs of a step (default: all "
+    add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds or pairs of a step (default: all "
         f"nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs)")  # fmt: skip
     add("--fanout", type=_fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
         f"(default: {','.join(map(str, FANOUT))})")  # fmt: skip
-    add("--hidden", type=_positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
-    add("--heads", type=_positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
+    add("--hidden", type=positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
+    add("--heads", type=positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
     add("--dropout", type=_share, help="share of hidden features dropped (default: 0.5, links 0.2)")
-    add("--lr", type=_positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
+    add("--lr", type=positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
     add("--weight-decay", type=_not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
     add("--seed", type=int, default=0, help="of weights, dropout and random splits (default: %(default)s)")
-    add("--threads", type=_positive_int, help="threads of torch and of the kernels (default: torch's choice)")
+    add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
-    add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
-    add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
-    add("--checkpoint", type=Path, metavar="FILE", help="keep there what continues the training after each epoch")
-    add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, up to --epochs, and keep it up to date")
-    add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
     links = sub.add_argument_group("links").add_argument
     links("--decoder", choices=(*DECODERS, *PAIR_DECODERS), help="score of a triple (default: distmult) or of a pair "
           "(default: dot)")  # fmt: skip
@@ -72,7 +78,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
           f"rotate {_ROTATE_NEGATIVES}); other pairs for each joined pair (default: 1)")  # fmt: skip
     links("--edge-dropout", type=_share, default=0.5, help="share of the batch's triples that are left out of the "
           "graph (default: %(default)s)")  # fmt: skip
-    links("--eval-every", type=_positive_int, default=5, help="epochs between validations in knowledge graphs "
+    links("--eval-every", type=positive_int, default=5, help="epochs between validations in knowledge graphs "
           "(default: %(default)s)")  # fmt: skip
 
 
@@ -81,11 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--compare and --no-compile exclude each other. Leave out one.")
     if args.plot is not None:
         check_plot(args.plot)
-    task, model = _chosen(args)
-    data = _data(args, task, model)
-    job = _job(args, task, model, data)
-    job.apply_threads()
-    check_trainable(data, task)
+    model, job, data = asked(args)
 
     # Output to a file or pipe has no colours and no moving bar, and its lines are wide enough for the table.
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -107,6 +109,16 @@ def run(args: argparse.Namespace) -> int:
         draw(args.plot, runners)
         console.print(f"plot: {args.plot}", highlight=False)
     return 0
+
+
+def asked(args: argparse.Namespace) -> tuple[str, TrainingJob, Data]:
+    """The model, the job and the data that the options of `add_training` name. DataError if they do not go together."""
+    task, model = _chosen(args)
+    data = _data(args, task, model)
+    job = _job(args, task, model, data)
+    job.apply_threads()
+    check_trainable(data, task)
+    return model, job, data
 
 
 def _chosen(args: argparse.Namespace) -> tuple[str, str]:
@@ -193,7 +205,7 @@ def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], 
     return value
 
 
-def _positive_int(text: str) -> int:
+def positive_int(text: str) -> int:
     return int(_number(text, int, lambda value: value >= 1, "a whole number above 0"))
 
 
@@ -201,7 +213,7 @@ def _count(text: str) -> int:
     return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 

@@ -29,13 +29,22 @@ class Plain(nn.Module):
             return self.inner(*args)
 
 
-WAYS: dict[str, Wrap] = {
-    "graphweave": lambda module: graphweave.compile(module),
-    "eager": lambda module: Plain(module),
-    "inductor": lambda module: cast(nn.Module, torch.compile(module)),
-}
-"""Functions that prepare a module, by name of the way. "inductor" is torch.compile with its default backend and
-settings."""
+WAYS = ("graphweave", "tuned", "eager", "inductor")
+"""Names of the ways to run a module. "inductor" is torch.compile with its default backend and settings."""
+
+
+def wrap(way: str, job: TrainingJob) -> Wrap:
+    """The function that prepares a module to run in one of `WAYS`."""
+    match way:
+        case "graphweave":
+            return lambda module: graphweave.compile(module)
+        case "tuned":
+            return lambda module: graphweave.compile(module, options={"schedule": "tune", "budget": job.budget})
+        case "eager":
+            return lambda module: Plain(module)
+        case _:
+            return lambda module: cast(nn.Module, torch.compile(module))
+
 
 ACCURACY, MRR = "accuracy", "MRR"
 """Names of the measures of validation."""
@@ -62,7 +71,8 @@ class TrainingJob:
     """The options of a training that all ways have in common. If `threads` is None, torch chooses.
 
     `task` is one of `TASKS` of `cli/tasks.py`; None stands for what the data say. `batch`: how much a step takes, None
-    for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default.
+    for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default. `budget`:
+    seconds that the way "tuned" may measure for each captured graph.
     """
 
     model: str
@@ -78,6 +88,7 @@ class TrainingJob:
     task: str | None = None
     batch: int | None = None
     fanout: tuple[int, ...] = ()
+    budget: float = 60.0
 
     def apply_threads(self) -> None:
         if self.threads is not None:

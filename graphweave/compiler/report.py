@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from graphweave.analysis.edge_rows import EdgeRows
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
@@ -50,11 +51,13 @@ class KernelNote:
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
-    """Work that is left to PyTorch: the operator, the reason, and the user's line."""
+    """Work that is left to PyTorch: the operator, the reason, the user's line, and whether it may work on as many rows
+    as there are edges (`analysis/edge_rows.py`)."""
 
     what: str
     why: str
     where: str
+    on_edges: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +209,13 @@ def describe(
 ) -> GraphNote:  # fmt: skip
     """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
     backward."""
-    program = plan.program
+    program, rows = plan.program, EdgeRows(plan.program)
     fallbacks = [
         FallbackNote(
-            _operators(program, step), glossary.in_words(program, why), "; ".join(_locations(program, step.members))
+            _operators(program, step),
+            glossary.in_words(program, why),
+            "; ".join(_locations(program, step.members)),
+            any(map(rows.on_edges, step.members)),
         )
         for i, why in plan.refused.items()
         if isinstance(step := plan.schedule.steps[i], Region)
@@ -222,7 +228,8 @@ def describe(
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if plan.facts.flow.is_work(step.ref):
             why = refused.get(step.ref, "no kernel computes it")
-            fallbacks.append(FallbackNote(operation(node), glossary.in_words(program, why), program.locs[step.ref]))
+            words, on_edges = glossary.in_words(program, why), rows.on_edges(step.ref)
+            fallbacks.append(FallbackNote(operation(node), words, program.locs[step.ref], on_edges))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(

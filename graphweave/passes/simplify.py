@@ -12,6 +12,8 @@ from graphweave.passes.rules import (
     column_counts,
     common,
     constants,
+    copies_apart,
+    join_parts,
     join_reshapes,
     join_selects,
     narrow_early,
@@ -26,11 +28,13 @@ ALWAYS: tuple[Rule, ...] = (
     constants.RULE,
     unbroadcast.RULE,
     join_reshapes.RULE,
+    join_parts.RULE,
     narrow_early.RULE,
     join_selects.RULE,
     common.RULE,
     column_counts.RULE,
     typed_linear.RULE,
+    copies_apart.RULE,
     scale_out.GATHERED,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.dynamo.captured_sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
+from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
@@ -60,7 +61,11 @@ class Context:
         self.refs: dict[fx.Node, Ref] = {}
         self.sizes: dict[Any, Ref] = {}
         self.attributes: dict[Ref, Any] = {}
+        self.arranged: dict[Ref, range] = {}
+        """Attributes that are numbers at equal distances."""
         self.effects: list[Ref] = []
+        self.columns: set[Ref] = set()
+        """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
@@ -122,8 +127,21 @@ class Context:
                 number = self.number_of(x)
                 exact = number is not None and (dtype.is_float or float(number).is_integer())
                 return number if exact and dtype not in (DType.bool, DType.u8) else None
+            case Pointwise(op, args) if op in _WHOLE and not self.type(ref).dtype.is_float:
+                numbers = [self.number_of(a) for a in args]
+                return None if None in numbers else _WHOLE[op](*numbers)
+            case Input() if numel(self.type(ref).shape) == 1:
+                return self.counted(ref, 0)
             case _:
                 return None
+
+    def counted(self, ref: Ref, position: int) -> int | None:
+        """The number at `position` of shared numbers that `arange` made; None for any other value."""
+        node = self.builder.nodes[ref]
+        if isinstance(node, Reshape):
+            return self.counted(node.x, position)
+        counted = self.arranged.get(ref)
+        return None if counted is None else counted[position]
 
     def cast(self, ref: Ref, dtype: DType) -> Ref:
         t = self.type(ref)
@@ -154,6 +172,7 @@ class Context:
         name = f"arange_{start}_{stop}_{step}_{dtype.value}".replace("-", "minus")
         ref = self.emit(Input(name, Type(UNIT, tuple(value.shape), dtype)))
         self.attributes.setdefault(ref, value)
+        self.arranged[ref] = range(start, stop, step)
         return ref
 
     def assert_index(self, index: Ref, size: int) -> None:
@@ -318,9 +337,42 @@ class Context:
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
         return self.emit(MapOf(index_of_rows, cod, wraps))
 
+    def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> Ref:
+        """start, start + step, ... for the rows of `node` in order, as an i64 value on their space."""
+        space, rows = self.spaces.space_of(node), shape(node)[0]
+        if space == UNIT:
+            raise IRError("numbers the rows of shared data")
+        if isinstance(rows, torch.SymInt):
+            found = self.size(rows)
+            self.sizes.setdefault(rows.node.expr, self.size_of(node, 0) if found is None else found)
+        kwargs: tuple[tuple[str, Arg], ...] = (("device", Atom(f"device({val(node).device})")), ("pin_memory", False))
+        t = Type(space, (), DType.i64)
+        if step == 1 and isinstance(start, int) and start == 0:
+            return self.emit(Aten("aten.arange.default", (self._count(rows),), kwargs, t))
+        ends = (self._count(start), self._count(start + rows * step), step)
+        return self.emit(Aten("aten.arange.start_step", ends, kwargs, t))
+
+    def count(self, size: Size, dtype: DType) -> Ref:
+        """A size as a unit value."""
+        counted = self._count(size)
+        return self.measured(counted.ref, dtype) if isinstance(counted, Operand) else self.const(counted, dtype)
+
+    def _count(self, size: Size) -> Operand | int:
+        known = fixed(size)
+        if known is not None:
+            return known
+        assert isinstance(size, torch.SymInt)
+        found = self.size(size)
+        if found is None:
+            raise IRError(f"a size {size} that the program does not have")
+        return Operand(found)
+
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
         return self.emit(Push(x, map_, fold, empty))
 
+
+_WHOLE: Mapping[Op, Callable[..., int]] = {Op.add: operator.add, Op.sub: operator.sub, Op.mul: operator.mul}
+"""Operators on whole numbers that the importer computes where it knows the numbers."""
 
 _OF_SIZES = {
     "Add": "add", "Mul": "mul", "Max": "sym_max", "Min": "sym_min", "FloorDiv": "floordiv", "CleanDiv": "floordiv",

@@ -48,6 +48,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.native_dropout.default: _dropout,
         aten.bernoulli.p: _bernoulli_p,
         aten.bernoulli.default: _bernoulli,
+        aten.linalg_cross.default: _cross,
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,
@@ -90,6 +91,13 @@ def _bernoulli_p(x: Tensor, p: float, *, generator: torch.Generator | None = Non
 
 def _bernoulli(p: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     return NotImplemented if generator else (torch.rand_like(p, dtype=torch.float32) < p).to(p.dtype)
+
+
+def _cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
+    """The products of vectors of three numbers along `dim`, in the order in which eager mode subtracts."""
+    a, b = torch.broadcast_tensors(a, b)
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:

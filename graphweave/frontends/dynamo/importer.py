@@ -41,6 +41,7 @@ from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
+from graphweave.frontends.dynamo.wide_masks import wide_masks_to_rows
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
@@ -53,8 +54,10 @@ from graphweave.ir.message.nodes import (
     LaidOut,
     MapType,
     Node,
+    NumbersOfSegments,
     Operand,
     Own,
+    Part,
     Program,
     Random,
     Ref,
@@ -107,7 +110,7 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot express (submodules, operators of higher order).
     """
-    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
+    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))))
     return _Importer(plain, num_forward).run()
 
 
@@ -347,6 +350,7 @@ class _Importer:
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
         used = {s for t in kept.types for s in _spaces(t)}
+        used |= {s for n in kept.nodes if isinstance(n, NumbersOfSegments | Part) for s in n.of}
         rows = {s: n for s, n in self.spaces.rows.items() if s in used}
         program = kept.program(
             [None if r is None else new[r] for r in outputs], [(s, expression(n)) for s, n in rows.items()]

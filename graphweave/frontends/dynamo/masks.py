@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.frontends.dynamo.captured_sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
 
@@ -54,10 +55,16 @@ def mask_of(node: fx.Node) -> fx.Node | None:
         return mask if _masks_rows(mask, node.args[0]) else None
     if node.target in _WRITES:
         mask, values = _only(node.args[1]), node.args[2]
-        # if data decides a size, it is the number of rows that the mask picks, not one row that broadcasts
-        if _masks_rows(mask, node) and is_tensor(values) and rank(values) == rank(node) and unbacked(shape(values)[0]):  # type: ignore[arg-type]
+        if _masks_rows(mask, node) and is_tensor(values) and rank(values) == rank(node) and row_by_row(values):  # type: ignore[arg-type]
             return mask
     return None
+
+
+def row_by_row(values: fx.Node) -> bool:
+    """Whether `values` that a mask writes have a row for each that it picks, not one row that broadcasts: data decide
+    their number, or it is not 1."""
+    rows = shape(values)[0]
+    return bool(unbacked(rows)) or statically_known_true(rows != 1)
 
 
 def _only(indices: Any) -> Any:

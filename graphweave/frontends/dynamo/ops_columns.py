@@ -6,6 +6,7 @@ neighbours. A loss on class labels makes these calls in the forward and in the b
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
-from graphweave.frontends.dynamo.captured_sizes import dim_of, rank
+from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.dynamo.context import Context, Handler, Table
+from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import SPARSE
-from graphweave.ir.message.nodes import Ref
+from graphweave.ir.message.nodes import Cast, Ref, Reshape
 
 aten = torch.ops.aten
 
@@ -40,8 +42,52 @@ def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
         raise IRError(f"one of {count} columns")
     columns = cx.reshape(cx.arange(0, count, 1, DType.i32), (count, *(1 for _ in t.shape[d + 1 :])))
     here = cx.map(Op.eq, columns, cx.cast(i, DType.i32))
-    cx.assert_index(i, count)
+    if not _is_column(cx, i):
+        cx.assert_index(i, count)
     return here
+
+
+def _is_column(cx: Context, i: Ref) -> bool:
+    """Whether `i` was found by `extreme`, so that it needs no check."""
+    while isinstance(made := cx.builder.nodes[i], Reshape | Cast):
+        i = made.x
+    return i in cx.columns
+
+
+def extreme(cx: Context, node: fx.Node) -> Ref | None:
+    """An item of max or min along features: the extreme numbers, or the first columns that have them; None for items of
+    other calls. NaN is greater than, and less than, every number, as in PyTorch."""
+    source, item = node.args
+    if not isinstance(source, fx.Node) or source.target not in _EXTREMES:
+        return None
+    x, d, keepdim = cx.value(source.args[0]), _source_dim(source), bool(argument(source, "keepdim", False))
+    t, fold = cx.type(x), _EXTREMES[source.target]
+    if t.space == UNIT or d is None or t.dtype is DType.bool or not 0 < t.shape[d] <= _MAX_COLUMNS:
+        raise IRError("the extreme of shared data, of rows, or of many columns")
+    if item == 0:
+        return cx.reduce(x, fold, (d,), keepdim)
+    has = cx.map(Op.eq, x, cx.reduce(x, fold, (d,), True))
+    if t.dtype.is_float:
+        has = cx.map(Op.logical_or, has, cx.map(Op.isnan, x))
+    count = t.shape[d]
+    columns = cx.reshape(cx.arange(0, count, 1, DType.i32), (count, *(1 for _ in t.shape[d + 1 :])))
+    first = cx.reduce(cx.map(Op.where, has, columns, cx.const(count - 1, DType.i32)), Fold.min, (d,), keepdim)
+    cx.columns.add(first)
+    return cx.cast(first, cx.result(node).dtype)
+
+
+_EXTREMES = {aten.max.dim: Fold.max, aten.min.dim: Fold.min}
+"""Calls that give the extreme numbers along a dim, and where they are."""
+
+
+def _source_dim(source: fx.Node) -> int | None:
+    dim = dim_of(source.args[1], rank(source.args[0]))  # type: ignore[arg-type]
+    return dim - 1 if dim > 0 else None
+
+
+def _item(cx: Context, node: fx.Node) -> Ref | None:
+    found = extreme(cx, node)
+    return SHAPE[operator.getitem](cx, node) if found is None else found
 
 
 def _gather(cx: Context, node: fx.Node, d: int) -> Ref:
@@ -96,12 +142,15 @@ def _or_rows(target: Any, along_features: Any) -> Handler:
 
 
 COLUMNS: Table = {
-    target: _or_rows(target, handler)
-    for target, handler in {
-        aten.gather.default: _gather,
-        aten.scatter.value: _scatter_value,
-        aten.scatter.src: _scatter,
-        aten.scatter_add.default: _scatter_add,
-    }.items()
+    operator.getitem: _item,
+    **{
+        target: _or_rows(target, handler)
+        for target, handler in {
+            aten.gather.default: _gather,
+            aten.scatter.value: _scatter_value,
+            aten.scatter.src: _scatter,
+            aten.scatter_add.default: _scatter_add,
+        }.items()
+    },
 }
 """The handlers of these calls."""

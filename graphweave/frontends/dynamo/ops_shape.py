@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import UNIT
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import permutation
+from graphweave.frontends.dynamo.row_unions import joined_rows
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice, Type
+from graphweave.ir.message.nodes import Concat, Join, MapOf, NumbersOfSegments, Pad, Part, Ref, Slice, Type
 
 aten = torch.ops.aten
 
@@ -65,11 +67,23 @@ def _permute(cx: Context, node: fx.Node) -> Ref:
 
 def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
     size = cx.type(x).shape[dim]
-    return x if (start, stop, step) == (0, size, 1) else cx.emit(Slice(x, dim, start, stop, step))
+    if (start, stop, step) == (0, size, 1):
+        return x
+    number = (
+        cx.counted(x, start) if stop == start + 1 and len(cx.type(x).shape) - cx.type(x).shape.count(1) < 2 else None
+    )
+    if number is not None and cx.type(x).shape[dim] > 1:
+        shape = cx.type(x).shape
+        return cx.const(number, cx.type(x).dtype, UNIT, (*shape[:dim], 1, *shape[dim + 1 :]))
+    return cx.emit(Slice(x, dim, start, stop, step))
 
 
 def _slice(cx: Context, node: fx.Node) -> Ref:
-    x, (dim, start, stop, step) = cx.value(node.args[0]), _slice_arguments(node)
+    x = cx.value(node.args[0])
+    segment = _segment(cx, node, x)
+    if segment is not None:
+        return cx.reshape(cx.emit(Part(x, *segment)), cx.result(node).shape)
+    dim, start, stop, step = _slice_arguments(node)
     d = _feature_dim(cx, x, dim, rank(node))
     start, stop = _clip(start, stop, cx.type(x).shape[d])
     return _sliced(cx, x, d, start, stop, step)
@@ -133,9 +147,89 @@ def _concat(cx: Context, node: fx.Node) -> Ref:
     if len(xs) < len(args):
         raise IRError("concatenates tensors of different ranks")
     dim = dim_of(argument(node, "dim", 0), rank(node)) - (t.space != UNIT)
-    if dim < 0 or any(cx.type(x).space != t.space for x in xs):
-        raise IRError("concatenates rows, or rows of several spaces")
+    if dim < 0:
+        joined = _joined(cx, node, xs)
+        return _rows_after_rows(cx, node, xs) if joined is None else joined
+    if any(cx.type(x).space != t.space for x in xs):
+        raise IRError("concatenates rows of several spaces side by side")
     return xs[0] if len(xs) == 1 else cx.emit(Concat(tuple(xs), dim))
+
+
+def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref | None:
+    """The rows of `xs` behind each other, on the space of the union; None if they have no such space. Shared data can
+    be one row of it."""
+    t, args = cx.result(node), joined_rows(node)
+    if args is None or t.space == UNIT:
+        return None
+    segments = cx.spaces.segments_of(node)
+    if not t.dtype.is_float:
+        return _joined_numbers(cx, t, xs, segments)
+    rows = []
+    for x, arg, space in zip(xs, args, segments, strict=True):
+        if cx.type(x).space != space or (space == UNIT and fixed(shape(arg)[0]) != 1):
+            return None
+        rows.append(cx.reshape(x, t.shape))
+    return cx.emit(Join(tuple(rows), t.space))
+
+
+def _joined_numbers(cx: Context, t: Type, xs: list[Ref], segments: tuple[Space, ...]) -> Ref:
+    """Whole numbers that the program knows, one for all rows of a segment, behind each other."""
+    if t.dtype is not DType.i64 or t.shape or UNIT in (t.space, *segments):
+        raise IRError("concatenates rows of whole numbers")
+    numbers = [cx.number_of(x) for x in xs]
+    if all(n is not None for n in numbers):
+        return cx.emit(NumbersOfSegments(segments, tuple(int(n) for n in numbers if n is not None), t.space))
+    if all(isinstance(cx.builder.nodes[x], NumbersOfSegments) for x in xs):
+        return cx.emit(Join(tuple(xs), t.space))
+    raise IRError("concatenates rows of whole numbers")
+
+
+def _segment(cx: Context, node: fx.Node, whole: Ref | None) -> tuple[tuple[Space, ...], int] | None:
+    """The spaces whose rows the whole of a slice of rows consists of, and which of them the slice is; None for other
+    slices."""
+    found = cx.spaces.segment_of(node)
+    if found is None or (whole is not None and cx.type(whole).space == UNIT):
+        return None
+    sizes, of, at = found
+    return (of, at) if all(s != UNIT or n == 1 for s, n in zip(of, sizes, strict=True)) else None
+
+
+def _rows_in_place(cx: Context, node: fx.Node, g: Ref, step: int) -> Ref:
+    """The gradient of every `step`th row from some row on: what the rows of `g` send to these rows."""
+    source, start = node.args[0], val(node.args[3])
+    if fixed(start) is not None and start < 0:
+        start = shape(node)[0] + start
+    elif isinstance(start, torch.SymInt) and not statically_known_true(start >= 0):
+        raise IRError("the gradient of a slice from a row that may count from the end")
+    index = cx.emit(MapOf(cx.positions(source, start, step), cx.result(node).space))  # type: ignore[arg-type]
+    return cx.push(g, index, Fold.sum)
+
+
+def _rows_after_rows(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
+    """cat along rows -> the sum of what each operand sends to its own rows of the result.
+
+    A number that fills an operand is taken where the row belongs to that operand, without being sent.
+    """
+    t = cx.result(node)
+    args: Any = node.args[0]
+    if not t.dtype.is_float:
+        raise IRError("concatenates rows of integers")
+    place = cx.reshape(cx.positions(node), (1,) * len(t.shape))
+    out = cx.const(0, t.dtype, t.space, t.shape)
+    start: Any = 0
+    for ref, arg in zip(xs, args, strict=True):
+        stop, number = start + shape(arg)[0], cx.number_of(ref)
+        if number is None:
+            index = cx.emit(MapOf(cx.positions(arg, start), t.space))
+            sent = cx.push(ref, index, Fold.sum)
+            out = sent if cx.number_of(out) == 0 else cx.map(Op.add, out, sent)
+        elif number != 0:
+            behind = cx.map(Op.ge, place, cx.count(start, DType.i64))
+            before = cx.map(Op.lt, place, cx.count(stop, DType.i64))
+            here = cx.map(Op.logical_and, behind, before)
+            out = cx.map(Op.where, here, cx.const(number, t.dtype), out)
+        start = stop
+    return out
 
 
 def _stack(cx: Context, node: fx.Node) -> Ref:
@@ -156,9 +250,18 @@ def _padded(cx: Context, x: Ref, dim: int, before: int, after: int) -> Ref:
 def _slice_backward(cx: Context, node: fx.Node) -> Ref:
     """slice_backward(g, sizes, dim, start, end, step)"""
     g, t = cx.value(node.args[0]), cx.result(node)
+    segment = _segment(cx, node, None) if t.space != UNIT else None
+    if segment is not None and cx.type(g).space == segment[0][segment[1]]:
+        of, at = segment
+        nothing = [cx.const(0, t.dtype, space, t.shape) for space in of]
+        return cx.emit(Join((*nothing[:at], cx.reshape(g, t.shape), *nothing[at + 1 :]), t.space))
     dim, start, stop, step = (fixed(val(a)) for a in node.args[2:6])
+    if dim is not None and step is not None and t.space != UNIT and dim_of(dim, rank(node)) == 0:
+        if (start, step) == (0, 1):  # row limits know this call (analysis/row_limits.py), and nothing has to be grouped
+            raise IRError("the gradient of the first rows")
+        return _rows_in_place(cx, node, g, step)
     if dim is None or start is None or stop is None or step is None or cx.type(g).space != t.space:
-        raise IRError("the gradient of a slice of rows, or at places that vary")
+        raise IRError("the gradient of a slice at places that vary")
     d = _feature_dim(cx, g, dim, rank(node))
     size = t.shape[d]
     start, stop = _clip(start, stop, size)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.analysis.maps import is_injective
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
-from graphweave.frontends.dynamo.captured_sizes import argument, rank, val
+from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, val
 from graphweave.frontends.dynamo.context import Context, Table, lowest
 from graphweave.frontends.dynamo.row_rules import pulled, pushed
 from graphweave.ir.message.infer import broadcast_shapes, numel
@@ -105,7 +106,7 @@ def _index_add(cx: Context, node: fx.Node) -> Ref:
 
 
 def _index_put(cx: Context, node: fx.Node) -> Ref:
-    """base + push(values) if the call accumulates; else one number, written to rows that the index reaches."""
+    """base + push(values) if the call accumulates; else the base with the values in rows that the index reaches."""
     if len(node.args) > 3 and node.args[3]:
         _no_bool(cx, node)
         map_ = _map(cx, node)
@@ -115,9 +116,10 @@ def _index_put(cx: Context, node: fx.Node) -> Ref:
     mask = _mask(node)
     if mask is not None:
         return _masked(cx, node, mask, value)
-    if cx.type(value).space != UNIT or cx.type(value).shape not in ((), (1,)):
-        raise IRError("writes rows without accumulating: which of two wins is not defined")
-    return _written(cx, node, cx.reshape(value, ()))
+    if cx.type(value).space == UNIT and cx.type(value).shape in ((), (1,)):
+        return _written(cx, node, cx.reshape(value, ()))
+    map_ = _map(cx, node)
+    return _replaced(cx, node, _source(cx, node, node.args[2], map_, wide=True), map_)
 
 
 def _mask(node: fx.Node) -> fx.Node | None:
@@ -151,9 +153,40 @@ def _written(cx: Context, node: fx.Node, value: Ref) -> Ref:
     return cx.map(Op.where, reached, value, base)
 
 
+def _scatter_source(cx: Context, node: fx.Node) -> Ref:
+    """scatter along rows, and index_copy: rows of the source written where the index says."""
+    _whole_index(cx, node)
+    map_ = _map(cx, node)
+    return _replaced(cx, node, _source(cx, node, node.args[3], map_), map_)
+
+
+def _replaced(cx: Context, node: fx.Node, source: Ref, map_: Ref) -> Ref:
+    """The base, with rows of `source` in place of those that the map reaches.
+
+    Of several rows for one place the last is taken, as PyTorch does if it writes one row after the other; its
+    documentation leaves open which of them it is.
+    """
+    if not cx.result(node).dtype.is_float:
+        raise IRError("writes rows of whole numbers in place of others, which is no work but the write itself")
+    base = _base(cx, node)
+    if not is_injective(cx.builder.nodes, map_):
+        place = cx.positions(_index(node))
+        last = cx.emit(Pull(cx.push(place, map_, Fold.max, -1.0), map_))
+        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(cx.type(source).shape))
+        source = cx.map(Op.where, wins, source, cx.const(0, cx.type(source).dtype))
+    return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, Fold.sum), base)
+
+
+def _index_fill(cx: Context, node: fx.Node) -> Ref:
+    """One number, written to the rows that the index reaches."""
+    value, dtype = node.args[3], cx.result(node).dtype
+    number = cx.cast(cx.reshape(cx.value(value), ()), dtype) if is_tensor(value) else cx.scalar(value, dtype)
+    return _written(cx, node, number)
+
+
 def _whole_index(cx: Context, node: fx.Node) -> None:
     """IRError if the index of a scatter has fewer features than its result, since the call then writes only these."""
-    if node.target is aten.scatter.value:
+    if node.target in (aten.scatter.value, aten.scatter.src):
         index = node.args[2]
         assert isinstance(index, fx.Node)
         if cx.type(cx.value(index)).shape != cx.result(node).shape:
@@ -221,12 +254,17 @@ def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bo
 
 
 def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
-    """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g)"""
-    g, _, _, padding, scaled = node.args
-    if scaled or not isinstance(padding, int) or padding >= 0:
-        raise IRError("an embedding with padding_idx, or gradients scaled by frequency")
-    map_ = _map(cx, node)
-    source = cx.reshape(cx.value(g), cx.result(node).shape)
+    """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g), without g of the rows that
+    read row padding_idx"""
+    g, index, _, padding, scaled = node.args
+    if scaled:
+        raise IRError("gradients of an embedding that are scaled by frequency")
+    map_, t = _map(cx, node), cx.result(node)
+    source = cx.reshape(cx.value(g), t.shape)
+    if fixed(val(padding)) != -1:  # which is that of no row
+        numbers = cx.reshape(cx.value(index), (1,) * len(t.shape))
+        pads = cx.map(Op.eq, numbers, cx.count(val(padding), cx.type(numbers).dtype))
+        source = cx.map(Op.where, pads, cx.const(0, t.dtype), source)
     return cx.push(source, map_, Fold.sum)
 
 
@@ -236,6 +274,10 @@ _pushes: dict[Any, Callable[[Context, fx.Node], Ref]] = {
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.scatter.value: _scatter_value,
+    aten.scatter.src: _scatter_source,
+    aten.index_copy.default: _scatter_source,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
     aten.scatter_reduce.two: _scatter_reduce,
     aten.index_reduce.default: _scatter_reduce,
     aten.embedding_dense_backward.default: _embedding_backward,
@@ -249,8 +291,7 @@ SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
 """The handlers of these calls."""
 
 MOVES_ROWS = frozenset(SPARSE) | {
-    aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,
+    aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,
     aten.segment_reduce.default, aten.masked_select.default, aten.masked_scatter.default,
-    aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
 }  # fmt: skip
 """Calls that gather or scatter: each one that stays outside the algebra is reported with its reason."""

@@ -71,10 +71,16 @@ def pulled(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
     """(index, node, wrap) if `node` reduces row e into row index[e] of its result, with a vector `index`, else None."""
     match node.target:
-        case aten.scatter_add.default | aten.scatter_reduce.two | aten.scatter.value:
+        case aten.scatter_add.default | aten.scatter_reduce.two | aten.scatter.value | aten.scatter.src:
             _, dim, index = node.args[:3]
             return _use(index_vector(index), node, dim, False)
-        case aten.index_add.default | aten.index_reduce.default:
+        case (
+            aten.index_add.default
+            | aten.index_reduce.default
+            | aten.index_copy.default
+            | aten.index_fill.int_Scalar
+            | aten.index_fill.int_Tensor
+        ):
             _, dim, index = node.args[:3]
             return _use(index, node, dim, False)
         case aten.index_put.default | aten._unsafe_index_put.default:
@@ -179,6 +185,8 @@ def _base_and_source(node: fx.Node) -> tuple[Any, Any]:
             return None, node.args[0]
         case aten.index_put.default | aten._unsafe_index_put.default:
             return node.args[0], node.args[2]
+        case aten.index_fill.int_Scalar | aten.index_fill.int_Tensor:
+            return node.args[0], None
         case _:
             return node.args[0], node.args[3]
 
@@ -301,6 +309,9 @@ def _item(node: fx.Node) -> Pairs:
     if source.target in _SPLITS:
         if dim_of(argument(source, "dim", 0), rank(source.args[0])) != 0:  # type: ignore[arg-type]
             yield source.args[0], node
+    elif source.target in (aten.max.dim, aten.min.dim):
+        if dim_of(source.args[1], rank(source.args[0])) != 0:  # type: ignore[arg-type]
+            yield source.args[0], node
     elif item in _ITEMS.get(source.target, ()):
         yield source.args[0], node
 
@@ -343,6 +354,7 @@ RULES: dict[Any, Rule] = {
                      aten.embedding.default), _pull),
     **dict.fromkeys((aten.scatter_add.default, aten.scatter_reduce.two, aten.scatter.src, aten.index_add.default,
                      aten.index_reduce.default, aten.index_put.default, aten._unsafe_index_put.default,
+                     aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
                      aten.embedding_dense_backward.default), _push),
     **dict.fromkeys((aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.view_copy.default,
                      aten._reshape_alias.default, aten.repeat.default, aten.constant_pad_nd.default), _keeps_lead),

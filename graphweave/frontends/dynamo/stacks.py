@@ -3,6 +3,9 @@
 PyG adds up what relations send to one type of nodes by `torch.stack(outs).sum(0)`; DGL stacks behind the rows. In a
 stack in front of the rows, rows are the second dim, which cannot be on a space; a stack behind the rows is wider than
 its items. So the sum of a stack becomes a sum of its items, and row-wise work on a stack is done on each item.
+
+Heads that a transpose brings in front of the rows are a stack too, and so are rows that a view cuts into equal blocks:
+`front_dims.py` says what their items are. All rows of a stack behind each other are the rows of its items.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from torch import fx
 
 from graphweave.frontends.dynamo.captured_graph import copied
 from graphweave.frontends.dynamo.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.dynamo.front_dims import flattens, in_front, items_of, replaced, swaps, varies
 from graphweave.frontends.dynamo.numbering import RESHAPES
 
 aten = torch.ops.aten
@@ -24,6 +28,9 @@ _STEP_OF_REDUCTION: dict[Any, Any] = {
     aten.amin.default: aten.minimum.default,
 }  # fmt: skip
 """Reduction -> the call on two operands that computes it when chained."""
+
+_TAKE_DTYPE = frozenset({aten.sum.dim_IntList, aten.mean.dim})
+"""Reductions with an argument `dtype`."""
 
 
 def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
@@ -66,16 +73,18 @@ def _new_dim(node: fx.Node) -> int | None:
         return dim_of(argument(node, "dim", 0), rank(node)) if all(x.op == "call_function" for x in xs) else None
     x = node.args[0] if node.args else None
     if node.target is not aten.expand.default or not isinstance(x, fx.Node) or x.target is not aten.unsqueeze.default:
-        return None
+        return 0 if in_front(node) else None
     dim = dim_of(x.args[1], rank(x))  # type: ignore[arg-type]
     if rank(x) != rank(node) or rank(node) < 2 or (fixed(shape(node)[dim]) or 0) < 2:
-        return None
+        return 0 if in_front(node) else None
     alike = all(d == dim or same(a, b) for d, (a, b) in enumerate(zip(shape(x), shape(node), strict=True)))
-    return dim if alike else None
+    return dim if alike else 0 if in_front(node) else None
 
 
 def _row_wise(node: fx.Node) -> bool:
     op = node.target
+    if op is aten.cat.default:
+        return is_tensor(node) and dim_of(argument(node, "dim", 0), rank(node)) == 1
     pointwise = isinstance(op, torch._ops.OpOverload) and torch.Tag.pointwise in op.tags
     return is_tensor(node) and (pointwise or op in _COPIES) and not any(isinstance(a, list | tuple) for a in node.args)
 
@@ -89,13 +98,15 @@ def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
     if len(found) != 1:
         return None
     (dim,), n = found, rank(node)
+    if node.target is aten.cat.default and (dim != 0 or any(x not in dims for x in node.all_input_nodes)):
+        return None
     for x in node.all_input_nodes:
         if not is_tensor(x):
             continue
         if x in dims:
             if rank(x) != n or not same(shape(x)[dim], shape(node)[dim]):
                 return None
-        elif rank(x) >= n - dim and not (rank(x) == n and fixed(shape(x)[dim]) == 1):
+        elif rank(x) >= n - dim and not (rank(x) == n and fixed(shape(x)[dim]) in (1, fixed(shape(node)[dim]))):
             return None
     return dim
 
@@ -111,7 +122,11 @@ def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
 def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:
     if user.target is aten.select.int:
         return dim_of(user.args[1], rank(x)) == dim and isinstance(user.args[2], int)  # type: ignore[arg-type]
-    return user.target in _STEP_OF_REDUCTION and dim in _dims(user)
+    if user.target in _STEP_OF_REDUCTION and (dim in _dims(user) or (dim == 0 and varies(x))):
+        return True
+    if user.target is aten.sym_size.int:
+        return dim_of(user.args[1], rank(x)) != dim  # type: ignore[arg-type]
+    return dim == 0 and (flattens(user, x) or swaps(user))
 
 
 # ---------------------------------------------------------------- how they are split
@@ -144,6 +159,12 @@ class _Unstacker:
         if node.target is aten.stack.default:
             return list(node.args[0])  # type: ignore[arg-type]
         count = _count(node, dim)
+        at, x = replaced(node), node.args[0]
+        if at is not None and x in self.items:
+            return [*self.items[x][:at], node.args[1], *self.items[x][at + 1 :]]  # type: ignore[index, list-item]
+        if in_front(node):
+            with self.gm.graph.inserting_before(node):
+                return items_of(self.gm.graph, node, count)
         if _new_dim(node) is not None:
             return [node.args[0].args[0]] * count  # type: ignore[union-attr, list-item]
         out = []
@@ -151,6 +172,8 @@ class _Unstacker:
             for k in range(count):
                 item = {x: self._item(node, x, dim, k) for x in node.all_input_nodes}
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), item.__getitem__)
+                if node.target is aten.cat.default:
+                    args, kwargs = (args[0], 0), {}
                 out.append(self._call(node, node.target, args, val(node).select(dim, k), kwargs))
         return out
 
@@ -162,11 +185,20 @@ class _Unstacker:
         before, without = x.args[0] if x.args else None, [n for d, n in enumerate(shape(x)) if d != dim]
         if x.target in RESHAPES and is_tensor(before) and _same_sizes(shape(before), without):  # type: ignore[arg-type]
             return before  # type: ignore[return-value]
+        if fixed(shape(x)[dim]) != 1:
+            return self._call(node, aten.select.int, (x, dim, k), val(x).select(dim, k))
         return self._call(node, aten.squeeze.dim, (x, dim), val(x).squeeze(dim))
 
     def _item_or_chain(self, node: fx.Node, x: fx.Node) -> fx.Node:
         if node.target is aten.select.int:
             return self.items[x][node.args[2]]  # type: ignore[index]
+        if node.target is aten.sym_size.int:
+            d: int = node.args[1]  # type: ignore[assignment]
+            return self._call(node, node.target, (self.items[x][0], d - (d > self.dims[x])), val(node))
+        if node.target not in _STEP_OF_REDUCTION:
+            return self._behind_each_other(node, x)
+        if self.dims[x] not in _dims(node):
+            return self._reduced_items(node, x)
         dim, keepdim, dtype = self.dims[x], bool(argument(node, "keepdim", False)), val(node).dtype
         items = self.items[x]
         if val(items[0]).dtype != dtype:
@@ -180,6 +212,20 @@ class _Unstacker:
         if rest:
             out = self._call(node, node.target, (out, rest, keepdim), node.target(val(out), rest, keepdim))  # type: ignore[operator]
         return self._call(node, aten.unsqueeze.default, (out, dim), val(node)) if keepdim else out
+
+    def _behind_each_other(self, node: fx.Node, x: fx.Node) -> fx.Node:
+        """All rows of a stack, as the rows of its items; or its items beside each other, behind the rows."""
+        items = self.items[x]
+        if swaps(node):
+            return self._call(node, aten.stack.default, (items, 1), val(node))
+        return items[0] if len(items) == 1 else self._call(node, aten.cat.default, (items, 0), val(node))
+
+    def _reduced_items(self, node: fx.Node, x: fx.Node) -> fx.Node:
+        """A reduction within each item, as a stack of reduced items."""
+        dims, rest = [d - 1 for d in _dims(node)], {"dtype": val(node).dtype} if node.target in _TAKE_DTYPE else {}
+        keepdim, value = bool(argument(node, "keepdim", False)), val(node).select(0, 0)
+        out = [self._call(node, node.target, (item, dims, keepdim), value, rest) for item in self.items[x]]
+        return self._call(node, aten.stack.default, (out, 0), val(node))
 
     def _call(self, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any, kwargs: Any = None) -> fx.Node:
         node = self.gm.graph.call_function(target, args, kwargs or {})

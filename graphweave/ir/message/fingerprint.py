@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from graphweave.ir.message.builder import operands, with_operands
 from graphweave.ir.message.nodes import Node, Ref
@@ -20,7 +21,12 @@ def fingerprint(nodes: Sequence[Node], ref: Ref) -> str:
             todo.extend(missing)
             continue
         todo.pop()
-        own = repr(with_operands(nodes[at], lambda r: -1))
-        text = " ".join([own, *(done[r] for r in operands(nodes[at]))])
+        text = " ".join([_own(nodes[at]), *(done[r] for r in operands(nodes[at]))])
         done[at] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return done[ref]
+
+
+@lru_cache(maxsize=1 << 16)
+def _own(node: Node) -> str:
+    """The text of a node without its operands. Each pair of maps asks for that of all index arithmetic before it."""
+    return repr(with_operands(node, lambda r: -1))

@@ -60,7 +60,9 @@ class Emitter:
         if i in self._done:
             return
         node = self.graph.nodes[i]
-        if not isinstance(node, Tree):
+        if isinstance(node, Join) and self.unions.made.get(self.segments(self.graph.ops[i])) == node.space:
+            self._done[i] = self.many(self.graph.ops[i], self.loc(i))
+        elif not isinstance(node, Tree):
             self._done[i] = self.build.add(self._renamed(i), self.loc(i))
         elif i >= len(self.graph.program.nodes):
             self._done[i] = self.one(self.graph.ops[i][0])
@@ -198,6 +200,10 @@ class Emitter:
                 args = iter([self.operand(column, on, loc) for column in columns])
                 assert not isinstance(node, Tree)
                 return self.build.add(with_operands(node, lambda _: next(args)), loc)
+            case Part(x, of):
+                found = Picked(self.one(x), of, tuple(n.at for i in lanes if isinstance(n := graph.nodes[i], Part)))
+                rows = self.unions.rows(self.segments(lanes), found, loc)
+                return found.ref if rows is None else self.build.add(Pull(found.ref, rows), loc)
             case Aten():  # a copy
                 x, t = self.many(columns[0], loc), graph.value(lanes[0])
                 t = Type(self.unions.space(self.segments(lanes)), t.shape, t.dtype)

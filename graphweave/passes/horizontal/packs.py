@@ -16,9 +16,11 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Gram,
+    Join,
     MapType,
     MatMul,
     Pad,
+    Part,
     Permute,
     Pointwise,
     Pull,
@@ -99,6 +101,19 @@ class _Finder:
         for lanes in sorted(found, key=lambda lanes: (-len(lanes), min(lanes))):
             self._pack(lanes)
         self._copies()
+        self._segments()
+
+    def _segments(self) -> None:
+        """Pack the segments that one value is taken apart into, and alike values that become segments of one."""
+        graph, parts = self.graph, defaultdict[Hashable, dict[int, Ref]](dict)
+        for i, node in enumerate(graph.nodes):
+            if isinstance(node, Part) and not graph.is_unit(i):
+                parts[node.x, node.of][node.at] = i
+        for own in parts.values():
+            self._pack([own[at] for at in sorted(own)])
+        for i, node in enumerate(graph.nodes):
+            if isinstance(node, Join) and i not in graph.absorbed:
+                self._pack_alike(sorted(set(graph.ops[i]), key=self._natural))
 
     def _copies(self) -> None:
         """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""

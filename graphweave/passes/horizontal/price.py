@@ -7,7 +7,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, Join, MatMul, Pull, Push, Type
+from graphweave.ir.message.nodes import Gram, Join, MatMul, Program, Pull, Push, Type
 from graphweave.passes.horizontal.node_graph import NodeGraph
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.rewritten import Rewritten
@@ -26,9 +26,15 @@ def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics
         return True
     heavy = (Push, MatMul, Gram)
     calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
-    rows, only, copied = with_unions(statistics, done.unions), Facts(done.program).flow.graph_only, 0
-    for ref, (node, t) in enumerate(zip(done.program.nodes, done.program.types, strict=True)):
-        if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
-            shared = isinstance(first := done.program.types[node.xs[0]], Type) and first.space == UNIT
-            copied += 0 if shared else 2 * rows.rows(t.space) * numel(t.shape) * t.dtype.itemsize
+    copied = _copied(done.program, with_unions(statistics, done.unions)) - _copied(graph.program, statistics)
     return copied / BANDWIDTH <= calls * _CALL_SECONDS
+
+
+def _copied(program: Program, rows: Statistics) -> int:
+    """Bytes that a call reads and writes to put rows behind each other."""
+    only, copied = Facts(program).flow.graph_only, 0
+    for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
+        if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
+            shared = isinstance(first := program.types[node.xs[0]], Type) and first.space == UNIT
+            copied += 0 if shared else 2 * rows.rows(t.space) * numel(t.shape) * t.dtype.itemsize
+    return copied

@@ -10,9 +10,11 @@ from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import (
+    Join,
     JoinIndices,
     MapOf,
     NumbersOfSegments,
+    Part,
     Program,
     Ref,
     RowsOfSegments,
@@ -45,10 +47,15 @@ class Unions:
         self._program, self._moved = program, moved
         self._rows = dict(program.spaces)
         self._taken = {s.name for s in self._rows}
+        self.made.update(_unions_of(program))
 
     def declared(self) -> tuple[tuple[Space, Size | None], ...]:
-        """All unions with their row counts."""
-        return tuple((s, _total(1 if m == UNIT else self._rows[m] for m in of)) for of, s in self.made.items())
+        """All unions that the program does not have, with their row counts."""
+        return tuple(
+            (s, _total(1 if m == UNIT else self._rows[m] for m in of))
+            for of, s in self.made.items()
+            if s not in self._rows
+        )
 
     def space(self, of: Segments) -> Space:
         if len(of) == 1:
@@ -102,9 +109,24 @@ class Unions:
         return self.build.add(MapOf(self.build.add(index, made_at or loc), self.space(cod)), loc)
 
     def _space_of(self, ref: Ref) -> Space:
-        t = self._program.types[ref]
-        assert isinstance(t, Type)
-        return t.space
+        return _value(self._program, ref).space
+
+
+def _unions_of(program: Program) -> dict[Segments, Space]:
+    """The unions that a program has already, by their segments."""
+    made: dict[Segments, Space] = {}
+    for ref, node in enumerate(program.nodes):
+        if isinstance(node, Join):
+            made.setdefault(tuple(_value(program, x).space for x in node.xs), _value(program, ref).space)
+        elif isinstance(node, Part):
+            made.setdefault(node.of, _value(program, node.x).space)
+    return {of: space for of, space in made.items() if set(of) != {UNIT}}
+
+
+def _value(program: Program, ref: Ref) -> Type:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return t
 
 
 def _total(rows: Iterable[Size | None]) -> Size | None:

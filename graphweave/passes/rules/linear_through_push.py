@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MapType, MatMul, Node, Pointwise, Pull, Push, Ref
 from graphweave.passes.composed_maps import above, composed, follows
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, shaped, value_type
@@ -100,14 +101,16 @@ def out_of_push(build: Builder, ref: Ref) -> Ref | None:
                 return _apart(build, ref, node, product)
             return None
         case Gram(x, y, t):
-            for side, end in enumerate((x, y)):
-                pull = _pull(build, end)
-                if pull is not None and follows(build, t, pull.map):
-                    shape = value_type(build, end).shape
-                    a = shaped(build, _where_pulled(build, pull, loc), shape, loc)
-                    g = build.add(Push((y, x)[side], pull.map, Fold.sum), loc)
-                    return build.add(Gram(*((g, a) if side else (a, g)), above(build, t, pull.map, loc)), loc)
-            return None
+            pulls = {
+                side: p for side, end in enumerate((x, y)) if (p := _pull(build, end)) and follows(build, t, p.map)
+            }
+            if not pulls:
+                return None
+            side = min(pulls, key=lambda s: numel(value_type(build, (y, x)[s]).shape))  # the narrower end is pushed
+            pull, shape = pulls[side], value_type(build, (x, y)[side]).shape
+            a = shaped(build, _where_pulled(build, pull, loc), shape, loc)
+            g = build.add(Push((y, x)[side], pull.map, Fold.sum), loc)
+            return build.add(Gram(*((g, a) if side else (a, g)), above(build, t, pull.map, loc)), loc)
         case _:
             return None
 
