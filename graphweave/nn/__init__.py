@@ -11,60 +11,104 @@ from __future__ import annotations
 from graphweave.nn.agnn_conv import AGNNConv
 from graphweave.nn.appnp_conv import APPNPConv
 from graphweave.nn.attention_pooling import GlobalAttentionPooling, WeightAndSum
+from graphweave.nn.cf_conv import CFConv, ShiftedSoftplus
 from graphweave.nn.cgat_conv import CGATConv
 from graphweave.nn.cgat_pairs import edge_pairs, far_nodes
 from graphweave.nn.cheb_conv import ChebConv
+from graphweave.nn.dense_conv import DenseGraphConv, DenseSAGEConv
 from graphweave.nn.dist_mult import DistMult
+from graphweave.nn.dot_gat_conv import DotGatConv
 from graphweave.nn.edge_conv import EdgeConv
+from graphweave.nn.edge_gat_conv import EdgeGATConv
 from graphweave.nn.edge_mlp_conv import EdgeMLPConv
+from graphweave.nn.edge_weight_norm import EdgeWeightNorm
+from graphweave.nn.egat_conv import EGATConv
+from graphweave.nn.egnn_conv import EGNNConv
 from graphweave.nn.gat_conv import GATConv
+from graphweave.nn.gated_graph_conv import GatedGraphConv
 from graphweave.nn.gatv2_conv import GATv2Conv
+from graphweave.nn.gcn2_conv import GCN2Conv
 from graphweave.nn.gin_conv import GINConv
+from graphweave.nn.gine_conv import GINEConv
 from graphweave.nn.gmm_conv import GMMConv
 from graphweave.nn.graph_conv import GraphConv
 from graphweave.nn.han_conv import HANConv
+from graphweave.nn.hetero_graph_conv import HeteroEmbedding, HeteroGraphConv, HeteroLinear
 from graphweave.nn.hgt_conv import HGTConv
+from graphweave.nn.label_propagation import LabelPropagation
+from graphweave.nn.nn_conv import NNConv
+from graphweave.nn.pna_conv import PNAConv
 from graphweave.nn.pooling import AvgPooling, MaxPooling, SortPooling, SumPooling
 from graphweave.nn.rel_graph_conv import RelGraphConv
 from graphweave.nn.rgat_conv import RGATConv
 from graphweave.nn.rotat_e import RotatE
 from graphweave.nn.sage_conv import SAGEConv
+from graphweave.nn.scores import EdgePredictor, TransE, TransR
 from graphweave.nn.set2set import Set2Set
 from graphweave.nn.sg_conv import SGConv
 from graphweave.nn.simple_hgn_conv import SimpleHGNConv
 from graphweave.nn.tag_conv import TAGConv
+from graphweave.nn.together import Identity, JumpingKnowledge, Sequential, WeightBasis
+from graphweave.nn.transformer import BiasedMHA, LapPosEncoder
 from graphweave.nn.typed_linear import TypedLinear
 
 __all__ = [
     "AGNNConv",
     "APPNPConv",
     "AvgPooling",
+    "BiasedMHA",
+    "CFConv",
     "CGATConv",
     "ChebConv",
+    "DenseGraphConv",
+    "DenseSAGEConv",
     "DistMult",
+    "DotGatConv",
+    "EGATConv",
+    "EGNNConv",
     "EdgeConv",
+    "EdgeGATConv",
     "EdgeMLPConv",
+    "EdgePredictor",
+    "EdgeWeightNorm",
     "GATConv",
     "GATv2Conv",
+    "GCN2Conv",
     "GINConv",
+    "GINEConv",
     "GMMConv",
+    "GatedGraphConv",
     "GlobalAttentionPooling",
     "GraphConv",
     "HANConv",
     "HGTConv",
+    "HeteroEmbedding",
+    "HeteroGraphConv",
+    "HeteroLinear",
+    "Identity",
+    "JumpingKnowledge",
+    "LabelPropagation",
+    "LapPosEncoder",
     "MaxPooling",
+    "NNConv",
+    "PNAConv",
     "RGATConv",
     "RelGraphConv",
     "RotatE",
     "SAGEConv",
     "SGConv",
+    "Sequential",
     "Set2Set",
+    "ShiftedSoftplus",
     "SimpleHGNConv",
     "SortPooling",
     "SumPooling",
     "TAGConv",
+    "TransE",
+    "TransR",
     "TypedLinear",
     "WeightAndSum",
+    "WeightBasis",
     "edge_pairs",
     "far_nodes",
 ]

@@ -39,11 +39,12 @@ class AGNNConv(nn.Module):
 
     def forward(self, graph: Graph, feat: Feat) -> Tensor:
         """[N, F], or a pair ([N_src, F], [N_dst, F]) -> [N_dst, F]."""
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         with graph.local_scope():
             graph.srcdata["h"] = src
             graph.srcdata["unit"] = unit = functional.normalize(src, p=2, dim=-1)
-            graph.dstdata["unit_dst"] = functional.normalize(dst, p=2, dim=-1) if isinstance(feat, tuple) else unit
+            own = isinstance(feat, tuple)
+            graph.dstdata["unit_dst"] = functional.normalize(dst, p=2, dim=-1) if own else both_ends(unit, graph)[1]
             graph.update_all(self._message, self._reduce)
             out: Tensor = graph.dstdata["out"]
         return out

@@ -66,7 +66,7 @@ class CGATConv(GATConv):
         """
         if pairs is not None and labels is not None:
             raise DataError("pairs and labels are two forms of one constraint. Leave out one of them.")
-        z_src, z_dst, h_dst = self._projected(feat)
+        z_src, z_dst, h_dst = self._projected(graph, feat)
         with graph.local_scope():
             graph.srcdata["z"] = z_src
             graph.srcdata["el"], graph.dstdata["er"] = self._halves(z_src, z_dst)

@@ -41,7 +41,7 @@ class EdgeConv(nn.Module):
 
     def forward(self, g: Graph, feat: Feat) -> Tensor:
         """[N, in], or a pair ([N_src, in], [N_dst, in]) -> [N_dst, out]."""
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, g)
         with g.local_scope():
             g.srcdata["x"], g.dstdata["x_dst"] = src, dst
             g.update_all(self._message, fn.max("m", "h"))

@@ -37,7 +37,7 @@ class EdgeMLPConv(nn.Module):
 
     def forward(self, graph: Graph, feat: Feat) -> Tensor:
         """[N, in], or a pair ([N_src, in], [N_dst, in]) -> [N_dst, out]."""
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         with graph.local_scope():
             graph.srcdata["x"], graph.dstdata["x_dst"] = src, dst
             graph.update_all(self._message, REDUCERS[self.aggregator_type]("m", "h"))

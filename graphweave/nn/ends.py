@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -14,9 +16,12 @@ Width = int | tuple[int, int]
 """A number of features: one for both ends, or a pair (of sources, of destinations)."""
 
 
-def both_ends(feat: Feat) -> tuple[Tensor, Tensor]:
-    """(features of sources, features of destinations). Both are the same tensor if `feat` is one tensor."""
-    return feat if isinstance(feat, tuple) else (feat, feat)
+def both_ends(feat: Feat, graph: Any) -> tuple[Tensor, Tensor]:
+    """(features of sources, features of destinations). Both are the same tensor if `feat` is one tensor, or, in a
+    block, the first rows of the sources, which are its destinations."""
+    if isinstance(feat, tuple):
+        return feat
+    return feat, feat[: graph.num_dst_nodes()] if getattr(graph, "is_block", False) else feat
 
 
 def both_widths(width: Width) -> tuple[int, int]:

@@ -75,7 +75,7 @@ class GATConv(nn.Module):
         `edge_weight` [E] multiplies the attention. With `get_attention` the result is a pair: the features and the
         attention [E, heads, 1], after dropout and with edge weights.
         """
-        z_src, z_dst, h_dst = self._projected(feat)
+        z_src, z_dst, h_dst = self._projected(graph, feat)
         with graph.local_scope():
             graph.srcdata["z"] = z_src
             graph.srcdata["el"], graph.dstdata["er"] = self._halves(z_src, z_dst)
@@ -85,16 +85,16 @@ class GATConv(nn.Module):
             out = self._finished(graph.dstdata["h"], h_dst)
         return (out, attention) if get_attention else out
 
-    def _projected(self, feat: Feat) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(self, graph: Graph, feat: Feat) -> tuple[Tensor, Tensor, Tensor]:
         """z of sources and of destinations, [N, heads, out], and the features of destinations after dropout."""
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         src = self.feat_drop(src)
-        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else both_ends(src, graph)[1]
         shape = (-1, self.num_heads, self.out_feats)
         if self.pair:
             return self.fc_src(src).view(shape), self.fc_dst(dst).view(shape), dst
         z = self.fc(src).view(shape)
-        return z, self.fc(dst).view(shape) if isinstance(feat, tuple) else z, dst
+        return z, self.fc(dst).view(shape) if isinstance(feat, tuple) else both_ends(z, graph)[1], dst
 
     def _halves(self, z_src: Tensor, z_dst: Tensor) -> tuple[Tensor, Tensor]:
         """The summands of the scores: a_l . z [N_src, heads, 1] and a_r . z [N_dst, heads, 1]."""

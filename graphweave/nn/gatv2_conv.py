@@ -64,9 +64,9 @@ class GATv2Conv(nn.Module):
 
         With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
         """
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         src = self.feat_drop(src)
-        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else both_ends(src, graph)[1]
         shape = (-1, self.num_heads, self.out_feats)
         with graph.local_scope():
             graph.srcdata["l"] = self.fc_src(src).view(shape)

@@ -49,7 +49,7 @@ class GINConv(nn.Module):
 
         `edge_weight` [E] or [E, 1] multiplies the messages.
         """
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         with graph.local_scope():
             graph.srcdata["h"] = src
             if edge_weight is not None:

@@ -60,7 +60,7 @@ class GMMConv(nn.Module):
 
     def forward(self, graph: Graph, feat: Feat, pseudo: Tensor) -> Tensor:
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and u [E, dim] -> [N_dst, out]."""
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         with graph.local_scope():
             graph.srcdata["z"] = self.fc(src).view(-1, self.n_kernels, self.out_feats)
             graph.edata["u"] = pseudo

@@ -64,7 +64,7 @@ class GraphConv(nn.Module):
         if weight is not None and self.weight is not None:
             raise DataError("a weight was given to a GraphConv that has its own. Make it with weight=False.")
         weight = self.weight if weight is None else weight
-        x, _ = both_ends(feat)
+        x, _ = both_ends(feat, graph)
         power = 0.5 if self.norm == "both" else 1.0
         first = self.in_feats >= self.out_feats  # multiply before the sum if that makes the summed rows narrower
         with graph.local_scope():

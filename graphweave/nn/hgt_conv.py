@@ -78,7 +78,7 @@ class HGTConv(nn.Module):
         On a bipartite graph, `x` and `ntype` are pairs: ([N_src, in], [N_dst, in]) and ([N_src], [N_dst]). `presorted`:
         DGL's argument, without effect.
         """
-        (x_src, x_dst), (src_type, dst_type) = both_ends(x), both_ends(ntype)
+        (x_src, x_dst), (src_type, dst_type) = both_ends(x, g), both_ends(ntype, g)
         checked_types("ntype", src_type, x_src.shape[0], "source nodes")
         checked_types("ntype", dst_type, x_dst.shape[0], "destination nodes")
         checked_types("etype", etype, g.num_edges(), "edges")

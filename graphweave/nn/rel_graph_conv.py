@@ -75,7 +75,7 @@ class RelGraphConv(nn.Module):
         if isinstance(norm, str) and norm != "mean":
             raise DataError(f"norm must be a tensor [E], 'mean' or None (got {norm!r}). Pass one of these.")
         checked_types("etypes", etypes, g.num_edges(), "edges")
-        src, dst = _numbers(g) if feat is None else both_ends(feat)
+        src, dst = _numbers(g) if feat is None else both_ends(feat, g)
         if self.linear_r.regularizer == "bdd" and _are_ids(src):
             raise DataError("numbers of nodes as features have no blocks. Use regularizer None or 'basis'.")
         with g.local_scope():

@@ -91,9 +91,9 @@ class RGATConv(nn.Module):
         With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         src = self.feat_drop(src)
-        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else both_ends(src, graph)[1]
         with graph.local_scope():
             graph.srcdata["h"], graph.dstdata["h_dst"], graph.edata["type"] = src, dst, etypes
             attention = None

@@ -80,9 +80,9 @@ class SAGEConv(nn.Module):
 
         `edge_weight` [E] or [E, 1] multiplies the messages.
         """
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         src = self.feat_drop(src)
-        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else both_ends(src, graph)[1]
         # W_neigh and these sums are linear, so the product may come first. It does if that makes messages narrower.
         narrows = self.in_src > self.out_feats and self.aggregator_type in ("mean", "gcn")
         with graph.local_scope():

@@ -19,8 +19,8 @@ class SGConv(nn.Module):
     as 1.
 
     `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of hops. `bias`: False leaves b out. `norm`:
-    function of A^k H. `allow_zero_in_degree`: DGL's argument, without effect. Unlike in DGL, A^k H is not cached: it
-    changes from call to call if dropout or another layer comes before.
+    function of A^k H. `allow_zero_in_degree`: DGL's argument, without effect. With `cached`, the first call's A^k H is
+    that of all calls, whatever their graph and features.
 
     Nodes without incoming edges get b. A node's own features enter only through a self-loop, so add self-loops
     (`graphweave.add_self_loop`), as the paper does.
@@ -31,11 +31,12 @@ class SGConv(nn.Module):
     """
 
     def __init__(
-        self, in_feats: int, out_feats: int, k: int = 1, *, bias: bool = True,
+        self, in_feats: int, out_feats: int, k: int = 1, cached: bool = False, bias: bool = True,
         norm: Callable[[Tensor], Tensor] | None = None, allow_zero_in_degree: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.k, self.norm = k, norm
+        self.k, self.cached, self.norm = k, cached, norm
+        self._kept: Tensor | None = None
         self.fc = nn.Linear(in_feats, out_feats, bias=bias)
         self.reset_parameters()
 
@@ -47,9 +48,12 @@ class SGConv(nn.Module):
 
     def forward(self, graph: Graph, feat: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """[N, in] -> [N, out]. `edge_weight` [E] or [E, 1], not negative."""
-        norm, x = symmetric_norm(graph, feat, edge_weight), feat
-        for _ in range(self.k):
-            x = hop(graph, x, norm, edge_weight)
+        x = self._kept
+        if x is None or not self.cached:
+            norm, x = symmetric_norm(graph, feat, edge_weight), feat
+            for _ in range(self.k):
+                x = hop(graph, x, norm, edge_weight)
+            self._kept = x if self.cached else None
         x = x if self.norm is None else self.norm(x)
         out: Tensor = self.fc(x)
         return out

@@ -81,9 +81,9 @@ class SimpleHGNConv(nn.Module):
         features and the attention a [E, heads, 1], after dropout, which the next layer takes.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
-        src, dst = both_ends(feat)
+        src, dst = both_ends(feat, graph)
         src = self.feat_drop(src)
-        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else both_ends(src, graph)[1]
         shape = (-1, self.num_heads, self.out_feats)
         z = self.fc(src).view(shape)
         z_dst = z if src is dst and self.fc is self.fc_dst else self.fc_dst(dst).view(shape)

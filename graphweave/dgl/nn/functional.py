@@ -1,0 +1,5 @@
+"""`dgl.nn.functional`."""
+
+from graphweave.dgl.ops import edge_softmax
+
+__all__ = ["edge_softmax"]
