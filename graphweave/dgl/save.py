@@ -131,7 +131,7 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], Any]]:
     if not path.exists():
         raise DataError(f"there is no file {path}. Write one with save_graphs.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             manifest = json.loads(archive["manifest"].tobytes())
             if manifest["format"] != "graphweave graphs" or manifest["version"] != VERSION:
                 raise DataError(

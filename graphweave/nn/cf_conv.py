@@ -12,7 +12,11 @@ from graphweave.nn.ends import Feat, both_ends
 
 
 class ShiftedSoftplus(nn.Module):
-    """log(exp(beta x) / 2 + 1 / 2) / beta, and x itself above `threshold`."""
+    """log(exp(beta x) / 2 + 1 / 2) / beta, and x itself above `threshold`.
+
+    >>> ShiftedSoftplus()(torch.zeros(2))
+    tensor([0., 0.])
+    """
 
     def __init__(self, beta: int = 1, shift: int = 2, threshold: int = 20) -> None:
         super().__init__()
@@ -28,6 +32,10 @@ class CFConv(nn.Module):
 
     Nodes without incoming edges get phi(0). Source: Schütt et al., "SchNet: A continuous-filter convolutional neural
     network for modeling quantum interactions", NIPS 2017, section 3.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> CFConv(5, 2, 8, 4)(graph, torch.randn(3, 5), torch.randn(3, 2)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(self, node_in_feats: int, edge_in_feats: int, hidden_feats: int, out_feats: int) -> None:

@@ -14,6 +14,9 @@ class DenseGraphConv(nn.Module):
     """`GraphConv` over a matrix: h' = activation(c A h W + b), A[i, j] the weight of the edge j -> i.
 
     `norm`: "both": D_i^-1/2 A D_j^-1/2; "right": D_i^-1 A; "none". Degrees are sums of A, at least 1.
+
+    >>> DenseGraphConv(5, 4)(torch.eye(3), torch.randn(3, 5)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(
@@ -50,6 +53,9 @@ class DenseSAGEConv(nn.Module):
     + b)).
 
     d_i is the sum of A's row i.
+
+    >>> DenseSAGEConv(5, 4)(torch.eye(3), torch.randn(3, 5)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(

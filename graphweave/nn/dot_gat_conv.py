@@ -19,6 +19,10 @@ class DotGatConv(nn.Module):
     `allow_zero_in_degree`: DGL's argument, without effect; nodes without incoming edges get 0. Source: Lim et al.,
     "Predicting Drug-Target Interaction Using a Novel Graph Neural Network with 3D Structure-Embedded Graph
     Representation", 2019.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> DotGatConv(5, 4, num_heads=2)(graph, torch.randn(3, 5)).shape
+    torch.Size([3, 2, 4])
     """
 
     def __init__(self, in_feats: Width, out_feats: int, num_heads: int, allow_zero_in_degree: bool = False) -> None:

@@ -22,6 +22,10 @@ class EdgeGATConv(nn.Module):
     W_res h_i, or h_i where widths are equal. `allow_zero_in_degree`: DGL's argument, without effect; without incoming
     edges the sum is 0. Source: Monninger et al., "SCENE: Reasoning about Traffic Scenes using Heterogeneous Graph
     Neural Networks", IEEE Robotics and Automation Letters 2023.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> EdgeGATConv(5, 2, 4, num_heads=3)(graph, torch.randn(3, 5), torch.randn(3, 2)).shape
+    torch.Size([3, 3, 4])
     """
 
     def __init__(

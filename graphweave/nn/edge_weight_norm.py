@@ -11,10 +11,15 @@ from graphweave.nn.ends import one_of
 
 
 class EdgeWeightNorm(nn.Module):
-    """ "both": w_ji / sqrt(sum of j's outgoing w, times sum of i's incoming w), the weights of `GraphConv` with norm
-    "none"; "right": w_ji / sum of i's incoming w; "none": w. `eps` is added to each sum.
+    """Weights of edges w by `norm`: "both": w_ji / sqrt(sum of j's outgoing w, times sum of i's incoming w), the
+    weights of `GraphConv` with norm "none"; "right": w_ji / sum of i's incoming w; "none": w. `eps` is added to each
+    sum.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", ICLR 2017.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> EdgeWeightNorm("right")(graph, torch.tensor([1.0, 1.0, 3.0]))
+    tensor([1.0000, 0.2500, 0.7500])
     """
 
     def __init__(self, norm: str = "both", eps: float = 0.0) -> None:

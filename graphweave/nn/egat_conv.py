@@ -21,6 +21,11 @@ class EGATConv(nn.Module):
     out. `out_edge_feats` numbers of each edge and head are stored, since they are a result. Source: Kamiński et al.,
     "Rossmann-toolbox: a deep learning-based protocol for the prediction and design of cofactor specificity in Rossmann
     fold proteins", Briefings in Bioinformatics 2022.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> nodes, edges = EGATConv(5, 3, 4, 2, num_heads=2)(graph, torch.randn(3, 5), torch.randn(3, 3))
+    >>> nodes.shape, edges.shape
+    (torch.Size([3, 2, 4]), torch.Size([3, 2, 2]))
     """
 
     def __init__(

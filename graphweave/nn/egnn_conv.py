@@ -17,6 +17,11 @@ class EGNNConv(nn.Module):
     For edges e = j -> i, with u_e = (x_j - x_i) / (|x_j - x_i| + 1e-30). phi are networks of two layers with SiLU.
     Nodes without incoming edges keep x, and h'_i = phi_h(h_i, 0). Source: Satorras, Hoogeboom and Welling, "E(n)
     Equivariant Graph Neural Networks", ICML 2021, section 3.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> h, x = EGNNConv(5, 8, 4)(graph, torch.randn(3, 5), torch.randn(3, 3))
+    >>> h.shape, x.shape
+    (torch.Size([3, 4]), torch.Size([3, 3]))
     """
 
     def __init__(self, in_size: int, hidden_size: int, out_size: int, edge_feat_size: int = 0) -> None:

@@ -16,6 +16,10 @@ class GatedGraphConv(nn.Module):
 
     h starts as the features, with zeros up to `out_feats`. `n_etypes`: number of edge types. For nodes without incoming
     edges a is 0. Source: Li et al., "Gated Graph Sequence Neural Networks", ICLR 2016, section 3.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> GatedGraphConv(4, 5, n_steps=2, n_etypes=2)(graph, torch.randn(3, 4), torch.tensor([0, 1, 1])).shape
+    torch.Size([3, 5])
     """
 
     def __init__(self, in_feats: int, out_feats: int, n_steps: int, n_etypes: int, bias: bool = True) -> None:

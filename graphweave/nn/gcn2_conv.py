@@ -21,6 +21,11 @@ class GCN2Conv(nn.Module):
     terms of f have the same W; otherwise the term of h0 has a matrix of its own. `bias`: False leaves b out.
     `allow_zero_in_degree`: DGL's argument, without effect; such nodes get the term of h0. Source: Chen et al., "Simple
     and Deep Graph Convolutional Networks", ICML 2020, section 3.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> x = torch.randn(3, 5)
+    >>> GCN2Conv(5, layer=1)(graph, x, x).shape
+    torch.Size([3, 5])
     """
 
     def __init__(

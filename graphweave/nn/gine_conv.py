@@ -19,6 +19,10 @@ class GINEConv(nn.Module):
     `apply_func`: f, any module or function; None for none. `init_eps`: eps, a parameter if `learn_eps`, else a buffer.
     For nodes without incoming edges the sum is 0. Source: Hu et al., "Strategies for Pre-training Graph Neural
     Networks", ICLR 2020, appendix A.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> GINEConv(nn.Linear(5, 4))(graph, torch.randn(3, 5), torch.randn(3, 5)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(

@@ -28,6 +28,11 @@ class HeteroGraphConv(nn.Module):
 
     A type that no relation with features ends in has no result. What nodes without incoming edges get is the layers'
     business. Source: Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks", ESWC 2018.
+
+    >>> graph = gw.heterograph({("a", "r", "b"): ([0, 1], [1, 1]), ("b", "s", "b"): ([0], [1])})
+    >>> layer = HeteroGraphConv({"r": GraphConv(5, 4), "s": GraphConv(5, 4)})
+    >>> layer(graph, {"a": torch.randn(2, 5), "b": torch.randn(2, 5)})["b"].shape
+    torch.Size([2, 4])
     """
 
     def __init__(
@@ -83,7 +88,11 @@ class HeteroGraphConv(nn.Module):
 
 
 class HeteroLinear(nn.Module):
-    """h'_t = W_t h_t + b_t for each type t of `in_size`, type -> number of features. `bias`: False leaves b out."""
+    """h'_t = W_t h_t + b_t for each type t of `in_size`, type -> number of features. `bias`: False leaves b out.
+
+    >>> HeteroLinear({"a": 5}, 4)({"a": torch.randn(3, 5)})["a"].shape
+    torch.Size([3, 4])
+    """
 
     def __init__(self, in_size: Mapping[Any, int], out_size: int, bias: bool = True) -> None:
         super().__init__()
@@ -95,7 +104,11 @@ class HeteroLinear(nn.Module):
 
 
 class HeteroEmbedding(nn.Module):
-    """A table of features for each type of `num_embeddings`, type -> number of rows."""
+    """A table of features for each type of `num_embeddings`, type -> number of rows.
+
+    >>> HeteroEmbedding({"a": 9}, 4)({"a": torch.tensor([1, 2, 8])})["a"].shape
+    torch.Size([3, 4])
+    """
 
     def __init__(self, num_embeddings: Mapping[Any, int], embedding_dim: int) -> None:
         super().__init__()

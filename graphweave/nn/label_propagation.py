@@ -19,6 +19,10 @@ class LabelPropagation(nn.Module):
     `clamp` limits y to 0..1, `normalize` divides each row by its sum (at least 1e-12), and `reset` sets nodes of the
     mask to their labels. It has no parameters. Source: Zhu and Ghahramani, "Learning from Labeled and Unlabeled Data
     with Label Propagation", 2002.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> LabelPropagation(2, 0.5)(graph, torch.tensor([0, 1, 0]), torch.tensor([True, True, False])).shape
+    torch.Size([3, 2])
     """
 
     def __init__(

@@ -19,6 +19,10 @@ class NNConv(nn.Module):
     `edge_func`: M, a module from edge features to [E, in * out]; what it gives is stored. `aggregator_type`: "sum",
     "mean" or "max". `residual`: adds W_res h_i, or h_i where widths are equal. Nodes without incoming edges aggregate
     to 0. Source: Gilmer et al., "Neural Message Passing for Quantum Chemistry", ICML 2017, section 5.1.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> NNConv(5, 4, nn.Linear(2, 20))(graph, torch.randn(3, 5), torch.randn(3, 2)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(

@@ -50,6 +50,10 @@ class PNAConv(nn.Module):
     `num_towers` reads its part of the features, and is followed by dropout and a batch norm. `residual`: adds h where
     widths are equal. Nodes without incoming edges aggregate to 0. Source: Corso et al., "Principal Neighbourhood
     Aggregation for Graph Nets", NeurIPS 2020, section 2.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> PNAConv(4, 6, ["mean", "max"], ["identity", "amplification"], 2.5)(graph, torch.randn(3, 4)).shape
+    torch.Size([3, 6])
     """
 
     def __init__(

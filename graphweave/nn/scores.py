@@ -13,6 +13,9 @@ class EdgePredictor(nn.Module):
     """The score of pairs (h, t): "dot": <h, t>; "cos": their cosine; "ele": h * t; "cat": [h ; t]; then W s + b.
 
     `in_feats`, `out_feats`: W's widths, left out for the score itself. For "dot" and "cos" scores are [..., 1].
+
+    >>> EdgePredictor("cat", 5, 4)(torch.randn(3, 5), torch.randn(3, 5)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(self, op: str, in_feats: int | None = None, out_feats: int | None = None, bias: bool = False) -> None:
@@ -44,7 +47,11 @@ class EdgePredictor(nn.Module):
 
 class TransE(nn.Module):
     """-|h + r - t| in the p-norm, r a row of a table of relations. Source: Bordes et al., "Translating Embeddings for
-    Modeling Multi-relational Data", NIPS 2013."""
+    Modeling Multi-relational Data", NIPS 2013.
+
+    >>> TransE(2, 5)(torch.randn(3, 5), torch.randn(3, 5), torch.tensor([0, 1, 1])).shape
+    torch.Size([3])
+    """
 
     def __init__(self, num_rels: int, feats: int, p: float = 1) -> None:
         super().__init__()
@@ -61,7 +68,11 @@ class TransE(nn.Module):
 
 class TransR(nn.Module):
     """-|h M_r + r - t M_r| in the p-norm. Source: Lin et al., "Learning Entity and Relation Embeddings for Knowledge
-    Graph Completion", AAAI 2015."""
+    Graph Completion", AAAI 2015.
+
+    >>> TransR(2, 4, 5)(torch.randn(3, 5), torch.randn(3, 5), torch.tensor([0, 1, 1])).shape
+    torch.Size([3])
+    """
 
     def __init__(self, num_rels: int, rfeats: int, nfeats: int, p: float = 1) -> None:
         super().__init__()

@@ -14,7 +14,12 @@ from graphweave.nn.ends import one_of
 
 class Sequential(nn.Sequential):
     """Layers one after the other, on one graph, or each on its own of a list of graphs. Several results of a layer are
-    the arguments of the next."""
+    the arguments of the next.
+
+    >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
+    >>> Sequential(GraphConv(5, 4), GraphConv(4, 2))(graph, torch.randn(3, 5)).shape
+    torch.Size([3, 2])
+    """
 
     def forward(self, graph: Any, *feats: Any) -> Any:
         """A graph or a list of graphs, and the first layer's features -> the last layer's result."""
@@ -33,6 +38,9 @@ class JumpingKnowledge(nn.Module):
 
     `in_feats`, `num_layers`: only for "lstm", whose states have num_layers * in_feats / 2 numbers each. Source: Xu et
     al., "Representation Learning on Graphs with Jumping Knowledge Networks", ICML 2018.
+
+    >>> JumpingKnowledge("lstm", 4, 2)([torch.randn(3, 4), torch.randn(3, 4)]).shape
+    torch.Size([3, 4])
     """
 
     def __init__(self, mode: str = "cat", in_feats: int | None = None, num_layers: int | None = None) -> None:
@@ -64,7 +72,11 @@ class JumpingKnowledge(nn.Module):
 
 class WeightBasis(nn.Module):
     """W_r = sum over b of c_rb V_b: `num_outputs` matrices of `shape` from `num_bases` ones. Source: Schlichtkrull et
-    al., "Modeling Relational Data with Graph Convolutional Networks", ESWC 2018, equation 3."""
+    al., "Modeling Relational Data with Graph Convolutional Networks", ESWC 2018, equation 3.
+
+    >>> WeightBasis((5, 4), num_bases=2, num_outputs=3)().shape
+    torch.Size([3, 5, 4])
+    """
 
     def __init__(self, shape: tuple[int, ...], num_bases: int, num_outputs: int) -> None:
         super().__init__()
@@ -83,4 +95,8 @@ class WeightBasis(nn.Module):
 
 
 class Identity(nn.Identity):
-    """The features as they are."""
+    """The features as they are.
+
+    >>> Identity()(torch.ones(2))
+    tensor([1., 1.])
+    """

@@ -16,6 +16,9 @@ class BiasedMHA(nn.Module):
 
     `feat_size` is the width of all `num_heads` together. Source: Ying et al., "Do Transformers Really Perform Badly for
     Graph Representation?", NeurIPS 2021, section 3.1.
+
+    >>> BiasedMHA(8, num_heads=2)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
     """
 
     def __init__(
@@ -61,6 +64,9 @@ class LapPosEncoder(nn.Module):
     Pairs are read by a "Transformer" of `num_layer` layers, or by an MLP each ("DeepSet"), and added up; NaN pairs are
     left out. `num_post_layer` layers follow. Source: Lim et al., "Sign and Basis Invariant Networks for Spectral Graph
     Representation Learning", ICLR 2023; Kreuzer et al., "Rethinking Graph Transformers with Spectral Attention", 2021.
+
+    >>> LapPosEncoder("DeepSet", 2, k=4, dim=6)(torch.rand(3, 4), torch.randn(3, 4)).shape
+    torch.Size([3, 6])
     """
 
     def __init__(
