@@ -322,6 +322,42 @@ def test_sides_can_be_named() -> None:
     assert block.num_nodes("SRC/_N") == 3 and block.num_nodes("DST/_N") == 1
 
 
+# ---------------------------------------------------------------- batches
+
+
+def test_batches_of_sampled_blocks() -> None:
+    torch.manual_seed(0)
+    g = dgl.rand_graph(40, 300)
+    g.ndata["x"], g.ndata["y"], g.edata["w"] = torch.randn(40, 3), torch.arange(40), torch.rand(300)
+    loader = dgl.dataloading.DataLoader(
+        g, torch.arange(25), dgl.dataloading.NeighborSampler([4, -1]), batch_size=10, shuffle=True
+    )
+    seen = []
+    for inputs, outputs, (first, second) in loader:
+        seen += outputs.tolist()
+        assert torch.equal(first.srcdata["x"], g.ndata["x"][inputs]) and torch.equal(second.dstdata["y"], outputs)
+        assert int(first.in_degrees().max()) <= 4 and torch.equal(second.in_degrees(), g.in_degrees(outputs))
+        assert torch.equal(first.edata["w"], g.edata["w"][first.edata[dgl.EID]])
+    assert len(loader) == 3 and sorted(seen) == list(range(25)) and seen != list(range(25))
+
+
+def test_all_neighbours_give_what_the_graph_gives() -> None:
+    g, x = dgl.rand_graph(30, 90), torch.randn(30, 5)
+    one, two = dgl.nn.SAGEConv(5, 4, "mean"), dgl.nn.GATConv(4, 2, 2, allow_zero_in_degree=True)
+    sampler = dgl.dataloading.MultiLayerFullNeighborSampler(2)
+    inputs, outputs, (first, second) = sampler.sample(g, torch.tensor([3, 7, 11]))
+    h = two(second, one(first, x[inputs]))
+    torch.testing.assert_close(h, two(g, one(g, x))[outputs])
+
+
+def test_batches_of_graphs() -> None:
+    items = [(dgl.rand_graph(n, 2 * n), n) for n in (3, 4, 5)]
+    graphs, numbers = next(iter(dgl.dataloading.GraphDataLoader(items, batch_size=3)))
+    assert graphs.batch_num_nodes().tolist() == numbers.tolist() == [3, 4, 5]
+    with pytest.raises(DataError, match="edge_dir must be 'in'"):
+        dgl.dataloading.NeighborSampler([3], edge_dir="out")
+
+
 # ---------------------------------------------------------------- files
 
 

@@ -1,0 +1,180 @@
+"""`dgl.dataloading`: DGL's samplers and loaders by its names, over those of `graphweave.sampling`.
+
+A sampler of DGL gets its graph with each call. The native one behind it is made when a graph is first seen, and kept
+for the next call with that graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from graphweave import sampling
+from graphweave.core.errors import DataError
+from graphweave.dgl.batch import batch
+from graphweave.dgl.block import DST, DGLBlock
+from graphweave.graph.frame import EID, NID, Frame
+from graphweave.graph.structure import Structure
+
+
+class LayerSampler:
+    """Draws, for each layer, incoming edges of the nodes that the layer is to compute: `sample(g, seeds)` gives (input
+    nodes, output nodes, blocks).
+
+    `fanouts`: a number of edges for each layer, the first layer first, or relation -> number; -1 for all. `prob`: a
+    field of edges to which chances are proportional. `mask`: a field of edges, 0 for those that are never drawn.
+    `replace`: whether an edge may be drawn again. The first block's sources, the last block's destinations and the
+    edges of all blocks have the fields of the graph, and '_ID' holds their numbers there. Other arguments of DGL decide
+    nothing.
+
+    DataError for `edge_dir` "out", and for `prob` and `mask` together. Every call draws anew, from PyTorch's generator.
+    """
+
+    def __init__(
+        self, fanouts: Sequence[Any], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
+        replace: bool = False, prefetch_node_feats: Any = None, prefetch_labels: Any = None,
+        prefetch_edge_feats: Any = None, output_device: Any = None, fused: bool = True,
+    ) -> None:  # fmt: skip
+        if edge_dir != "in":
+            raise DataError(f"edge_dir must be 'in' (got {edge_dir!r}). Pass dgl.reverse(g) to draw outgoing edges.")
+        if prob is not None and mask is not None:
+            raise DataError(f"expected prob or mask (got {prob!r} and {mask!r}). Pass one of them.")
+        self.fanouts, self.prob, self.replace, self.output_device = list(fanouts), prob or mask, replace, output_device
+        self._made: tuple[Any, sampling.BlockSampler] | None = None
+
+    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+        """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
+        has."""
+        inputs, outputs, blocks = self._of(g).sample(_long(seed_nodes), _chance(), exclude=exclude_eids)
+        found = [_with_fields(g, block, i == 0, i == len(blocks) - 1) for i, block in enumerate(blocks)]
+        if self.output_device is not None:
+            found = [block.to(self.output_device) for block in found]
+        return inputs, outputs, found
+
+    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+        """`sample`."""
+        return self.sample(g, seed_nodes, exclude_eids)
+
+    def _of(self, g: Any) -> sampling.BlockSampler:
+        if self._made is None or self._made[0] is not g:
+            seed = int(torch.randint(2**31, ()))
+            self._made = g, sampling.BlockSampler(g, self.fanouts, seed=seed, replace=self.replace, prob=self.prob)
+        return self._made[1]
+
+
+NeighborSampler = MultiLayerNeighborSampler = LayerSampler
+
+
+class MultiLayerFullNeighborSampler(LayerSampler):
+    """`NeighborSampler` with all incoming edges in each of `num_layers` layers."""
+
+    def __init__(self, num_layers: int, **options: Any) -> None:
+        super().__init__([-1] * num_layers, **options)
+
+
+class BatchLoader:
+    """Batches of `indices` that `graph_sampler` makes of `graph`: nodes, or type -> nodes.
+
+    `shuffle`: whether each iteration has another order, from PyTorch's generator. `drop_last`: whether the last batch
+    is left out if it is smaller. `device`: where blocks and numbers are moved. Sampling is native and takes all
+    threads, so `num_workers` and the other arguments of DGL decide nothing.
+    """
+
+    def __init__(
+        self, graph: Any, indices: Any, graph_sampler: Any, device: Any = None, use_ddp: bool = False,
+        ddp_seed: int = 0, batch_size: int = 1, drop_last: bool = False, shuffle: bool = False, **ignored: Any,
+    ) -> None:  # fmt: skip
+        if use_ddp:
+            raise DataError("use_ddp=True is not supported. Pass each rank its own part of the indices.")
+        given = indices if isinstance(indices, Mapping) else {None: indices}
+        self._types = list(given)
+        parts = [torch.as_tensor(x).view(-1) for x in given.values()]
+        self._rows = torch.cat([x.long() for x in parts])
+        self._type_of = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(x) for x in parts]))
+        self.graph, self.graph_sampler, self.device = graph, graph_sampler, device
+        self.batch_size, self.drop_last, self.shuffle = batch_size, drop_last, shuffle
+
+    def __len__(self) -> int:
+        count = len(self._rows)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(len(self._rows)) if self.shuffle else torch.arange(len(self._rows))
+        for chosen in order.split(self.batch_size)[: len(self)]:
+            made = self.graph_sampler.sample(self.graph, self._seeds(chosen))
+            yield made if self.device is None else _moved(made, self.device)
+
+    def _seeds(self, chosen: Tensor) -> Any:
+        if self._types == [None]:
+            return self._rows[chosen]
+        types = self._type_of[chosen]
+        return {self._types[t]: self._rows[chosen[types == t]] for t in types.unique().tolist()}
+
+
+DataLoader = BatchLoader
+
+
+class GraphDataLoader(data.DataLoader[Any]):
+    """PyTorch's loader of a set of graphs, or of tuples of graphs and numbers, whose batches are batched graphs.
+
+    `collate_fn`: makes a batch of a list of items, in place of this. Other arguments are PyTorch's.
+    """
+
+    def __init__(
+        self, dataset: Any, collate_fn: Any = None, use_ddp: bool = False, ddp_seed: int = 0, **options: Any
+    ) -> None:
+        if use_ddp:
+            raise DataError("use_ddp=True is not supported. Pass a torch.utils.data.DistributedSampler as sampler.")
+        super().__init__(dataset, collate_fn=collate_fn or _collated, **options)
+
+
+def _collated(items: list[Any]) -> Any:
+    first = items[0]
+    if isinstance(first, Structure):
+        return batch(items)
+    if isinstance(first, Mapping):
+        return {name: _collated([item[name] for item in items]) for name in first}
+    if isinstance(first, (tuple, list)):
+        return [_collated(list(column)) for column in zip(*items, strict=True)]
+    return data.default_collate(items)
+
+
+def _with_fields(g: Any, block: Any, first: bool, last: bool) -> DGLBlock:
+    """A block of the graph with the fields of its edges, its sources (`first`) and its destinations (`last`)."""
+    out = DGLBlock(block._ntypes, block._relations, block._node_frames, block._edge_frames)
+    for t, frame in out._node_frames.items():
+        if last if t.endswith(DST) else first:
+            _take(frame, g._node_frames[t.removesuffix(DST)], NID)
+    for (start, name, end), frame in out._edge_frames.items():
+        _take(frame, g._edge_frames[start, name, end.removesuffix(DST)], EID)
+    return out
+
+
+def _take(frame: Frame, whole: Frame, ids: str) -> None:
+    rows = frame[ids].long()
+    for name, x in whole.items():
+        if name != ids:
+            frame[name] = x[rows]
+
+
+def _long(seeds: Any) -> Any:
+    if isinstance(seeds, Mapping):
+        return {t: torch.as_tensor(x).long().view(-1) for t, x in seeds.items()}
+    return torch.as_tensor(seeds).long().view(-1)
+
+
+def _chance() -> int:
+    """A number of an epoch, so that each call draws anew."""
+    return int(torch.randint(2**31, ()))
+
+
+def _moved(made: Any, device: Any) -> Any:
+    if isinstance(made, (tuple, list)):
+        return type(made)(_moved(x, device) for x in made)
+    if isinstance(made, Mapping):
+        return {name: _moved(x, device) for name, x in made.items()}
+    return made.to(device) if hasattr(made, "to") else made
