@@ -57,6 +57,7 @@ from bench.relational_systems import (
     OTHER_SOFTMAX,
     SYSTEMS,
     Hosts,
+    compiles,
     host_of,
     node_bytes,
     refusal,
@@ -164,7 +165,7 @@ class Pair:
     def _probe(self, seat: Seat, answer: dict[str, Any]) -> None:
         """Estimates the seconds of a step: by a second call, unless the first was too long to be mostly compilation."""
         answer["probe"] = answer["first"]
-        if answer["first"] < LONG_SECONDS or host_of(seat.system) == "graphweave":
+        if answer["first"] < LONG_SECONDS or compiles(seat.system):
             answer["probe"] = seat.ask("turn", steps=1)
 
     def _turns(self, seats: Mapping[str, Seat], systems: dict[str, dict[str, Any]]) -> None:

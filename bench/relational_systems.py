@@ -14,8 +14,12 @@ from bench.relational_pyg import FORMS
 from bench.relational_worker import VARIANTS, missing_options
 from bench.turns import Player
 
+COMPILED = {f"gw-{name}": models for name, models in FORMS.items()}
+"""PyG's own classes compiled by graphweave -> the models that they have."""
+
 SYSTEMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(VARIANTS, MODELS),
+    **COMPILED,
     **FORMS,
     "bmm": MODELS,
     "dgl": ("rgcn", "hgt"),
@@ -24,7 +28,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
 }
 """System -> the models that it has."""
 
-OTHER_SOFTMAX = {("pyg-hetero", "rgat"), ("dgl-hetero", "rgat")}
+OTHER_SOFTMAX = {("pyg-hetero", "rgat"), ("gw-pyg-hetero", "rgat"), ("dgl-hetero", "rgat")}
 """The systems and models whose softmax is over the edges of one relation instead of all."""
 
 GIB = 2**30
@@ -37,6 +41,11 @@ high-water mark is the memory in use."""
 def host_of(system: str) -> str:
     """The process that runs a system: variants of graphweave share one, every peer has its own."""
     return "graphweave" if system in VARIANTS else system
+
+
+def compiles(system: str) -> bool:
+    """Whether a system is graphweave, whose first call compiles."""
+    return system in VARIANTS or system in COMPILED
 
 
 class Hosts:
@@ -54,8 +63,9 @@ class Hosts:
             if host.startswith("dgl"):
                 command = [str(self._dgl_python), "-m", "bench.relational_dgl"]
             else:
-                command = [sys.executable, "-m", "bench.relational_worker", "pyg" if host.startswith("pyg") else host]
-            limited = host not in ("graphweave", "reference")
+                kind = next((kind for kind in ("gw-pyg", "pyg") if host.startswith(kind)), host)
+                command = [sys.executable, "-m", "bench.relational_worker", kind]
+            limited = host not in ("graphweave", "reference", *COMPILED)
             self._players[host] = Player(
                 [*command, "--threads", str(self._threads)], self._environment,
                 timeout=self._timeout * (1 if limited else 5), memory=self._limit if limited else None,

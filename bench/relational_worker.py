@@ -1,4 +1,4 @@
-"""The processes of `bench.relational` for graphweave, its eager twin and PyG: `python -m ... HOST` serves."""
+"""The processes of `bench.relational` for graphweave, its eager twin and PyG, eager or compiled: `python -m ... HOST` serves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ or off. "graphweave" leaves both to the cost model. The last two are Graphiler's
 ON_DEMAND = ("gw-compile", "gw-reorder")
 """Variants that are measured only if they are named."""
 
-HOSTS = ("graphweave", "bmm", "pyg", "reference")
+HOSTS = ("graphweave", "gw-pyg", "bmm", "pyg", "reference")
 
 
 def missing_options(system: str) -> list[str]:
@@ -57,6 +57,12 @@ def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor])
         return {name: value.grad for name, value in layer.named_parameters() if value.grad is not None}
 
     return Form(layer, lambda: run(*given), lambda: loss(case.y, *given), grads)
+
+
+def compiled_pyg(system: str, model: str, case: Case, weights: Mapping[str, Tensor]) -> Form:
+    """PyG's own class, unchanged, compiled by graphweave, alone and with its loss."""
+    eager = relational_pyg.build(system.removeprefix("gw-"), model, case, weights)
+    return Form(eager.module, graphweave.compile(eager.infer), graphweave.compile(eager.loss), eager.grads)
 
 
 def next_case() -> None:
@@ -91,8 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif options.host == "bmm":
         Host(own_form, packages=()).serve()
     else:
+        build, beside = (compiled_pyg, ("torch_geometric",)) if options.host == "gw-pyg" else (own_form, ())
         Host(
-            own_form, packages=("graphweave",), forget=forget_graphs, next_case=next_case, counted=counted,
+            build, packages=("graphweave", *beside), forget=forget_graphs, next_case=next_case, counted=counted,
             reset=graphweave.reset_counters,
         ).serve()  # fmt: skip
     return 0
