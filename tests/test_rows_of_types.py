@@ -116,6 +116,39 @@ def test_kernels_of_hgt_do_not_grow_with_relations() -> None:
     assert _launches(*hgt(9, 1)) == _launches(*hgt(14, 1))
 
 
+class TypesBesideAll(nn.Module):
+    """A convolution for each relation beside a map of the rows of all types, with the loss."""
+
+    def __init__(self, names: list[str], kinds: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self.names = names
+        convs = {k: pyg.SAGEConv((W, W), 4, aggr="mean", root_weight=False, bias=False) for k in kinds}
+        self.convs = pyg.HeteroConv(convs, aggr="sum")  # type: ignore[arg-type]
+        self.root = nn.Linear(W, 4)
+
+    def forward(self, x: Tensor, y: Tensor, parts: dict[str, Tensor], edges: dict[Any, Tensor]) -> Tensor:
+        out = self.convs(parts, edges)
+        return nn.functional.cross_entropy(torch.cat([out[t] for t in self.names]) + self.root(x), y)
+
+
+def test_a_union_of_types_does_not_tell_the_rows_of_each() -> None:
+    """The backward was given rows of the union, and of two of its three types, and did not compile."""
+    names = ["t0", "t1", "t2"]
+    kinds = [("t1", "r0", "t0"), ("t0", "r1", "t2"), ("t1", "r2", "t2"), ("t2", "r3", "t1"), ("t2", "r4", "t0")]
+    size = dict(zip(names, SIZES, strict=False))
+    edges = {k: random_graph(size[k[0]], size[k[2]], 20 + i, seed=i) for i, k in enumerate(kinds)}
+    x = features(sum(size.values()), W, torch.float64)
+    y = torch.arange(x.size(0)) % 4
+    parts = dict(zip(names, x.split(list(size.values())), strict=True))
+    torch.manual_seed(0)
+    model = TypesBesideAll(names, kinds).double()
+    want, got = model(x, y, parts, edges), graphweave.compile(model)(x, y, parts, edges)
+    torch.testing.assert_close(got, want)
+    weights = list(model.parameters())
+    torch.testing.assert_close(torch.autograd.grad(got, weights), torch.autograd.grad(want, weights))
+    assert graphweave.counters()["eager_fallbacks"] == 0
+
+
 def test_one_shared_row_behind_rows_of_nodes() -> None:
     """A virtual node is shared data of one row, which is also added to all rows."""
 

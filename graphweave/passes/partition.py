@@ -14,7 +14,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import Extract, ancestors, extract
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
-from graphweave.core.sizes import leaves
+from graphweave.core.sizes import Applied, leaves
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
@@ -149,11 +149,15 @@ def _row_bytes(program: Program, ref: Ref) -> int:
 def _sizes_to_save(
     joint: Program, saved: tuple[Ref, ...], roots: Iterable[Ref], tangents: tuple[Ref, ...]
 ) -> tuple[Ref, ...]:
-    """Sizes that give the backward the row counts of spaces on which it is handed no value."""
+    """Sizes that give the backward the row counts of spaces on which it is handed no value.
+
+    A value on a union of spaces does not tell the rows of its parts, so all sizes in the sum are given.
+    """
     given = frozenset((*saved, *tangents))
-    known = {t.space for r in given if isinstance(t := joint.types[r], Type)}
-    used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
     rows = dict(joint.spaces)
+    told = {t.space for r in given if isinstance(t := joint.types[r], Type)}
+    known = {space for space in told if not isinstance(rows.get(space), Applied)}
+    used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
     symbols = {symbol for s in used for symbol in leaves(rows.get(s))}
     sizes = (r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.size in symbols and r not in given)
     first = {joint.types[r]: r for r in reversed(list(sizes))}
