@@ -127,12 +127,12 @@ def markdown(found: dict[str, Needs]) -> str:
     data = [name for name in whole if uses_dgl[name].parts]
     lines = [
         "# DGL's examples", "",
-        "What each folder of DGL's public `examples/` needs of `dgl`, and what of it `graphweave.dgl` lacks. Written by",
-        "`python -m bench.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md`, which reads the scripts and does not",
-        "run them; methods of graphs are not seen in this way.", "",
-        f"{len(uses_dgl)} folders use DGL. {len(whole)} need no name that is missing; {len(data)} of these read their graphs",
-        "with `dgl.data`, which downloads them: give them graphs from elsewhere ([data](data.md)). DGL's other products",
-        "(`dgl.graphbolt`, `dgl.distributed`, `dgl.sparse`) are not here.", "",
+        "What each folder of DGL's public `examples/` needs of `dgl`, and what of it `graphweave.dgl` lacks. Written",
+        "by `python -m bench.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md`, which reads the scripts and",
+        "does not run them; methods of graphs are not seen in this way.", "",
+        f"{len(uses_dgl)} folders use DGL. {len(whole)} need no name that is missing; {len(data)} of these read their",
+        "graphs with `dgl.data`, which downloads them: give them graphs from elsewhere ([data](data.md)). DGL's other",
+        "products (`dgl.graphbolt`, `dgl.distributed`, `dgl.sparse`) are not here.", "",
         "| folder | missing names | other parts of DGL | other packages |", "|---|---|---|---|",
     ]  # fmt: skip
     for name, one in uses_dgl.items():

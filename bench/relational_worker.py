@@ -1,4 +1,4 @@
-"""The processes of `bench.relational` for graphweave, its eager twin, and PyG eager or compiled: `python -m ... HOST`."""
+"""The processes of `bench.relational` for graphweave, its eager twin, PyG, and PyG compiled: `python -m ... HOST`."""
 
 from __future__ import annotations
 

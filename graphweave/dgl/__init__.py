@@ -64,7 +64,7 @@ _NAMES: dict[str, str] = {name: module for module, names in _BY_MODULE.items() f
 """Name -> the module of this package that defines it."""
 
 _MODULES: tuple[str, ...] = (
-    "base", "convert", "data", "dataloading", "function", "init", "nn", "ops", "random", "transforms",
+    "base", "convert", "data", "dataloading", "function", "init", "nn", "ops", "random", "sampling", "transforms",
     "udf", "utils",
 )  # fmt: skip
 """Modules that are names of the package themselves: `dgl.nn`, `dgl.transforms`."""

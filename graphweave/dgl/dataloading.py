@@ -15,13 +15,42 @@ from torch.utils import data
 
 from graphweave import sampling
 from graphweave.core.errors import DataError
+from graphweave.dgl import negative_sampler as negative_sampler
 from graphweave.dgl.batch import batch
 from graphweave.dgl.block import DST, DGLBlock
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.structure import Structure
 
 
-class LayerSampler:
+class Sampler:
+    """What a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
+
+    def sample(self, g: Any, indices: Any) -> Any:
+        """The batch of `indices`. NotImplementedError where a class does not define it."""
+        raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
+
+
+class BlockSampler(Sampler):
+    """A sampler of blocks: a class of one's own defines `sample_blocks(g, seed_nodes, exclude_eids)`, which returns
+    (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
+
+    def __init__(
+        self, prefetch_node_feats: Any = None, prefetch_labels: Any = None, prefetch_edge_feats: Any = None,
+        output_device: Any = None,
+    ) -> None:  # fmt: skip
+        self.output_device = output_device
+
+    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+        """The batch of `seed_nodes`. NotImplementedError where a class does not define it."""
+        raise NotImplementedError(f"{type(self).__name__} has no sample_blocks(g, seed_nodes). Define it.")
+
+    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+        """`sample_blocks`."""
+        return self.sample_blocks(g, seed_nodes, exclude_eids)
+
+
+class LayerSampler(BlockSampler):
     """Draws, for each layer, incoming edges of the nodes that the layer is to compute: `sample(g, seeds)` gives (input
     nodes, output nodes, blocks).
 
@@ -43,10 +72,11 @@ class LayerSampler:
             raise DataError(f"edge_dir must be 'in' (got {edge_dir!r}). Pass dgl.reverse(g) to draw outgoing edges.")
         if prob is not None and mask is not None:
             raise DataError(f"expected prob or mask (got {prob!r} and {mask!r}). Pass one of them.")
-        self.fanouts, self.prob, self.replace, self.output_device = list(fanouts), prob or mask, replace, output_device
+        super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
+        self.fanouts, self.prob, self.replace = list(fanouts), prob or mask, replace
         self._made: tuple[Any, sampling.BlockSampler] | None = None
 
-    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
         inputs, outputs, blocks = self._of(g).sample(_long(seed_nodes), _chance(), exclude=exclude_eids)
@@ -54,10 +84,6 @@ class LayerSampler:
         if self.output_device is not None:
             found = [block.to(self.output_device) for block in found]
         return inputs, outputs, found
-
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
-        """`sample`."""
-        return self.sample(g, seed_nodes, exclude_eids)
 
     def _of(self, g: Any) -> sampling.BlockSampler:
         if self._made is None or self._made[0] is not g:
@@ -74,6 +100,48 @@ class MultiLayerFullNeighborSampler(LayerSampler):
 
     def __init__(self, num_layers: int, **options: Any) -> None:
         super().__init__([-1] * num_layers, **options)
+
+
+class EdgePredictionSampler(Sampler):
+    """Made by `as_edge_prediction_sampler`, which says what the batches are."""
+
+    def __init__(self, sampler: BlockSampler, **options: Any) -> None:
+        self.sampler, self.options = sampler, options
+        self._made: tuple[Any, Any] | None = None
+
+    def sample(self, g: Any, seed_edges: Any) -> tuple[Any, ...]:
+        """The batch of `seed_edges`, numbers, or relation -> numbers."""
+        if self._made is None or self._made[0] is not g:
+            self._made = g, sampling.as_edge_prediction_sampler(_OfGraph(self.sampler, g), **self.options)
+        inputs, *graphs, blocks = self._made[1].sample(_long(seed_edges), _chance())
+        return (inputs, *(_with_methods(x) for x in graphs), blocks)
+
+
+class _OfGraph:
+    """A sampler of DGL's form with its graph, as `graphweave.sampling` takes it."""
+
+    def __init__(self, sampler: BlockSampler, graph: Any) -> None:
+        self.graph, self._sampler = graph, sampler
+
+    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Any]]:
+        """(input nodes, output nodes, blocks). A graph of one type has no names of types."""
+        alone = len(self.graph.ntypes) == 1
+        return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)  # type: ignore[no-any-return]
+
+
+def as_edge_prediction_sampler(
+    sampler: BlockSampler, exclude: Any = None, reverse_eids: Any = None, reverse_etypes: Any = None,
+    negative_sampler: Any = None, prefetch_labels: Any = None,
+) -> EdgePredictionSampler:  # fmt: skip
+    """A sampler for a `DataLoader` whose indices are edges: a batch is (input nodes, pair graph, blocks), or (input
+    nodes, pair graph, negative pair graph, blocks), as `graphweave.sampling.as_edge_prediction_sampler` says.
+
+    `negative_sampler`: a function of the graph and the batch's edges, such as `negative_sampler.Uniform(k)`.
+    """
+    return EdgePredictionSampler(
+        sampler, exclude=exclude, reverse_eids=reverse_eids, reverse_etypes=reverse_etypes,
+        negative_sampler=negative_sampler,
+    )  # fmt: skip
 
 
 class BatchLoader:
@@ -152,6 +220,11 @@ def _with_fields(g: Any, block: Any, first: bool, last: bool) -> DGLBlock:
     for (start, name, end), frame in out._edge_frames.items():
         _take(frame, g._edge_frames[start, name, end.removesuffix(DST)], EID)
     return out
+
+
+def _with_methods(g: Any) -> DGLGraph:
+    """A graph of `graphweave.sampling` with DGL's methods."""
+    return DGLGraph(g._ntypes, g._relations, g._node_frames, g._edge_frames)
 
 
 def _take(frame: Frame, whole: Frame, ids: str) -> None:
