@@ -23,7 +23,7 @@ from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.structure import Structure
 
 
-class Sampler:
+class DGLSampler:
     """What a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
 
     def sample(self, g: Any, indices: Any) -> Any:
@@ -31,7 +31,7 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
 
 
-class BlockSampler(Sampler):
+class DGLBlockSampler(DGLSampler):
     """A sampler of blocks: a class of one's own defines `sample_blocks(g, seed_nodes, exclude_eids)`, which returns
     (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
 
@@ -50,7 +50,10 @@ class BlockSampler(Sampler):
         return self.sample_blocks(g, seed_nodes, exclude_eids)
 
 
-class LayerSampler(BlockSampler):
+Sampler, BlockSampler = DGLSampler, DGLBlockSampler
+
+
+class LayerSampler(DGLBlockSampler):
     """Draws, for each layer, incoming edges of the nodes that the layer is to compute: `sample(g, seeds)` gives (input
     nodes, output nodes, blocks).
 
@@ -102,10 +105,10 @@ class MultiLayerFullNeighborSampler(LayerSampler):
         super().__init__([-1] * num_layers, **options)
 
 
-class EdgePredictionSampler(Sampler):
+class DGLEdgePredictionSampler(DGLSampler):
     """Made by `as_edge_prediction_sampler`, which says what the batches are."""
 
-    def __init__(self, sampler: BlockSampler, **options: Any) -> None:
+    def __init__(self, sampler: DGLBlockSampler, **options: Any) -> None:
         self.sampler, self.options = sampler, options
         self._made: tuple[Any, Any] | None = None
 
@@ -117,28 +120,31 @@ class EdgePredictionSampler(Sampler):
         return (inputs, *(_with_methods(x) for x in graphs), blocks)
 
 
+EdgePredictionSampler = DGLEdgePredictionSampler
+
+
 class _OfGraph:
     """A sampler of DGL's form with its graph, as `graphweave.sampling` takes it."""
 
-    def __init__(self, sampler: BlockSampler, graph: Any) -> None:
+    def __init__(self, sampler: DGLBlockSampler, graph: Any) -> None:
         self.graph, self._sampler = graph, sampler
 
     def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Any]]:
         """(input nodes, output nodes, blocks). A graph of one type has no names of types."""
         alone = len(self.graph.ntypes) == 1
-        return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)  # type: ignore[no-any-return]
+        return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)
 
 
 def as_edge_prediction_sampler(
-    sampler: BlockSampler, exclude: Any = None, reverse_eids: Any = None, reverse_etypes: Any = None,
+    sampler: DGLBlockSampler, exclude: Any = None, reverse_eids: Any = None, reverse_etypes: Any = None,
     negative_sampler: Any = None, prefetch_labels: Any = None,
-) -> EdgePredictionSampler:  # fmt: skip
+) -> DGLEdgePredictionSampler:  # fmt: skip
     """A sampler for a `DataLoader` whose indices are edges: a batch is (input nodes, pair graph, blocks), or (input
     nodes, pair graph, negative pair graph, blocks), as `graphweave.sampling.as_edge_prediction_sampler` says.
 
     `negative_sampler`: a function of the graph and the batch's edges, such as `negative_sampler.Uniform(k)`.
     """
-    return EdgePredictionSampler(
+    return DGLEdgePredictionSampler(
         sampler, exclude=exclude, reverse_eids=reverse_eids, reverse_etypes=reverse_etypes,
         negative_sampler=negative_sampler,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from graphweave.sampling.hops import checked_seed, folded
 from graphweave.sampling.prefetch import Prefetcher
 
 
-class Sampler(Protocol):
+class DrawsBatches(Protocol):
     """What makes the batches of a `DataLoader`. A sampler that has an attribute `graph` samples that graph."""
 
     def sample(self, seeds: Any, epoch: int = 0) -> Any:
@@ -37,7 +37,7 @@ class DataLoader:
         self,
         graph: Any,
         indices: Tensor | Mapping[Any, Tensor],
-        sampler: Sampler,
+        sampler: DrawsBatches,
         *,
         batch_size: int = 1,
         shuffle: bool = False,
