@@ -131,10 +131,13 @@ class TypesBesideAll(nn.Module):
         return nn.functional.cross_entropy(torch.cat([out[t] for t in self.names]) + self.root(x), y)
 
 
-def test_a_union_of_types_does_not_tell_the_rows_of_each() -> None:
-    """The backward was given rows of the union, and of two of its three types, and did not compile."""
-    names = ["t0", "t1", "t2"]
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_union_of_types_does_not_tell_the_rows_of_each(count: int) -> None:
+    """The backward was given rows of the union, and of two of its three types, and did not compile. With five types, the
+    part that is computed once counted the rows of its zeros by computing what is made of them, without end."""
+    names = [f"t{i}" for i in range(count)]
     kinds = [("t1", "r0", "t0"), ("t0", "r1", "t2"), ("t1", "r2", "t2"), ("t2", "r3", "t1"), ("t2", "r4", "t0")]
+    kinds += [(f"t{i - 1}", f"r{i + 2}", f"t{i}") for i in range(3, count)]
     size = dict(zip(names, SIZES, strict=False))
     edges = {k: random_graph(size[k[0]], size[k[2]], 20 + i, seed=i) for i, k in enumerate(kinds)}
     x = features(sum(size.values()), W, torch.float64)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import has_effects, is_integral, is_view
+from graphweave.analysis.flow import ancestors, has_effects, is_integral, is_view
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
@@ -346,7 +346,7 @@ class Wrapper:
             t = self._program.types[ref]
             on_space = isinstance(t, Type) and t.space == space and isinstance(node, Opaque)
             is_size = isinstance(t, AnyType) and t.size in symbols
-            if (on_space or is_size) and ref not in self._ready:
+            if (on_space or is_size) and ref not in self._ready and not self._needs_rows(ref, space):
                 self._ensure(ref)
                 return self._count(space)
             if isinstance(t, PairsType) and t.pairs == space:
@@ -355,6 +355,12 @@ class Wrapper:
             self.asked.append(space)
             return f"rows{len(self.asked)}", ()
         raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
+
+    def _needs_rows(self, ref: Ref, space: Space) -> bool:
+        """Whether computing `ref` here takes the row count of `space`."""
+        ready = frozenset(self._ready)
+        inside = [r for r in ancestors(self._program, [ref], ready) - ready if self._is_tensor(r)]
+        return any(space in call_step(self._program, r, self._plan.options).spaces for r in inside)
 
     def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
         """Symbols and numbers that are known at this line, each with an expression and the value that it reads.
