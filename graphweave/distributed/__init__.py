@@ -1,0 +1,1 @@
+"""The same model on many processes: parts of a graph, exchange of rows, and training on ranks (docs/distributed.md)."""
