@@ -1,4 +1,4 @@
-"""What trainings by batches share: epochs of timed steps, validation, and what a checkpoint keeps."""
+"""What trainings by batches share: epochs of timed steps on any number of ranks, validation, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,36 +6,95 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from graphweave.cli.training import History, Resumable, TrainingJob
+from graphweave.core.errors import DataError
+from graphweave.distributed.batch_norm import over_ranks, take_part
+from graphweave.distributed.ranks import ALONE, Ranks
 
 Batch = TypeVar("Batch")
 
 
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Batch]):
+    """What one rank computes in a step: a batch, and the number of terms of the loss in the batches of all ranks.
+
+    `counts` is false where a batch has fewer rows than there are ranks, and this rank has none: it then computes on
+    rows of another, so that every rank takes part in the same exchanges, and its loss counts nothing.
+    """
+
+    batch: Batch
+    terms: int
+    counts: bool
+
+
+class _Loss(nn.Module):
+    """The function `loss` as a module that holds the parameters it uses, for `DistributedDataParallel`."""
+
+    def __init__(self, modules: Sequence[nn.Module], loss: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.parts, self.loss = nn.ModuleList(modules), loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.loss(batch)
+
+
 class BatchTraining(Resumable, ABC, Generic[Batch]):
     """One way of training by batches. All ways have the same seed, and so the same weights, batches and draws.
+
+    Every rank draws the same batches and computes the loss of its share of each. Gradients are those of the mean over
+    the whole batch, so a training is the same on any number of ranks, up to the order of sums and to dropout.
 
     A subclass makes its modules between `torch.manual_seed(job.seed)` and `optimise`, and says what a batch is, its
     loss, and how results are measured.
     """
 
     measure: str
+    size: int
+    """Rows of a batch on all ranks together."""
     _warm_up_count = 2
 
-    def __init__(self, way: str, job: TrainingJob) -> None:
-        self.way, self.job, self.history = way, job, History()
+    def __init__(self, way: str, job: TrainingJob, ranks: Ranks = ALONE) -> None:
+        self.way, self.job, self.ranks, self.history = way, job, ranks, History()
         self.generator: torch.Generator = torch.Generator().manual_seed(job.seed)
-        self._ahead: Iterator[Batch] = iter(())
+        self._ahead: Iterator[Step[Batch]] = iter(())
+        self._begun: Tensor | None = None
+        self._done, self._loss_so_far = 0, 0.0
         torch.manual_seed(job.seed)
 
     def optimise(self, *modules: nn.Module) -> None:
+        """Train the parameters of `modules`. DataError for batches of fewer rows than there are ranks."""
+        if self.size < self.ranks.size:
+            raise DataError(
+                f"--batch must be {self.ranks.size} at least, so that each of {self.ranks.size} ranks has a row of it"
+                f" (got {self.size}). Give a larger batch, or start fewer ranks."
+            )
         self.modules = modules
         parameters = [p for module in modules for p in module.parameters()]
         self.optimizer = torch.optim.Adam(parameters, lr=self.job.lr, weight_decay=self.job.weight_decay)
+        if self.ranks.size > 1:
+            torch.manual_seed(self.job.seed + self.ranks.rank)  # each rank drops other rows
+
+    @cached_property
+    def _reduced_loss(self) -> Callable[[Batch], Tensor]:
+        """`loss`, with gradients that are means over ranks. Collective when it is first asked for."""
+        if self.ranks.size == 1:
+            return self.loss
+        # PyTorch would cut a compiled model at the ends of buckets of gradients, to exchange one while it computes the
+        # next. A compiled backward computes all gradients together, and kernels end at a cut.
+        torch._dynamo.config.optimize_ddp = False
+        return DistributedDataParallel(_Loss(self.modules, self.loss), gradient_as_bucket_view=True)
+
+    def normalised(self, model: nn.Module) -> nn.Module:
+        """`model`, whose batch normalisations are by the rows of all ranks."""
+        return model if self.ranks.size == 1 else over_ranks(model)
 
     @property
     @abstractmethod
@@ -43,23 +102,44 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         """Number of steps of an epoch."""
 
     @abstractmethod
-    def batches(self) -> Iterator[Batch]:
-        """The batches of one epoch, drawn by `self.generator`."""
+    def drawn(self) -> Iterator[Any]:
+        """What `self.generator` draws for each batch of one epoch: the same on all ranks."""
+
+    @abstractmethod
+    def made(self, drawn: Any, own: slice, number: int) -> Batch:
+        """Of the batch that was drawn as number `number` of the epoch, the rows `own`."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """The loss of a batch, a number with a gradient."""
+        """The sum of the terms of the loss over a batch, a number with a gradient."""
 
     @abstractmethod
     def scores(self, part: str) -> dict[str, float]:
-        """Measures on a split, "val" or "test", by name; the first is that of `measure`."""
+        """Measures on a split, "val" or "test", by name; the first is that of `measure`. The same on all ranks."""
 
     @abstractmethod
     def baseline(self) -> dict[str, float]:
         """The same measures of what needs no training, on the test split."""
 
+    def count(self, drawn: Any) -> int:
+        """The number of rows of a batch."""
+        return drawn.size(-1)
+
+    def terms(self, drawn: Any) -> int:
+        """The number of terms of its loss, of which the mean is taken."""
+        return self.count(drawn)
+
+    def batches(self, skip: int = 0) -> Iterator[Step[Batch]]:
+        """This rank's steps of one epoch, without the first `skip`."""
+        for number, drawn in enumerate(self.drawn()):
+            if number >= skip:
+                own = self.ranks.share(self.count(drawn))
+                counts = own.start < own.stop
+                batch = self.made(drawn, own if counts else slice(0, 1), number)
+                yield Step(batch, max(self.terms(drawn), 1), counts)
+
     def step(self) -> float:
-        """Run one training step on the next batch. Returns the loss."""
+        """Run one training step on the next batch. Returns this rank's part of the loss."""
         batch = next(self._ahead, None)
         if batch is None:
             self._ahead = self.batches()
@@ -67,17 +147,26 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         return self._step(batch)
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """Train on each batch once, then validate. Time counts what makes batches."""
-        loss, start, outside = 0.0, time.perf_counter(), 0.0
-        for number, batch in enumerate(self.batches()):
-            loss += self._step(batch)
+        """Train on each batch once, or on those that a resumed training has left, then validate. Time counts what
+        makes batches."""
+        start, outside = time.perf_counter(), 0.0
+        self._begun = self.generator.get_state()
+        for batch in self.batches(self._done):
+            self._loss_so_far += self._step(batch)
+            self._done += 1
             shown = time.perf_counter()
-            tick((number + 1) / self.steps)
+            tick(self._done / self.steps)
             outside += time.perf_counter() - shown
         self.history.seconds.append(time.perf_counter() - start - outside)
+        (loss,) = self.ranks.sum(self._loss_so_far)
+        self._begun, self._done, self._loss_so_far = None, 0, 0.0
         self.history.loss.append(loss / self.steps)
         self.history.train.append(math.nan)
-        self.history.val.append(next(iter(self._measured("val").values())))
+        self.history.val.append(next(iter(self._measured("val").values())) if self.validates() else math.nan)
+
+    def validates(self) -> bool:
+        """Whether the epoch that was just done ends in a validation."""
+        return True
 
     def warm_up(self) -> None:
         """Run two steps of different sizes on little data."""
@@ -89,21 +178,45 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     def test(self) -> dict[str, float]:
         return {f"test {name}": value for name, value in self._measured("test").items()}
 
+    def state(self) -> dict[str, Any]:
+        """As of every training; within an epoch, the generator's state at its beginning, and the steps since then."""
+        state = super().state()
+        if self._begun is not None:
+            state["generator"] = self._begun
+        (loss,) = self.ranks.sum(self._loss_so_far)
+        return state | {"steps": self._done, "loss": loss}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._done, self._loss_so_far = state["steps"], state["loss"] if self.ranks.first else 0.0
+
     def _measured(self, part: str) -> dict[str, float]:
         for module in self.modules:
             module.eval()
         with torch.no_grad():
             return self.scores(part)
 
-    def _step(self, batch: Batch) -> float:
+    def _step(self, step: Step[Batch]) -> float:
         for module in self.modules:
             module.train()
+            take_part(module, step.counts)
         self.optimizer.zero_grad()
-        loss = self.loss(batch)
-        loss.backward()
+        loss = self._reduced_loss(step.batch) * ((1 if step.counts else 0) / step.terms)
+        (loss * self.ranks.size).backward()  # ranks take the mean of their gradients, and need the sum
+        self.before_update()
         self.optimizer.step()
         return loss.item()
+
+    def before_update(self) -> None:
+        """Called with the gradients of a step, which are the same on all ranks."""
 
     def _shuffled(self, rows: Tensor, size: int) -> Sequence[Tensor]:
         """`rows` in random order, in pieces of `size`."""
         return rows[torch.randperm(rows.numel(), generator=self.generator)].split(size)
+
+    def _over_rows(self, rows: Tensor, size: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """`compute` of all rows, joined: each rank computes its share, `size` rows at a time."""
+        own = rows[self.ranks.share(rows.numel())]
+        if self.ranks.size > 1 and not own.numel():
+            return self.ranks.gathered(compute(rows[:1])[:0])
+        return self.ranks.gathered(torch.cat([compute(some) for some in own.split(size)]))

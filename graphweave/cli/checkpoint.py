@@ -1,8 +1,7 @@
-"""Files from which an interrupted training goes on."""
+"""Folders from which an interrupted training goes on, on any number of ranks."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,34 +11,51 @@ import torch
 
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
-from graphweave.core.whole_file import written_whole
+from graphweave.distributed import snapshots
+from graphweave.distributed.ranks import ALONE, Ranks
 
-_FORMAT = 1
+_FORMAT = 2
 
 
-def save(path: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay]) -> None:
-    """Write what continues `ways` after the epochs that they have done. The file is whole at any time."""
+def save(
+    folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE
+) -> None:
+    """Write what continues `ways` after the epochs and steps that they have done. Collective. The folder has a whole
+    checkpoint at any time, once it has one (`distributed/snapshots.py`)."""
     content = {
         "format": _FORMAT,
         "job": _fixed(job),
         "data": data_name,
-        "random": torch.get_rng_state(),
+        "random": {str(ranks.rank): torch.get_rng_state()},
+        "ranks": ranks.size,
         "ways": {one.way: {"state": one.state(), "history": asdict(one.history)} for one in ways},
     }
+    if ranks.size > 1:
+        states = ranks.objects(content["random"])
+        content["random"] = {rank: state for one in states for rank, state in one.items()}
     try:
-        with written_whole(path) as partial:
-            torch.save(content, partial)
+        snapshots.write(folder, max(snapshots.numbers(folder), default=0) + 1, content, ranks)
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error}). Name another file.") from error
+        raise DataError(f"{folder} cannot be written ({error}). Name another folder.") from error
 
 
-def resume(path: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay]) -> int:
-    """Bring `ways` to the state of the file, and return the number of epochs that are done.
+def kept(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from."""
+    return bool(snapshots.numbers(folder))
 
-    DataError if the file cannot be read, or is of another training: other options (but for the number of epochs and of
-    threads), other data, or other ways.
+
+def resume(
+    folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE
+) -> int:
+    """Bring `ways` to the state of the last checkpoint in the folder, and return the number of epochs that are done.
+
+    The number of ranks may be another one. Ranks that the checkpoint does not know get random numbers of their own for
+    dropout; everything else goes on as it was. Not collective.
+
+    DataError if the checkpoint cannot be read, or is of another training: other options (but for the number of epochs
+    and of threads), other data, or other ways.
     """
-    content = _read(path)
+    content = _read(folder)
     for what, here, there in (
         ("options", _fixed(job), content["job"]),
         ("data", data_name, content["data"]),
@@ -47,36 +63,43 @@ def resume(path: Path, job: TrainingJob, data_name: str, ways: Sequence[Training
     ):
         if here != there:
             raise DataError(
-                f"{path} is of another training: its {what} are {_difference(there, here)}. Give those, or start anew."
+                f"{folder} is of another training: its {what} are {_difference(there, here)}. Give those, or start"
+                " anew."
             )
     for one in ways:
-        kept = content["ways"][one.way]
-        one.restore(kept["state"])
-        for name, values in kept["history"].items():
+        known = content["ways"][one.way]
+        one.restore(known["state"])
+        for name, values in known["history"].items():
             setattr(one.history, name, list(values))
-    torch.set_rng_state(content["random"])
-    return len(ways[0].history.loss)
+    done = min(len(one.history.loss) for one in ways)
+    state = content["random"].get(str(ranks.rank))
+    if state is not None:
+        torch.set_rng_state(state)
+    else:
+        torch.manual_seed(hash((job.seed, ranks.rank, done)))
+    return done
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such checkpoint. Check the path, or begin with --checkpoint.")
-    try:
-        content = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{path} is no checkpoint, or is damaged ({error}). Delete it, or name another.") from error
+def _read(folder: Path) -> dict[str, Any]:
+    if folder.is_file():
+        raise DataError(f"{folder} is a file, but a checkpoint is a folder. Delete it, or name another.")
+    known = snapshots.numbers(folder)
+    if not known:
+        raise DataError(f"{folder}: no such checkpoint. Check the path, or begin with --checkpoint.")
+    content = snapshots.read(folder, known[-1])
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise DataError(f"{path} is no checkpoint of this version. Delete it, or name another.")
+        raise DataError(f"{folder} is no checkpoint of this version. Delete it, or name another.")
     return content
 
 
 def _fixed(job: TrainingJob) -> dict[str, Any]:
-    """The options that a continued training has to share."""
-    return asdict(replace(job, epochs=0, threads=None))
+    """The options that a continued training has to share. Sequences are lists, as they are read back."""
+    options = asdict(replace(job, epochs=0, threads=None))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
 def _difference(there: Any, here: Any) -> str:
-    """What is in the file, and what was given; of options those that differ."""
+    """What is in the checkpoint, and what was given; of options those that differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         names = [name for name in here if there.get(name) != here[name]]
         there, here = ({name: of.get(name) for name in names} for of in (there, here))

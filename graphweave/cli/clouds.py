@@ -12,6 +12,7 @@ from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
 from graphweave.cli.training import ACCURACY, TrainingJob, Wrap, commonest, wrap
 from graphweave.data import PointSet
+from graphweave.distributed.ranks import ALONE, Ranks
 
 BATCH = 16
 """Clouds of a step, unless the user says otherwise."""
@@ -79,8 +80,8 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
 
     measure = ACCURACY
 
-    def __init__(self, way: str, job: TrainingJob, data: PointSet) -> None:
-        super().__init__(way, job)
+    def __init__(self, way: str, job: TrainingJob, data: PointSet, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
         self.data, self.size = data, job.batch or BATCH
         self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
         self.model = DGCNN(job.hidden, data.num_classes, job.dropout, wrap(way, job))
@@ -90,17 +91,20 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
     def steps(self) -> int:
         return -(-self.rows["train"].numel() // self.size)
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((self.data.points[r], self.data.y[r]) for r in self._shuffled(self.rows["train"], self.size))
+    def drawn(self) -> Iterator[Tensor]:
+        return iter(self._shuffled(self.rows["train"], self.size))
+
+    def made(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor]:
+        return self.data.points[drawn[own]], self.data.y[drawn[own]]
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return F.cross_entropy(self.model(batch[0]), batch[1])
+        return F.cross_entropy(self.model(batch[0]), batch[1], reduction="sum")
 
     def scores(self, part: str) -> dict[str, float]:
         rows = self.rows[part]
         if not rows.numel():
             return {ACCURACY: float("nan")}
-        found = torch.cat([self.model(self.data.points[some]).argmax(1) for some in rows.split(self.size)])
+        found = self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))
         return {ACCURACY: float((found == self.data.y[rows]).float().mean())}
 
     def baseline(self) -> dict[str, float]:

@@ -14,6 +14,7 @@ from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
 from graphweave.cli.training import ACCURACY, TrainingJob, wrap
 from graphweave.data import GraphBatch, GraphSet
+from graphweave.distributed.ranks import ALONE, Ranks
 
 BATCH = 128
 """Graphs of a step, unless the user says otherwise."""
@@ -51,12 +52,14 @@ class GraphTraining(BatchTraining[GraphBatch]):
     the ROC curve; other numbers, standardised by the training graphs, by L1 loss and mean absolute error. The baseline
     is the commonest class, 0.5, or the median of the training graphs."""
 
-    def __init__(self, way: str, job: TrainingJob, data: GraphSet) -> None:
-        super().__init__(way, job)
+    def __init__(self, way: str, job: TrainingJob, data: GraphSet, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
         self.data, self.size = data, job.batch or BATCH
         self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
         self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
-        model = GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
+        model = self.normalised(
+            GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
+        )
         self.model = wrap(way, job)(model)
         self.optimise(model)
         known = data.y[self.rows["train"]].float()
@@ -69,23 +72,29 @@ class GraphTraining(BatchTraining[GraphBatch]):
     def steps(self) -> int:
         return -(-self.rows["train"].numel() // self.size)
 
-    def batches(self) -> Iterator[GraphBatch]:
-        return (self.data.batch(rows) for rows in self._shuffled(self.rows["train"], self.size))
+    def drawn(self) -> Iterator[Tensor]:
+        return iter(self._shuffled(self.rows["train"], self.size))
+
+    def made(self, drawn: Tensor, own: slice, number: int) -> GraphBatch:
+        return self.data.batch(drawn[own])
+
+    def terms(self, drawn: Tensor) -> int:
+        return drawn.numel() if self.measure == ACCURACY else int((~self.data.y[drawn].isnan()).sum())
 
     def loss(self, batch: GraphBatch) -> Tensor:
         out = self._predicted(batch)
         if self.measure == ACCURACY:
-            return F.cross_entropy(out, batch.y)
+            return F.cross_entropy(out, batch.y, reduction="sum")
         known = ~batch.y.isnan()
         if self.measure == AUC:
-            return F.binary_cross_entropy_with_logits(out[known], batch.y[known])
-        return F.l1_loss(out[known], ((batch.y - self.middle) / self.spread)[known])
+            return F.binary_cross_entropy_with_logits(out[known], batch.y[known], reduction="sum")
+        return F.l1_loss(out[known], ((batch.y - self.middle) / self.spread)[known], reduction="sum")
 
     def scores(self, part: str) -> dict[str, float]:
         rows = self.rows[part]
         if not rows.numel():
             return {self.measure: float("nan")}
-        out = torch.cat([self._predicted(self.data.batch(some)) for some in rows.split(self.size)])
+        out = self._over_rows(rows, self.size, lambda some: self._predicted(self.data.batch(some)))
         return {self.measure: self._measure(out if self.measure != ERROR else out * self.spread + self.middle, rows)}
 
     def baseline(self) -> dict[str, float]:

@@ -15,7 +15,8 @@ Conv: TypeAlias = Callable[[int, int, int], nn.Module]
 
 
 class TwoLayer(nn.Module):
-    """`x` [N, F], `edge_index` [2, E] -> logits [N, classes]: convolution, ReLU, dropout, convolution."""
+    """`x` [N, F], `edge_index` [2, E] -> logits [N, classes]: convolution, ReLU, dropout, convolution. The second
+    convolution takes the edges `last`, if they are given."""
 
     def __init__(self, first: nn.Module, second: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -23,10 +24,10 @@ class TwoLayer(nn.Module):
         self.second = second
         self.dropout = dropout
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, last: Tensor | None = None) -> Tensor:
         hidden = F.relu(self.first(x, edge_index))
         hidden = F.dropout(hidden, self.dropout, self.training)
-        return self.second(hidden, edge_index)
+        return self.second(hidden, edge_index if last is None else last)
 
 
 def _mlp(features: int, hidden: int, out: int) -> nn.Sequential:

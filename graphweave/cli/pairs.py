@@ -14,6 +14,7 @@ from graphweave.cli.models import build
 from graphweave.cli.training import TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
+from graphweave.distributed.ranks import ALONE, Ranks
 
 BATCH = 65_536
 """Edges of a step, unless the user says otherwise."""
@@ -54,9 +55,9 @@ class PairModel(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def forward(self, x: Tensor, edge_index: Tensor, src: Tensor, dst: Tensor, joined: Tensor) -> Tensor:
-        """The loss: binary cross-entropy of the scores of pairs that are `joined` (1) or not (0)."""
+        """The loss: the sum of binary cross-entropies of the scores of pairs that are `joined` (1) or not (0)."""
         scores = self.decoder(self.encoder(x, edge_index), src, dst)
-        return F.binary_cross_entropy_with_logits(scores, joined)
+        return F.binary_cross_entropy_with_logits(scores, joined, reduction="sum")
 
 
 class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
@@ -70,8 +71,8 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
 
     measure = AUC
 
-    def __init__(self, way: str, job: TrainingJob, data: NodeData) -> None:
-        super().__init__(way, job)
+    def __init__(self, way: str, job: TrainingJob, data: NodeData, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
         self.data, self.size, self.negatives = data, job.batch or BATCH, job.links.negatives or 1
         self.pairs, self.edges = _split(data, job.seed)
         encoder = build(job.model, data.x.size(1), job.hidden, job.hidden, job.heads, job.dropout)
@@ -84,16 +85,24 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
     def steps(self) -> int:
         return -(-self.pairs["train"].size(1) // self.size)
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def drawn(self) -> Iterator[Tensor]:
+        """For each batch [2 + negatives, pairs]: both ends of joined pairs, and other nodes for the first end."""
         train = self.pairs["train"]
         for rows in self._shuffled(torch.arange(train.size(1)), self.size):
             src, dst = train[:, rows]
             turned = torch.rand(rows.numel(), generator=self.generator) < 0.5
             src, dst = torch.where(turned, dst, src), torch.where(turned, src, dst)
             others = torch.randint(self.data.num_nodes, (self.negatives * rows.numel(),), generator=self.generator)
-            joined = torch.zeros((1 + self.negatives) * rows.numel())
-            joined[: rows.numel()] = 1
-            yield src.repeat(1 + self.negatives), torch.cat([dst, others]), joined
+            yield torch.cat([torch.stack([src, dst]), others.view(self.negatives, -1)])
+
+    def made(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        src, ends = drawn[0, own], drawn[1:, own]
+        joined = torch.zeros(ends.shape)
+        joined[0] = 1
+        return src.repeat(1 + self.negatives), ends.reshape(-1), joined.view(-1)
+
+    def terms(self, drawn: Tensor) -> int:
+        return drawn[1:].numel()
 
     def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         out: Tensor = self.run(self.data.x, self.edges, *batch)
@@ -101,7 +110,12 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
 
     def scores(self, part: str) -> dict[str, float]:
         nodes = self.encode(self.data.x, self.edges)
-        return _measured(*(self.decode(nodes, *self.pairs[kind]).numpy() for kind in (part, f"not {part}")))
+        return _measured(*(self._scored(nodes, self.pairs[kind]).numpy() for kind in (part, f"not {part}")))
+
+    def _scored(self, nodes: Tensor, pairs: Tensor) -> Tensor:
+        """The scores of `pairs` [2, n], of which each rank computes its share."""
+        own: Tensor = self.decode(nodes, *pairs[:, self.ranks.share(pairs.size(1))])
+        return self.ranks.gathered(own)
 
     def baseline(self) -> dict[str, float]:
         # Imported here, since SciPy takes long to load.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.training import TrainingJob, wrap
 from graphweave.data import Interactions
+from graphweave.distributed.ranks import ALONE, Ranks
 
 BATCH = 8192
 """Pairs of a step, unless the user says otherwise."""
@@ -109,8 +110,8 @@ class RecommenderTraining(BatchTraining[Tensor]):
 
     measure = RECALL
 
-    def __init__(self, way: str, job: TrainingJob, data: Interactions) -> None:
-        super().__init__(way, job)
+    def __init__(self, way: str, job: TrainingJob, data: Interactions, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
         self.data, self.size = data, job.batch or BATCH
         users, items = data.train
         there, back = torch.stack([items + data.num_users, users]), torch.stack([users, items + data.num_users])
@@ -126,15 +127,18 @@ class RecommenderTraining(BatchTraining[Tensor]):
     def steps(self) -> int:
         return -(-self.data.train.size(1) // self.size)
 
-    def batches(self) -> Iterator[Tensor]:
+    def drawn(self) -> Iterator[Tensor]:
         for rows in self._shuffled(torch.arange(self.data.train.size(1)), self.size):
             other = torch.randint(self.data.num_items, (rows.numel(),), generator=self.generator)
             yield torch.cat([self.data.train[:, rows], other.unsqueeze(0)])
 
+    def made(self, drawn: Tensor, own: slice, number: int) -> Tensor:
+        return drawn[:, own]
+
     def loss(self, batch: Tensor) -> Tensor:
         users, chosen, other = batch[0], batch[1] + self.data.num_users, batch[2] + self.data.num_users
         scores = self.run(self.edges, self.norm, users, chosen, other)
-        return -F.logsigmoid(scores[:, 0] - scores[:, 1]).mean()
+        return -F.logsigmoid(scores[:, 0] - scores[:, 1]).sum()
 
     def scores(self, part: str) -> dict[str, float]:
         nodes: Tensor = self.encode(self.edges, self.norm)
@@ -151,8 +155,11 @@ class RecommenderTraining(BatchTraining[Tensor]):
         wanted, known = (pairs[:, pairs[0].argsort(stable=True)] for pairs in (wanted, known))
         recall = gain = 0.0
         users = wanted[0].unique()
+        own = users[self.ranks.share(users.numel())]
         discount = 1 / torch.log2(torch.arange(_AT) + 2.0)
-        for some in users.split(_USERS):
+        for some in own.split(_USERS):
+            if not some.numel():
+                break  # more ranks than users
             scores = score(some).clone()
             mine = _of_users(known, some)
             scores[mine[0], mine[1]] = -math.inf
@@ -165,6 +172,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
             recall += float((found.sum(1) / count).sum())
             ideal = discount.cumsum(0)[count.clamp(max=best.size(1)) - 1]
             gain += float((found @ discount[: best.size(1)] / ideal).sum())
+        recall, gain = self.ranks.sum(recall, gain)
         return {RECALL: recall / max(users.numel(), 1), NDCG: gain / max(users.numel(), 1)}
 
 

@@ -3,31 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.models import LAYERS, build
+from graphweave.cli.batched import BatchTraining, Step
+from graphweave.cli.models import LAYERS, TwoLayer, build
 from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
-from graphweave.core.errors import DataError, GraphweaveError
+from graphweave.core.errors import DataError
 from graphweave.data import NodeData
+from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+from graphweave.sampling.adjacency import adjacency
+from graphweave.sampling.hops import hop_sampler
 from graphweave.sampling.prefetch import Prefetcher
 
 FANOUT = (10, 10)
 """Neighbours that each hop draws, unless the user says otherwise."""
 
+_EDGES = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
 
-class SampledTraining(BatchTraining[Any]):
+
+class SeedBatch(NamedTuple):
+    """What seeds with the classes `y` [B] depend on: features `x` [N, F] of nodes, seeds first, and the edges [2, E]
+    along which the first and the last layer take sums."""
+
+    x: Tensor
+    first: Tensor
+    last: Tensor
+    y: Tensor
+
+
+class SeedLoss(nn.Module):
+    """The sum of the cross-entropies of seeds. Compiled with the model, rows of other nodes are not computed where
+    nobody reads them."""
+
+    def __init__(self, model: TwoLayer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, first: Tensor, last: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(x, first, last)[: y.size(0)], y, reduction="sum")
+
+
+class SampledTraining(BatchTraining[SeedBatch]):
     """Each step draws neighbours of `batch` training nodes and trains on these nodes (Hamilton, Ying and Leskovec,
     "Inductive Representation Learning on Large Graphs", 2017, algorithm 2). A thread samples one batch ahead. Results
-    are measured on the whole graph. The baseline is the commonest class of the training nodes."""
+    are measured on the whole graph. The baseline is the commonest class of the training nodes.
+
+    For each layer and batch a node draws its own neighbours, whichever seed needs it. So each rank draws for its seeds
+    what one process would draw. (The norms of "gcn" count the edges of a rank's seeds, so only these differ.)
+    """
 
     measure = ACCURACY
 
-    def __init__(self, way: str, job: TrainingJob, data: NodeData) -> None:
-        super().__init__(way, job)
+    def __init__(self, way: str, job: TrainingJob, data: NodeData, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
         assert job.batch is not None
         fanout = job.fanout or FANOUT
         if len(fanout) != LAYERS:
@@ -35,37 +68,36 @@ class SampledTraining(BatchTraining[Any]):
                 f"--fanout must have one number for each of {LAYERS} layers (got {','.join(map(str, fanout))})."
                 " Write it as 10,10."
             )
-        try:
-            # Imported here, since PyG is an optional dependency and takes seconds to load.
-            from torch_geometric.data import Data
-            from torch_geometric.loader import NodeLoader
-
-            from graphweave.sampling import NeighborSampler
-        except ImportError as error:
-            raise GraphweaveError("torch_geometric is missing. Run: pip install 'graphweave[pyg]'") from error
-        self.data = data
+        self.data, self.size = data, job.batch
         self.train_rows = data.train_mask.nonzero().flatten()
-        whole = Data(x=data.x, edge_index=data.edge_index, y=data.y)
-        self.sampler = NeighborSampler(whole, list(fanout), seed=job.seed)
-        self.loader = NodeLoader(
-            whole, self.sampler, input_nodes=self.train_rows, batch_size=job.batch, shuffle=True,
-            generator=self.generator,
-        )  # fmt: skip
+        edges = adjacency(*data.edge_index, data.num_nodes, data.num_nodes, what=data.name)
+        self.sampler = hop_sampler(
+            {_EDGES: edges}, {HOMOGENEOUS_NTYPE: data.num_nodes}, {_EDGES: fanout}, job.seed, repeat=True, by_node=True
+        )
         model = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
-        self.model = wrap(way, job)(model)
+        self.model, self.run = wrap(way, job)(model), wrap(way, job)(SeedLoss(model))
         self.optimise(model)
 
     @property
     def steps(self) -> int:
-        return len(self.loader)
+        return -(-self.train_rows.numel() // self.size)
 
-    def batches(self) -> Iterator[Any]:
-        self.sampler.set_epoch(len(self.history.loss))
-        return iter(Prefetcher(self.loader, depth=1))
+    def batches(self, skip: int = 0) -> Iterator[Step[SeedBatch]]:
+        return iter(Prefetcher(super().batches(skip), depth=1))
 
-    def loss(self, batch: Any) -> Tensor:
-        logits = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        return F.cross_entropy(logits, batch.y[: batch.batch_size])
+    def drawn(self) -> Iterator[Tensor]:
+        return iter(self._shuffled(self.train_rows, self.size))
+
+    def made(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
+        seeds, epoch = drawn[own], len(self.history.loss)
+        batch = self.sampler.sample({HOMOGENEOUS_NTYPE: seeds}, None, epoch, batch_number=number)
+        last, first = (torch.stack([hop.src, hop.dst]) for hop in batch.edges[_EDGES])
+        nodes = torch.cat(batch.nodes[HOMOGENEOUS_NTYPE])
+        return SeedBatch(self.data.x.index_select(0, nodes), first, last, self.data.y[seeds])
+
+    def loss(self, batch: SeedBatch) -> Tensor:
+        out: Tensor = self.run(*batch)
+        return out
 
     def scores(self, part: str) -> dict[str, float]:
         predicted = self.model(self.data.x, self.data.edge_index).argmax(dim=1)

@@ -35,6 +35,7 @@ from graphweave.data import (
     point_set,
     relational,
 )
+from graphweave.distributed.ranks import ALONE, Ranks
 
 Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions
 
@@ -124,26 +125,29 @@ def check_trainable(data: Data, task: str) -> None:
                 raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
 
 
-def start(way: str, job: TrainingJob, data: Data) -> TrainingWay:
+def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> TrainingWay:
     """The training of `job.task` on `data`; if that is None, links are predicted in a knowledge graph, nodes classified
-    in other graphs."""
+    in other graphs. DataError for several ranks and a training that takes all nodes at once."""
     match data:
         case KnowledgeGraph():
-            return LinkRunner(way, job, data)
-        case TypedNodeData():
-            return EntityRunner(way, job, data)
+            return LinkRunner(way, job, data, ranks)
         case GraphSet():
-            return GraphTraining(way, job, data)
+            return GraphTraining(way, job, data, ranks)
         case PointSet():
-            return CloudTraining(way, job, data)
+            return CloudTraining(way, job, data, ranks)
         case Interactions():
-            return RecommenderTraining(way, job, data)
+            return RecommenderTraining(way, job, data, ranks)
         case NodeData() if job.task == "link":
-            return PairTraining(way, job, data)
+            return PairTraining(way, job, data, ranks)
         case NodeData() if job.batch is not None:
-            return SampledTraining(way, job, data)
-        case _:
-            return Runner(way, job, data)
+            return SampledTraining(way, job, data, ranks)
+    if ranks.size > 1:
+        remedy = "Pass --batch, or start one" if isinstance(data, NodeData) else "Start one"
+        raise DataError(
+            f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"
+            f" batches). {remedy} process."
+        )
+    return EntityRunner(way, job, data) if isinstance(data, TypedNodeData) else Runner(way, job, data)
 
 
 def described(model: str, data: Data) -> str:

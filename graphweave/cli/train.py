@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from graphweave.cli.checkpoint import resume, save
+from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
 from graphweave.cli.graphs import BATCH as GRAPHS
 from graphweave.cli.memory import peak_extra_bytes
@@ -20,12 +20,14 @@ from graphweave.cli.pairs import PAIR_DECODERS
 from graphweave.cli.plot import check_plot, draw
 from graphweave.cli.recommend import BATCH as CHOICES
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
-from graphweave.cli.report import progress, summary
+from graphweave.cli.report import Tick, progress, summary
 from graphweave.cli.sampled import FANOUT
 from graphweave.cli.tasks import TASKS, Data, check_trainable, described, load, load_for, load_relational, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
+from graphweave.distributed.environment import restarted
+from graphweave.distributed.ranks import TIMEOUT, Ranks, started
 
 _TRIPLES = 1024
 """Default of `--batch` for knowledge graphs."""
@@ -43,8 +45,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     add("--epochs", type=positive_int, default=100, help="times all training data are used (default: %(default)s)")
     add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
     add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
-    add("--checkpoint", type=Path, metavar="FILE", help="keep there what continues the training after each epoch")
-    add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, up to --epochs, and keep it up to date")
+    add("--checkpoint", type=Path, metavar="DIR", help="keep there what continues the training after each epoch")
+    add("--checkpoint-every", type=positive_int, metavar="STEPS", help="keep it within epochs, too, every STEPS steps "
+        "of a training by batches")  # fmt: skip
+    add("--resume", type=Path, metavar="DIR", help="go on from a checkpoint, up to --epochs, and keep it up to date")
+    add("--timeout", type=positive, default=TIMEOUT, metavar="SECONDS", help="time that ranks wait for each other, if "
+        "several processes train together (default: %(default).0f)")  # fmt: skip
     add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
 
 
@@ -87,28 +93,58 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--compare and --no-compile exclude each other. Leave out one.")
     if args.plot is not None:
         check_plot(args.plot)
-    model, job, data = asked(args)
+    with started(args.timeout) as ranks:
+        return _train(args, ranks)
 
+
+def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     # Output to a file or pipe has no colours and no moving bar, and its lines are wide enough for the table.
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else 120, quiet=not ranks.first)
     ways = ["eager"] if args.no_compile else ["graphweave", "eager", "inductor"] if args.compare else ["graphweave"]
-    runners = [start(way, job, data) for way in ways]
-    kept, done = args.checkpoint or args.resume, 0
-    if args.resume is not None:
-        done = resume(args.resume, job, data.name, runners)
-    console.print(described(model, data), highlight=False)
+    folder, done = args.checkpoint or args.resume, 0
+    with ranks.together():
+        if ranks.size > 1 and args.compare:
+            raise DataError(
+                f"--compare times ways within one process (got {ranks.size} ranks). Leave it out, or start one process."
+            )
+        model, job, data = asked(args)
+        runners = [start(way, job, data, ranks) for way in ways]
+        # torchrun starts ranks again with the arguments that they had, so these go on from what they kept.
+        if args.resume is not None or (folder is not None and restarted() and kept(folder)):
+            done = resume(folder if args.resume is None else args.resume, job, data.name, runners, ranks)
+    console.print(described(model, data) + (f"; {ranks.size} ranks" if ranks.size > 1 else ""), highlight=False)
+
+    def keep() -> None:
+        if folder is not None:
+            save(folder, job, data.name, runners, ranks)
+
     with progress(console, job.epochs, done) as (within, after):
-        for _ in range(done, job.epochs):
+        for epoch in range(done, job.epochs):
             for i, runner in enumerate(runners):
-                runner.epoch(lambda share, i=i: within((i + share) / len(runners)))  # type: ignore[misc]
+                if len(runner.history.loss) == epoch:  # else it was ahead of the others when a checkpoint was written
+                    runner.epoch(_ticks(within, keep, i, len(runners), args.checkpoint_every))
             after(runners[0])
-            if kept is not None:
-                save(kept, job, data.name, runners)
+            keep()
     console.print(summary(runners, *_memory(console, ways, job, data)))
-    if args.plot is not None:
+    if args.plot is not None and ranks.first:
         draw(args.plot, runners)
         console.print(f"plot: {args.plot}", highlight=False)
     return 0
+
+
+def _ticks(within: Tick, keep: Callable[[], None], number: int, count: int, every: int | None) -> Tick:
+    """What is called after each step of runner `number` of `count`: it shows the share of the epoch that is done, and
+    keeps a checkpoint after `every` steps."""
+    steps = 0
+
+    def tick(share: float) -> None:
+        nonlocal steps
+        steps += 1
+        within((number + share) / count)
+        if every is not None and steps % every == 0 and share < 1:
+            keep()
+
+    return tick
 
 
 def asked(args: argparse.Namespace) -> tuple[str, TrainingJob, Data]:

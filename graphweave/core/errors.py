@@ -19,6 +19,10 @@ class DataError(GraphweaveError, ValueError):
     """A tensor, graph or file does not have the shape, dtype or content that was asked for."""
 
 
+class RanksError(GraphweaveError):
+    """What the user has to know of several ranks of a job before their work begins: said once, by rank 0."""
+
+
 class IndexRangeError(GraphweaveError, IndexError):
     """An index tensor points outside its rows. Raised before anything is read or written through the index.
 

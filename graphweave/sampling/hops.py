@@ -69,6 +69,9 @@ class HopSampler:
     strategy: Strategy = "uniform"
     repeat: bool = False
     """Whether each hop draws for all nodes found so far, not only for those of the hop before."""
+    by_node: bool = False
+    """Whether a draw is a function of `seed`, the epoch, the batch's number, the hop and the node alone. With `repeat`,
+    parts of a batch then draw what the whole batch draws. It is not for disjoint trees, which would draw alike."""
 
     @property
     def num_hops(self) -> int:
@@ -85,16 +88,21 @@ class HopSampler:
         times: Mapping[str, Tensor] | None,
         epoch: int,
         excluded: Mapping[CanonicalEtype, Tensor] | None = None,
+        batch_number: int = 0,
     ) -> NeighborBatch:
         """The batch of `seeds`, type -> node numbers [k]; `times`: type -> the time of each seed, for timed relations.
         `excluded`: relation -> positions in its `Adjacency`, int64 in rising order, each once, that are not drawn.
+        `batch_number`: that of the batch within its epoch, for draws `by_node`.
 
         DataError for seeds that are no integers, and for missing times; IndexRangeError for a seed out of range.
         """
         given = {t: checked_nodes(nodes, self.num_nodes[t], f"seeds of type {t!r}") for t, nodes in seeds.items()}
         disjoint = self.disjoint or self.timed
         limits = self._times(given, times)
-        key = batch_key(self.seed, epoch, [*given.values(), *([] if limits is None else [limits])])
+        of_batch = [*given.values(), *([] if limits is None else [limits])]
+        if self.by_node:
+            of_batch = [torch.tensor([batch_number])]
+        key = batch_key(self.seed, epoch, of_batch)
         tables = self._tables(given, disjoint)
         edges: dict[CanonicalEtype, list[HopEdges]] = {relation: [] for relation in self.relations}
         for hop in range(self.num_hops):
@@ -138,7 +146,8 @@ class HopSampler:
         }
 
     def _choice(self, key: int, hop: int, number: int, fanout: int) -> RawChoice:
-        return RawChoice(fanout, folded(key, [hop, number]), self.replace, self.strategy == "last" and self.timed)
+        latest = self.strategy == "last" and self.timed
+        return RawChoice(fanout, folded(key, [hop, number]), self.replace, latest, self.by_node)
 
 
 def hop_sampler(

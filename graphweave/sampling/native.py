@@ -33,7 +33,7 @@ class RawRows(ctypes.Structure):
 class RawChoice(ctypes.Structure):
     """The structure `Choice`."""
 
-    _fields_ = tuple((name, _I64) for name in ("fanout", "key", "replace", "latest"))
+    _fields_ = tuple((name, _I64) for name in ("fanout", "key", "replace", "latest", "by_node"))
 
 
 class RawTable(ctypes.Structure):

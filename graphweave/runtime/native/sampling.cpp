@@ -45,6 +45,7 @@ struct Choice {
   int64_t key;      // of the random numbers
   int64_t replace;  // whether an edge may be drawn again
   int64_t latest;   // whether the latest edges are taken instead of random ones
+  int64_t by_node;  // whether a row draws the numbers of its node instead of those of its place among the rows
 };
 
 namespace {
@@ -126,7 +127,7 @@ struct Sampler {
   // Writes the `count` positions that row i draws.
   void draw(int64_t i, int64_t count, int64_t* out, Scratch& scratch) const {
     if (count == 0) return;
-    gw_draws draws{choice.key, i};
+    gw_draws draws{choice.key, choice.by_node ? rows.nodes[i] : i};
     if (plain()) {
       const Excluded gone = excluded(i);
       const int64_t first = begin(i), degree = end(i) - first - gone.count();

@@ -1,0 +1,77 @@
+"""Runs a function in several processes that are ranks of one job, and returns what each of them returned."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+WAIT = 240
+"""Seconds that a test gives its processes. On a machine that others use, importing PyTorch alone may take ten."""
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a process of a job, on one thread, without a rank."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
+
+
+def begin(size: int, command: list[str], **more: str) -> list[subprocess.Popen[str]]:
+    """`size` processes of a command, with ranks."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    return [
+        subprocess.Popen(
+            command, env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank), **more), cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Status, standard output and standard error of each. AssertionError if one does not end."""
+    found = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=WAIT)
+            found.append((process.returncode, out, err))
+    finally:
+        for process in processes:
+            process.kill()
+    return found
+
+
+def on_ranks(size: int, function: str, argument: Any, **more: str) -> list[Any]:
+    """The results of "module:name"(argument) on each of `size` ranks. Both are saved by torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(argument, Path(folder) / "argument")
+        command = [sys.executable, "-m", "tests.ranks_support", function, folder]
+        for rank, (status, _, err) in enumerate(ended(begin(size, command, **more))):
+            assert status == 0, f"rank {rank}: {err[-3000:]}"
+        return [torch.load(Path(folder) / str(rank), weights_only=False) for rank in range(size)]
+
+
+def _run(function: str, folder: str) -> None:
+    module, _, name = function.partition(":")
+    argument = torch.load(Path(folder) / "argument", weights_only=False)
+    result = getattr(importlib.import_module(module), name)(argument)
+    torch.save(result, Path(folder) / os.environ["RANK"])
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])
