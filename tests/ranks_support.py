@@ -61,8 +61,9 @@ def on_ranks(size: int, function: str, argument: Any, **more: str) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         torch.save(argument, Path(folder) / "argument")
         command = [sys.executable, "-m", "tests.ranks_support", function, folder]
-        for rank, (status, _, err) in enumerate(ended(begin(size, command, **more))):
-            assert status == 0, f"rank {rank}: {err[-3000:]}"
+        found = ended(begin(size, command, **more))
+        said = "\n".join(f"rank {rank}: status {status}, {err[-3000:]}" for rank, (status, _, err) in enumerate(found))
+        assert all(status == 0 for status, _, _ in found), said
         return [torch.load(Path(folder) / str(rank), weights_only=False) for rank in range(size)]
 
 

@@ -168,7 +168,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
             right = _of_users(wanted, some)
             hit[right[0], right[1]] = True
             count = hit.sum(1)
-            found = hit.gather(1, best).float()
+            found = hit.gather(1, best).to(discount.dtype)
             recall += float((found.sum(1) / count).sum())
             ideal = discount.cumsum(0)[count.clamp(max=best.size(1)) - 1]
             gain += float((found @ discount[: best.size(1)] / ideal).sum())
