@@ -26,7 +26,7 @@ from graphweave.cli.tasks import TASKS, Data, check_trainable, described, load, 
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
-from graphweave.distributed.environment import restarted
+from graphweave.distributed.environment import restarts
 from graphweave.distributed.ranks import TIMEOUT, Ranks, started
 
 _TRIPLES = 1024
@@ -110,7 +110,7 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
         model, job, data = asked(args)
         runners = [start(way, job, data, ranks) for way in ways]
         # torchrun starts ranks again with the arguments that they had, so these go on from what they kept.
-        if args.resume is not None or (folder is not None and restarted() and kept(folder)):
+        if args.resume is not None or (folder is not None and restarts() and kept(folder)):
             done = resume(folder if args.resume is None else args.resume, job, data.name, runners, ranks)
     console.print(described(model, data) + (f"; {ranks.size} ranks" if ranks.size > 1 else ""), highlight=False)
 

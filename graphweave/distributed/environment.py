@@ -73,9 +73,9 @@ def export(place: Place) -> None:
     os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.size), LOCAL_RANK=str(place.local_rank))
 
 
-def restarted() -> bool:
-    """Whether torchrun started this process again after a failure (--max-restarts)."""
-    return _number("TORCHELASTIC_RESTART_COUNT", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often torchrun has started the ranks again after a failure (--max-restarts)."""
+    return _number("TORCHELASTIC_RESTART_COUNT", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _number(name: str, text: str) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from graphweave.core.errors import DataError, GraphweaveError, RanksError
-from graphweave.distributed.environment import Place, export, place
+from graphweave.distributed.environment import Place, export, place, restarts
 from graphweave.distributed.watch import Watch
 
 TIMEOUT = 600.0
@@ -145,8 +146,12 @@ def _meet(where: Place, timeout: float) -> None:
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(where.local_rank)
+    wait = timedelta(seconds=timeout)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        store, _, _ = next(rendezvous("env://", timeout=wait))
+        # torchrun may keep its store over restarts, with the addresses of ranks that have ended.
+        fresh = dist.PrefixStore(f"attempt {restarts()}", store)
+        dist.init_process_group(backend, store=fresh, rank=where.rank, world_size=where.size, timeout=wait)
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise DataError(
             f"rank {where.rank} of {where.size} did not meet the others within {timeout:.0f} s (got"

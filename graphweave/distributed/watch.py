@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -24,8 +25,9 @@ from graphweave.distributed.environment import Place
 LOST = 75
 """Exit status of a rank that ends because another was lost (EX_TEMPFAIL: it may be tried again)."""
 
-_DONE, _ENDS = 1, 2
-"""The one word that a rank sends to its left neighbour: its work is done; or it ends, and why has been said."""
+_ALIVE, _DONE, _ENDS = 0, 1, 2
+"""What a rank sends to its left neighbour: signs of life, of which the last is `_DONE`, and one word, which says that its
+work is done, or that it ends and why has been said."""
 _FOR_EVER = timedelta(days=3650)
 _SIGNS = 4
 """Signs of life within the time after which a silent rank counts as lost."""
@@ -54,13 +56,13 @@ class Watch:
         self._right_name = names[self._right]
         self._over, self._failed, self._saying = threading.Event(), False, locks.lock()
         self._listener = self._thread(self._hear_word)
-        self._thread(self._hear_signs)
-        self._thread(self._give_signs)
+        self._others = [self._thread(self._hear_signs), self._thread(self._give_signs)]
 
     def done(self) -> None:
         """Tell that this rank has done its work, and wait until the right neighbour has."""
         self._tell(_DONE)
         self._listener.join()
+        self._join()
 
     def failed(self, fault_of_another: bool) -> None:
         """End the watch of a rank that has raised an error.
@@ -72,10 +74,17 @@ class Watch:
             self._listener.join(_SUPERVISOR + _SETTLE if self._place.supervised_by is not None else _SETTLE)
         self._failed = True
         self._tell(_ENDS)
+        self._join()
+
+    def _join(self) -> None:
+        """Wait for the threads, which end with those of the neighbours: an interpreter that exits while a thread is
+        within gloo aborts."""
+        for thread in (self._listener, *self._others):
+            thread.join(_SETTLE)
 
     @staticmethod
-    def _thread(work: object, *args: object) -> threading.Thread:
-        made = threading.Thread(target=work, args=args, name="graphweave-watch", daemon=True)  # type: ignore[arg-type]
+    def _thread(work: Callable[[], None]) -> threading.Thread:
+        made = threading.Thread(target=work, name="graphweave-watch", daemon=True)
         made.start()
         return made
 
@@ -92,7 +101,7 @@ class Watch:
         sign = torch.zeros(1, dtype=torch.int64)
         heard = time.monotonic()
         try:
-            while True:
+            while int(sign) != _DONE:
                 dist.recv(sign, self._right, group=self._signs)
                 heard = time.monotonic()
         except RuntimeError:
@@ -101,11 +110,10 @@ class Watch:
                 self._lost(f"it gave no sign of life for {self._silence:.0f} s")
 
     def _give_signs(self) -> None:
-        # Signs go on while this rank has done its work and others have not.
         try:
-            while True:
-                dist.send(torch.zeros(1, dtype=torch.int64), self._left, group=self._signs)
-                time.sleep(self._silence / _SIGNS)
+            while not self._over.wait(self._silence / _SIGNS):
+                dist.send(torch.tensor([_ALIVE]), self._left, group=self._signs)
+            dist.send(torch.tensor([_DONE]), self._left, group=self._signs)
         except RuntimeError:
             pass  # the left neighbour is lost, which its own left neighbour finds
 
