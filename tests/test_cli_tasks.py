@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from graphweave.cli.tasks import Data, load, load_for, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.data import Interactions, graph_set, interactions, point_set
+from graphweave.distributed import snapshots
 from tests.support import by_default
 
 RANDOM = np.random.default_rng(0)
@@ -143,10 +145,10 @@ def test_a_resumed_training_gives_the_same_numbers(name: str, tmp_path: Path) ->
     first = start("eager", job, data)
     for _ in range(2):
         first.epoch()
-    save(tmp_path / "kept.pt", job, data.name, [first])
+    save(tmp_path / "kept", job, data.name, [first])
     torch.manual_seed(5)
     second = start("eager", job, data)
-    assert resume(tmp_path / "kept.pt", replace(job, epochs=9), data.name, [second]) == 2
+    assert resume(tmp_path / "kept", replace(job, epochs=9), data.name, [second]) == 2
     for _ in range(2):
         second.epoch()
     assert second.history.loss == whole.history.loss
@@ -160,28 +162,34 @@ def test_resumed_kernels_drop_the_same_rows(tmp_path: Path) -> None:
     for number in range(3):
         whole.epoch()
         if number == 0:
-            save(tmp_path / "kept.pt", job, data.name, [whole])
+            save(tmp_path / "kept", job, data.name, [whole])
     again = start("graphweave", job, data)
-    resume(tmp_path / "kept.pt", job, data.name, [again])
+    resume(tmp_path / "kept", job, data.name, [again])
     for _ in range(2):
         again.epoch()
     assert again.history.loss == whole.history.loss
 
 
-@pytest.mark.parametrize("change", ["options", "data", "ways", "damaged", "absent"])
+@pytest.mark.parametrize("change", ["options", "data", "ways", "damaged", "no table", "absent", "file"])
 def test_a_checkpoint_of_another_training_is_refused(change: str, tmp_path: Path) -> None:
     job, data = case("classes", tmp_path)
     training = start("eager", job, data)
     training.epoch()
-    file = tmp_path / "kept.pt"
+    file = tmp_path / "kept"
     save(file, job, data.name, [training])
     if change == "damaged":
-        file.write_bytes(file.read_bytes()[:-200])
+        (tensors,) = (file / "snapshot-1").glob("*.distcp")
+        tensors.write_bytes(tensors.read_bytes()[:-200])
+    if change == "no table":
+        (file / "snapshot-1" / ".metadata").write_bytes(b"")
     if change == "absent":
-        file.unlink()
+        shutil.rmtree(file)
+    if change == "file":
+        shutil.rmtree(file)
+        file.write_bytes(b"")
     words = {
         "options": r"its options are \{'lr': 0.01\} \(given: \{'lr': 0.5\}\)", "data": "its data are", "ways":
-        "its ways are", "damaged": "damaged", "absent": "no such checkpoint",
+        "its ways are", "damaged": "damaged", "no table": "damaged", "absent": "no such checkpoint", "file": "is a file",
     }  # fmt: skip
     with pytest.raises(DataError, match=words[change]):
         resume(
@@ -194,7 +202,7 @@ def test_a_checkpoint_of_another_training_is_refused(change: str, tmp_path: Path
 
 def test_the_command_trains_keeps_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "rings.npz", **rings())
-    kept = tmp_path / "kept.pt"
+    kept = tmp_path / "kept"
     given = ["train", "--task", "graph", "--data", str(tmp_path / "rings.npz"), "--hidden", "8", "--no-compile"]
     assert main([*given, "--epochs", "2", "--checkpoint", str(kept)]) == 0
     out = capsys.readouterr().out
@@ -310,3 +318,44 @@ def test_the_graph_autoencoder_has_weights_for_each_side() -> None:
         side = model.users if v < 3 else model.items
         inner = side.own.weight @ model.embedding[v] + side.own.bias + side.other.weight @ sums + side.other.bias
         torch.testing.assert_close(got[v], side.out.weight @ inner.relu() + side.out.bias)
+
+
+@pytest.mark.parametrize("name", ["sampled", "classes", "lightgcn"])
+def test_a_training_goes_on_within_an_epoch(name: str, tmp_path: Path) -> None:
+    job, data = case(name, tmp_path)
+
+    def begun(save_after: int | None) -> Any:
+        training = start("eager", job, data)
+        steps = 0
+
+        def tick(_: float) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == save_after:
+                save(tmp_path / "kept", job, data.name, [training])
+
+        for _ in range(2):
+            training.epoch(tick)
+        return training
+
+    whole = begun(None)
+    assert begun(whole.steps + 2).history.loss == whole.history.loss
+    again = start("eager", job, data)
+    assert resume(tmp_path / "kept", job, data.name, [again]) == 1
+    again.epoch()
+    assert again.history.loss == pytest.approx(whole.history.loss, rel=1e-12)
+    assert again.history.val == whole.history.val and again.test() == whole.test()
+
+
+def test_two_checkpoints_are_kept_and_what_was_not_finished_is_not_read(tmp_path: Path) -> None:
+    job, data = case("classes", tmp_path)
+    training = start("eager", job, data)
+    folder = tmp_path / "kept"
+    for number in range(4):
+        (folder / "partial-9").mkdir(parents=True, exist_ok=True)
+        training.epoch()
+        save(folder, job, data.name, [training])
+        assert snapshots.numbers(folder) == [max(number, 1), number + 1][-min(number + 1, 2) :]
+        assert not (folder / "partial-9").exists()
+    (folder / "partial-5").mkdir()
+    assert resume(folder, job, data.name, [start("eager", job, data)]) == 4

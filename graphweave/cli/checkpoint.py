@@ -36,7 +36,7 @@ def save(
     try:
         snapshots.write(folder, max(snapshots.numbers(folder), default=0) + 1, content, ranks)
     except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error}). Name another folder.") from error
+        ranks.refuse(f"{folder} cannot be written ({error}). Name another folder.")
 
 
 def kept(folder: Path) -> bool:

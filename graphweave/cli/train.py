@@ -89,10 +89,6 @@ def add_training(sub: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.compare and args.no_compile:
-        raise DataError("--compare and --no-compile exclude each other. Leave out one.")
-    if args.plot is not None:
-        check_plot(args.plot)
     with started(args.timeout) as ranks:
         return _train(args, ranks)
 
@@ -103,6 +99,10 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     ways = ["eager"] if args.no_compile else ["graphweave", "eager", "inductor"] if args.compare else ["graphweave"]
     folder, done = args.checkpoint or args.resume, 0
     with ranks.together():
+        if args.compare and args.no_compile:
+            raise DataError("--compare and --no-compile exclude each other. Leave out one.")
+        if args.plot is not None and ranks.first:
+            check_plot(args.plot)
         if ranks.size > 1 and args.compare:
             raise DataError(
                 f"--compare times ways within one process (got {ranks.size} ranks). Leave it out, or start one process."

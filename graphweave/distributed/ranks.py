@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -90,16 +90,19 @@ class Ranks:
         told = self.objects(said)
         if not any(told):
             return
-        if not self.first:
-            raise SystemExit(2)
         ranks_of: dict[str, list[int]] = {}
         for rank, message in enumerate(told):
             if message:
                 ranks_of.setdefault(message, []).append(rank)
         if len(ranks_of) == 1 and all(told):
-            raise RanksError(next(iter(ranks_of)))
-        words = (f"rank {', '.join(map(str, ranks))}: {message}" for message, ranks in ranks_of.items())
-        raise RanksError("; ".join(words))
+            self.refuse(next(iter(ranks_of)))
+        self.refuse("; ".join(f"rank {', '.join(map(str, ranks))}: {said}" for said, ranks in ranks_of.items()))
+
+    def refuse(self, message: str) -> NoReturn:
+        """End the work of all ranks, which all call this: rank 0 raises RanksError, the others end with status 2."""
+        if self.first:
+            raise RanksError(message)
+        raise SystemExit(2)
 
 
 ALONE = Ranks()

@@ -43,7 +43,7 @@ def numbers(folder: Path) -> list[int]:
 
 def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
     """Write `content` as a snapshot, and remove old ones. Collective: tensors that all ranks have under one name must
-    be equal, and what is no tensor is that of rank 0. OSError where it cannot be written."""
+    be equal, and what is no tensor is that of rank 0. OSError on all ranks where it cannot be written."""
     tensors: dict[str, Tensor] = {}
     rest = io.BytesIO()
     torch.save(_apart(content, "", tensors), rest)
@@ -55,9 +55,12 @@ def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
             for old in folder.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(old)
             partial.mkdir(parents=True)
-    with _quiet():
-        writer = dcp.FileSystemWriter(partial, sync_files=True)
-        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    try:
+        with _quiet():
+            writer = dcp.FileSystemWriter(partial, sync_files=True)
+            dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    except dcp.api.CheckpointException as error:  # raised on all ranks for an error of any
+        raise OSError("; ".join(str(reason) for reason, _ in error.failures.values())) from error
     with _agreed(ranks):
         if ranks.first:
             target = folder / f"{_NAME}{number}"
