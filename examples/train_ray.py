@@ -1,4 +1,4 @@
-"""Data parallel training under Ray Train, which starts the ranks, lets them meet, and starts them again after a failure.
+"""Data parallel training under Ray Train, which starts ranks, lets them meet, and starts them again after a failure.
 
     python examples/train_ray.py --workers 2 --checkpoint kept -- --task graph --data mol_tox21.npz --batch 256
 
@@ -33,8 +33,8 @@ def rank(config: dict[str, Any]) -> None:
 
 
 def train(workers: int, arguments: list[str], checkpoint: str | None = None, retries: int = 0) -> None:
-    """Run `graphweave train` on `workers` processes, each with one CPU. After a failure Ray starts all of them again, up
-    to `retries` times."""
+    """Run `graphweave train` on `workers` processes, each with one CPU. After a failure Ray starts all of them again,
+    up to `retries` times."""
     trainer = TorchTrainer(
         rank,
         train_loop_config={"folder": os.getcwd(), "arguments": arguments, "checkpoint": checkpoint},

@@ -189,7 +189,8 @@ def test_a_checkpoint_of_another_training_is_refused(change: str, tmp_path: Path
         file.write_bytes(b"")
     words = {
         "options": r"its options are \{'lr': 0.01\} \(given: \{'lr': 0.5\}\)", "data": "its data are", "ways":
-        "its ways are", "damaged": "damaged", "no table": "damaged", "absent": "no such checkpoint", "file": "is a file",
+        "its ways are", "damaged": "damaged", "no table": "damaged", "absent": "no such checkpoint", "file":
+        "is a file",
     }  # fmt: skip
     with pytest.raises(DataError, match=words[change]):
         resume(

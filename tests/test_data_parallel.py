@@ -1,10 +1,9 @@
-"""Data parallel training: two ranks, and more, train as one process does, in every task; DDP around compiled modules."""
+"""Data parallel training: ranks train as one process does, in every task; DDP around compiled modules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,7 @@ from graphweave.cli.tasks import Data, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.counters import counters
 from graphweave.data import families
-from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks, started
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
-from graphweave.sampling.adjacency import adjacency
-from graphweave.sampling.hops import hop_sampler
 from tests.ranks_support import on_ranks
 from tests.support import random_graph
 from tests.test_cli_tasks import CASES, case

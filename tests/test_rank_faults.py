@@ -1,4 +1,4 @@
-"""A rank that is lost ends the job with one message that names it, and loses no checkpoint; torchrun starts it again."""
+"""A rank that is lost ends the job with one message that names it, and loses no checkpoint; torchrun restarts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_torchrun_says_which_rank_failed_and_starts_again(restarts: int, data: P
 
 def children(pid: int) -> list[int]:
     """Process numbers of the children of a process, in the order of their starts."""
-    return sorted(int(n) for task in Path(f"/proc/{pid}/task").iterdir() for n in (task / "children").read_text().split())
+    return sorted(
+        int(n) for task in Path(f"/proc/{pid}/task").iterdir() for n in (task / "children").read_text().split()
+    )
 
 
 @pytest.mark.slow

@@ -52,7 +52,10 @@ def test_a_place_is_what_the_starter_says(given: dict[str, str], want: Place | N
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
         ({"RANK": "2", "WORLD_SIZE": "2"} | MEET, "RANK must be from 0 to WORLD_SIZE - 1 (got 2 of 2)"),
         ({"RANK": "x", "WORLD_SIZE": "2"} | MEET, "RANK must be a whole number (got 'x')"),
-        ({k: v for k, v in SRUN.items() if k != "MASTER_ADDR"}, "cannot meet (got MASTER_ADDR None, MASTER_PORT '29500'"),
+        (
+            {k: v for k, v in SRUN.items() if k != "MASTER_ADDR"},
+            "cannot meet (got MASTER_ADDR None, MASTER_PORT '29500'",
+        ),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
@@ -87,8 +90,14 @@ def test_one_process_needs_no_group() -> None:
 
 
 REFUSED = [
-    (["--task", "node", "--data", "karate"], "karate: this training takes all nodes in each step, which 2 ranks cannot"),
-    (["--model", "rgcn", "--batch", "1"], "--batch must be 2 at least, so that each of 2 ranks has a row of it (got 1)"),
+    (
+        ["--task", "node", "--data", "karate"],
+        "karate: this training takes all nodes in each step, which 2 ranks cannot",
+    ),
+    (
+        ["--model", "rgcn", "--batch", "1"],
+        "--batch must be 2 at least, so that each of 2 ranks has a row of it (got 1)",
+    ),
     (["--task", "graph", "--data", "no.npz"], "no.npz: no such file"),
     (["--compare", "--task", "link", "--data", "karate"], "--compare times ways within one process (got 2 ranks)"),
     (["--no-compile", "--resume", "nowhere", "--task", "link", "--data", "karate"], "nowhere: no such checkpoint"),
@@ -101,7 +110,10 @@ def batch_norm(rank: int) -> dict[str, Any]:
     weight = torch.randn(7, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     model = over_ranks(nn.Sequential(nn.BatchNorm1d(3)).double())
     found: dict[str, Any] = {}
-    for name, own, counts in (("both", slice(0, 5) if rank == 0 else slice(5, 7), True), ("one", slice(0, 7), rank == 0)):
+    for name, own, counts in (
+        ("both", slice(0, 5) if rank == 0 else slice(5, 7), True),
+        ("one", slice(0, 7), rank == 0),
+    ):
         x = every[own].clone().requires_grad_()
         take_part(model, counts)
         out = model(x)

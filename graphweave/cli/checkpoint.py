@@ -17,9 +17,7 @@ from graphweave.distributed.ranks import ALONE, Ranks
 _FORMAT = 2
 
 
-def save(
-    folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE
-) -> None:
+def save(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE) -> None:
     """Write what continues `ways` after the epochs and steps that they have done. Collective. The folder has a whole
     checkpoint at any time, once it has one (`distributed/snapshots.py`)."""
     content = {
@@ -44,9 +42,7 @@ def kept(folder: Path) -> bool:
     return bool(snapshots.numbers(folder))
 
 
-def resume(
-    folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE
-) -> int:
+def resume(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE) -> int:
     """Bring `ways` to the state of the last checkpoint in the folder, and return the number of epochs that are done.
 
     The number of ranks may be another one. Ranks that the checkpoint does not know get random numbers of their own for

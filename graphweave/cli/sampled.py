@@ -70,7 +70,8 @@ class SampledTraining(BatchTraining[SeedBatch]):
             )
         self.data, self.size = data, job.batch
         self.train_rows = data.train_mask.nonzero().flatten()
-        edges = adjacency(*data.edge_index, data.num_nodes, data.num_nodes, what=data.name)
+        src, dst = data.edge_index
+        edges = adjacency(src, dst, data.num_nodes, data.num_nodes, what=data.name)
         self.sampler = hop_sampler(
             {_EDGES: edges}, {HOMOGENEOUS_NTYPE: data.num_nodes}, {_EDGES: fanout}, job.seed, repeat=True, by_node=True
         )

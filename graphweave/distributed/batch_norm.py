@@ -19,7 +19,7 @@ class _SumOverRanks(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
@@ -38,17 +38,17 @@ class RankBatchNorm1d(nn.BatchNorm1d):
 
     takes_part = True
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
         weight = 1.0 if self.takes_part else 0.0
         rows = x.new_tensor([weight * x.size(0)])
-        sums: Tensor = _SumOverRanks.apply(torch.cat([weight * x.sum(0), rows]))  # type: ignore[no-untyped-call]
+        sums: Tensor = _SumOverRanks.apply(torch.cat([weight * x.sum(0), rows]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
         centred = x - mean
-        squares: Tensor = _SumOverRanks.apply(weight * centred.square().sum(0))  # type: ignore[no-untyped-call]
+        squares: Tensor = _SumOverRanks.apply(weight * centred.square().sum(0))
         variance = squares / count
         self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         out = centred * (variance + self.eps).rsqrt()

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from graphweave.core.errors import DataError, GraphweaveError, RanksError
@@ -153,7 +154,7 @@ def _meet(where: Place, timeout: float) -> None:
     try:
         store, _, _ = next(rendezvous("env://", timeout=wait))
         # torchrun may keep its store over restarts, with the addresses of ranks that have ended.
-        fresh = dist.PrefixStore(f"attempt {restarts()}", store)
+        fresh = PrefixStore(f"attempt {restarts()}", store)
         dist.init_process_group(backend, store=fresh, rank=where.rank, world_size=where.size, timeout=wait)
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise DataError(

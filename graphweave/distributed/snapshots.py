@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from graphweave.core.errors import DataError
@@ -52,14 +54,14 @@ def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
     partial = folder / f"{_PARTIAL}{number}"
     with _agreed(ranks):
         if ranks.first:
-            for old in folder.glob(f"{_PARTIAL}*"):
-                shutil.rmtree(old)
+            for left in folder.glob(f"{_PARTIAL}*"):
+                shutil.rmtree(left)
             partial.mkdir(parents=True)
     try:
         with _quiet():
-            writer = dcp.FileSystemWriter(partial, sync_files=True)
-            dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
-    except dcp.api.CheckpointException as error:  # raised on all ranks for an error of any
+            writer = FileSystemWriter(partial, sync_files=True)
+            state_dict_saver.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    except CheckpointException as error:  # raised on all ranks for an error of any
         raise OSError("; ".join(str(reason) for reason, _ in error.failures.values())) from error
     with _agreed(ranks):
         if ranks.first:
@@ -81,15 +83,15 @@ def read(folder: Path, number: int) -> Any:
     path = folder / f"{_NAME}{number}"
     try:
         with _quiet():
-            stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+            stored = FileSystemReader(path).read_metadata().state_dict_metadata
             tensors = {
                 name: torch.empty(table.size, dtype=table.properties.dtype)
                 for name, table in stored.items()
                 if isinstance(table, TensorStorageMetadata)
             }
-            dcp.load(tensors, storage_reader=dcp.FileSystemReader(path), no_dist=True)
+            state_dict_loader.load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
         rest = torch.load(io.BytesIO(tensors[_REST].numpy().tobytes()), weights_only=True)
-    except (Exception, dcp.api.CheckpointException) as error:  # whatever pickle and torch raise for damaged bytes
+    except (Exception, CheckpointException) as error:  # whatever pickle and torch raise for damaged bytes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise DataError(f"{path} is damaged ({reason}). Delete it, and the one before it is read.") from error
     return _together(rest, tensors)

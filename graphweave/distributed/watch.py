@@ -1,9 +1,9 @@
 """Ranks watch each other in a ring, so that the loss of one ends all of them at once, with one message that names it.
 
-Rank r listens to rank r + 1, over gloo groups of their own. A process that ends closes its connections, also where it is
-killed or its machine reboots; one that stops, or whose machine is cut off, gives no more signs of life. Either way its
-left neighbour alone sees it, says so, and hands on that the job ends. So nobody takes a rank for lost that only
-follows, and a rank that computes, or waits for another in a collective, ends too.
+Rank r listens to rank r + 1, its right neighbour, over gloo groups of their own. A process that ends closes its
+connections, also where it is killed or its machine reboots; one that stops, or whose machine is cut off, gives no more
+signs of life. Either way its left neighbour alone sees it, says so, and hands on that the job ends. So nobody takes a
+rank for lost that only follows, and a rank that computes, or waits for another in a collective, ends too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -26,8 +27,8 @@ LOST = 75
 """Exit status of a rank that ends because another was lost (EX_TEMPFAIL: it may be tried again)."""
 
 _ALIVE, _DONE, _ENDS = 0, 1, 2
-"""What a rank sends to its left neighbour: signs of life, of which the last is `_DONE`, and one word, which says that its
-work is done, or that it ends and why has been said."""
+"""What a rank sends to its left neighbour: signs of life, of which the last is `_DONE`, and one word, which says that
+its work is done, or that it ends and why has been said."""
 _FOR_EVER = timedelta(days=3650)
 _SIGNS = 4
 """Signs of life within the time after which a silent rank counts as lost."""
@@ -110,12 +111,10 @@ class Watch:
                 self._lost(f"it gave no sign of life for {self._silence:.0f} s")
 
     def _give_signs(self) -> None:
-        try:
+        with suppress(RuntimeError):  # raised if the left neighbour is lost, which its own left neighbour finds
             while not self._over.wait(self._silence / _SIGNS):
                 dist.send(torch.tensor([_ALIVE]), self._left, group=self._signs)
             dist.send(torch.tensor([_DONE]), self._left, group=self._signs)
-        except RuntimeError:
-            pass  # the left neighbour is lost, which its own left neighbour finds
 
     def _tell(self, word: int) -> None:
         """Send the one word. A neighbour that has stopped does not take it, and is not waited for."""
@@ -125,10 +124,8 @@ class Watch:
             self._over.set()
 
         def say() -> None:
-            try:
+            with suppress(RuntimeError):  # as in _give_signs
                 dist.send(torch.tensor([word]), self._left, group=self._words)
-            except RuntimeError:
-                pass  # as in _give_signs
 
         self._thread(say).join(2 * self._silence if word == _DONE else _TELL)
 

@@ -1,0 +1,132 @@
+"""Data parallel training on two ranks against one process: batches a second, each process on one core with one thread.
+
+    python -m bench.ranks data-parallel --out bench/results
+
+Two cores stand for two machines. `batches` counts batches of `--batch` seeds: a step of two ranks on twice the seeds is
+two of them (weak scaling). `same batch` is a step of two ranks on the seeds of one (strong scaling). `by processor
+time` is what the ratio would be if no rank waited: the rest is lost in waiting, for the slower rank or for a core that
+others use. First the losses of two ranks are compared with those of one process on the same seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from bench.common import arguments, ratio_table, save
+from bench.turns import ROOT
+
+_CHECKED, _WARM = 3, 8
+"""Steps whose losses are compared, and steps before the clock starts."""
+
+
+def measured(asked: Any, rank: int) -> dict[str, Any]:
+    """In a rank: seconds of each step, processor seconds of a step, and the losses of the first steps."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    # Imported here, since threads are made at import, on the cores that the process has then.
+    import torch
+
+    from graphweave.cli.sampled import SampledTraining
+    from graphweave.cli.training import TrainingJob
+    from graphweave.data import NodeData, rmat
+    from graphweave.distributed.ranks import started
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    nodes = asked.nodes
+    every = torch.ones(nodes, dtype=torch.bool)
+    data = NodeData(
+        torch.randn(nodes, asked.features), rmat(nodes, asked.edges), torch.arange(nodes) % 16, every, every, every, 16,
+        "rmat",
+    )  # fmt: skip
+    job = TrainingJob(asked.model, asked.hidden, 4, 0.0, 0.01, 0.0, 1, 0, 1, task="node", batch=asked.batch * asked.per,
+                      fanout=(10, 10))  # fmt: skip
+    with started(timeout=300) as ranks:
+        training = SampledTraining("graphweave", job, data, ranks)
+        losses = [ranks.sum(training.step())[0] for _ in range(_CHECKED)]
+        for _ in range(_WARM):
+            training.step()
+        taken, before = [], time.process_time()
+        for _ in range(asked.steps):
+            start = time.perf_counter()
+            training.step()
+            taken.append(time.perf_counter() - start)
+        cpu = (time.process_time() - before) / asked.steps
+    return {"losses": losses, "seconds": taken, "cpu": cpu}
+
+
+def run(asked: Any, size: int, per: int) -> list[dict[str, Any]]:
+    """What `size` processes measure, on batches of `per` times the seeds."""
+    port = 20_000 + os.getpid() % 20_000
+    with tempfile.TemporaryDirectory() as folder:
+        processes = []
+        for rank in range(size):
+            where = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            options = {name: getattr(asked, name) for name in _SIZES} | {"per": per}
+            given = [f"--{name}={value}" for name, value in options.items()]
+            command = [sys.executable, "-m", "bench.ranks", "data-parallel", *given, "--worker", f"{folder}/{rank}"]
+            environment = {**os.environ, **(where if size > 1 else {}), "OMP_NUM_THREADS": "1"}
+            processes.append(subprocess.Popen(command, cwd=ROOT, env=environment))
+        failed = [process.wait() for process in processes]
+        if any(failed):
+            raise SystemExit(f"ranks ended with status {failed}")
+        return [json.loads(Path(f"{folder}/{rank}").read_text()) for rank in range(size)]
+
+
+_SIZES = ("nodes", "edges", "features", "hidden", "batch", "model", "steps")
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = arguments(__doc__)
+    for name, default in (("nodes", 200_000), ("edges", 4_000_000), ("features", 128), ("hidden", 128), ("batch", 1024),
+                          ("steps", 40), ("rounds", 3), ("per", 1)):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--model", default="sage")
+    asked = parser.parse_args(argv)
+    if asked.worker is not None:
+        asked.worker.write_text(json.dumps(measured(asked, int(os.environ.get("RANK", "0")))))
+        return
+    systems = {"one process": (1, 1), "two ranks": (2, 2), "two ranks, same batch": (2, 1)}
+    found: dict[str, list[float]] = {name: [] for name in systems}
+    busy: dict[str, list[float]] = {name: [] for name in systems}
+    check = run(asked, 1, 2)[0]["losses"]
+    for number in range(asked.rounds):
+        order = list(systems)
+        for name in order[number % 3 :] + order[: number % 3]:
+            size, per = systems[name]
+            ranks = run(asked, size, per)
+            if name == "two ranks":
+                got = ranks[0]["losses"]
+                off = max(abs(a - b) / abs(b) for a, b in zip(got, check, strict=True))
+                if off > 1e-3:
+                    raise SystemExit(f"two ranks have the losses {got}, one process has {check}")
+            found[name].append(per / median(ranks[0]["seconds"]))
+            busy[name].append(per / median(one["cpu"] for one in ranks))
+    base = median(found["one process"])
+    rows = [
+        [name, f"{median(rates):.2f}", f"{median(rates) / base:.2f}x",
+         f"{median(busy[name]) / median(busy['one process']):.2f}x"]
+        for name, rates in found.items()
+    ]  # fmt: skip
+    headings = ["", f"batches of {asked.batch} a second", "of one process", "by processor time"]
+    ratio_table("Data parallel training", headings, rows)
+    record = {
+        "benchmark": "ranks_data_parallel",
+        "sizes": {name: getattr(asked, name) for name in _SIZES},
+        "batches_a_second": {
+            name: {"median": median(rates), "quartiles": quantiles(rates, n=4) if len(rates) > 1 else rates}
+            for name, rates in found.items()
+        },
+        "ratios": {name: median(rates) / base for name, rates in found.items()},
+        "ratios_by_processor_time": {name: median(rates) / median(busy["one process"]) for name, rates in busy.items()},
+    }
+    save(asked.out, record)
