@@ -276,3 +276,30 @@ def test_seeds_are_checked() -> None:
         drawing.sample({NODES: torch.tensor([0, 3])}, None, 0)
     with pytest.raises(DataError, match="input_time"):
         drawing.sample({NODES: torch.tensor([0])}, None, 0)
+
+
+@pytest.mark.parametrize("fanouts", [[3, 3], [4, 2], [2, -1, 3]])
+@pytest.mark.parametrize("graph", [g for g in zoo() if g.num_src == g.num_dst > 0], ids=lambda graph: graph.name)
+def test_parts_of_a_batch_draw_by_node_what_the_whole_batch_draws(graph: EdgeList, fanouts: list[int]) -> None:
+    """For each hop, the edges into a node are those that it has in the whole batch; other batches have others."""
+    relations = {EDGES: adjacency(graph.src, graph.dst, graph.num_src, graph.num_dst)}
+    counts = {NODES: graph.num_src}
+    drawing = hop_sampler(relations, counts, {EDGES: fanouts}, 5, repeat=True, by_node=True)
+
+    def drawn(seeds: Tensor, number: int = 3) -> list[dict[int, list[int]]]:
+        batch = drawing.sample({NODES: seeds}, None, 1, batch_number=number)
+        nodes = torch.cat(batch.nodes[NODES])
+        found: list[dict[int, list[int]]] = []
+        for hop in batch.edges[EDGES]:
+            found.append({})
+            for dst, edge in zip(nodes[hop.dst].tolist(), hop.edge.tolist(), strict=True):
+                found[-1].setdefault(dst, []).append(edge)
+        return found
+
+    every = torch.arange(graph.num_src).flip(0)
+    whole = drawn(every)
+    for part in every.split(max(graph.num_src // 3, 1)):
+        for in_part, in_whole in zip(drawn(part), whole, strict=True):
+            assert {node: in_whole[node] for node in in_part} == in_part
+    hub = max(graph.dst.bincount().tolist(), default=0) > 20
+    assert not hub or drawn(every, 4) != whole
