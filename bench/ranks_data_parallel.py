@@ -4,8 +4,9 @@
 
 Two cores stand for two machines. `batches` counts batches of `--batch` seeds: a step of two ranks on twice the seeds is
 two of them (weak scaling). `same batch` is a step of two ranks on the seeds of one (strong scaling). `by processor
-time` is what the ratio would be if no rank waited: the rest is lost in waiting, for the slower rank or for a core that
-others use. First the losses of two ranks are compared with those of one process on the same seeds.
+time` is what the ratio would be if no rank waited, for the slower one or for a core that others use. `two processes
+apart` exchange nothing: they show what two processes lose because they share memory and caches. First the losses of two
+ranks are compared with those of one process on the same seeds.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _CHECKED, _WARM = 3, 8
 """Steps whose losses are compared, and steps before the clock starts."""
 
 
-def measured(asked: Any, rank: int) -> dict[str, Any]:
-    """In a rank: seconds of each step, processor seconds of a step, and the losses of the first steps."""
+def measured(asked: Any, core: int) -> dict[str, Any]:
+    """In a process on core number `core`: seconds of each step, processor seconds of a step, and the first losses."""
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    os.sched_setaffinity(0, {cores[core % len(cores)]})
     # Imported here, since threads are made at import, on the cores that the process has then.
     import torch
 
@@ -64,17 +65,18 @@ def measured(asked: Any, rank: int) -> dict[str, Any]:
     return {"losses": losses, "seconds": taken, "cpu": cpu}
 
 
-def run(asked: Any, size: int, per: int) -> list[dict[str, Any]]:
-    """What `size` processes measure, on batches of `per` times the seeds."""
+def run(asked: Any, size: int, per: int, ranks: bool = True) -> list[dict[str, Any]]:
+    """What `size` processes measure, on batches of `per` times the seeds: as ranks, or each for itself."""
     port = 20_000 + os.getpid() % 20_000
     with tempfile.TemporaryDirectory() as folder:
         processes = []
         for rank in range(size):
             where = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            core = {"BENCH_CORE": str(rank)}
             options = {name: getattr(asked, name) for name in _SIZES} | {"per": per}
             given = [f"--{name}={value}" for name, value in options.items()]
             command = [sys.executable, "-m", "bench.ranks", "data-parallel", *given, "--worker", f"{folder}/{rank}"]
-            environment = {**os.environ, **(where if size > 1 else {}), "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, **core, **(where if size > 1 and ranks else {}), "OMP_NUM_THREADS": "1"}
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment))
         failed = [process.wait() for process in processes]
         if any(failed):
@@ -93,24 +95,28 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--model", default="sage")
     asked = parser.parse_args(argv)
     if asked.worker is not None:
-        asked.worker.write_text(json.dumps(measured(asked, int(os.environ.get("RANK", "0")))))
+        asked.worker.write_text(json.dumps(measured(asked, int(os.environ["BENCH_CORE"]))))
         return
-    systems = {"one process": (1, 1), "two ranks": (2, 2), "two ranks, same batch": (2, 1)}
+    systems = {
+        "one process": (1, 1, False), "two processes apart": (2, 1, False), "two ranks": (2, 2, True),
+        "two ranks, same batch": (2, 1, True),
+    }  # fmt: skip
     found: dict[str, list[float]] = {name: [] for name in systems}
     busy: dict[str, list[float]] = {name: [] for name in systems}
     check = run(asked, 1, 2)[0]["losses"]
     for number in range(asked.rounds):
         order = list(systems)
-        for name in order[number % 3 :] + order[: number % 3]:
-            size, per = systems[name]
-            ranks = run(asked, size, per)
+        for name in order[number % 4 :] + order[: number % 4]:
+            size, per, together = systems[name]
+            ranks = run(asked, size, per, together)
             if name == "two ranks":
                 got = ranks[0]["losses"]
                 off = max(abs(a - b) / abs(b) for a, b in zip(got, check, strict=True))
                 if off > 1e-3:
                     raise SystemExit(f"two ranks have the losses {got}, one process has {check}")
-            found[name].append(per / median(ranks[0]["seconds"]))
-            busy[name].append(per / median(one["cpu"] for one in ranks))
+            steps = 1 if together else size  # at a time
+            found[name].append(steps * per / median(second for one in ranks for second in one["seconds"]))
+            busy[name].append(steps * per / median(one["cpu"] for one in ranks))
     base = median(found["one process"])
     rows = [
         [name, f"{median(rates):.2f}", f"{median(rates) / base:.2f}x",

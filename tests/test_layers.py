@@ -54,7 +54,6 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/pairs.py": "scikit-learn takes a second to load, SciPy long",
     "cli/plot.py": "matplotlib is optional",
-    "cli/sampled.py": "PyG is optional and takes seconds to load",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/library_polyfills.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",

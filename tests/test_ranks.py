@@ -14,7 +14,7 @@ from torch import nn
 from graphweave.cli.main import main
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
-from graphweave.distributed.environment import Place, place, restarts
+from graphweave.distributed.environment import RankPlace, place, restarts
 from graphweave.distributed.ranks import Ranks, started
 from tests.ranks_support import on_ranks
 
@@ -31,15 +31,15 @@ BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", 
         ({}, None),
         (MEET, None),
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"RANK": "1", "WORLD_SIZE": "2"} | MEET, Place(1, 2, 1)),
-        (TORCHRUN, Place(5, 8, 1, 4, 1)),
-        (SRUN, Place(3, 4, 1)),
-        (SRUN | TORCHRUN, Place(5, 8, 1, 4, 1)),  # torchrun that srun started
+        ({"RANK": "1", "WORLD_SIZE": "2"} | MEET, RankPlace(1, 2, 1)),
+        (TORCHRUN, RankPlace(5, 8, 1, 4, 1)),
+        (SRUN, RankPlace(3, 4, 1)),
+        (SRUN | TORCHRUN, RankPlace(5, 8, 1, 4, 1)),  # torchrun that srun started
         (BATCH_SCRIPT, None),
         (BATCH_SCRIPT | {"SLURM_STEP_NUM_TASKS": "1"}, None),
     ],
 )
-def test_a_place_is_what_the_starter_says(given: dict[str, str], want: Place | None) -> None:
+def test_a_place_is_what_the_starter_says(given: dict[str, str], want: RankPlace | None) -> None:
     assert place(given) == want
 
 
@@ -65,9 +65,9 @@ def test_a_place_that_cannot_be_is_refused(given: dict[str, str], message: str) 
 
 
 def test_torchrun_supervises_the_ranks_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Place(5, 8, 1, 4, 1)
+    mine = RankPlace(5, 8, 1, 4, 1)
     assert [rank for rank in range(8) if mine.supervises(rank)] == [4, 5, 6, 7]
-    assert not Place(1, 8, 1).supervises(1)
+    assert not RankPlace(1, 8, 1).supervises(1)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert restarts() == 2
 

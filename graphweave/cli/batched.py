@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[Batch]):
+class RankStep(Generic[Batch]):
     """What one rank computes in a step: a batch, and the number of terms of the loss in the batches of all ranks.
 
     `counts` is false where a batch has fewer rows than there are ranks, and this rank has none: it then computes on
@@ -64,7 +64,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     def __init__(self, way: str, job: TrainingJob, ranks: Ranks = ALONE) -> None:
         self.way, self.job, self.ranks, self.history = way, job, ranks, History()
         self.generator: torch.Generator = torch.Generator().manual_seed(job.seed)
-        self._ahead: Iterator[Step[Batch]] = iter(())
+        self._ahead: Iterator[RankStep[Batch]] = iter(())
         self._begun: Tensor | None = None
         self._done, self._loss_so_far = 0, 0.0
         torch.manual_seed(job.seed)
@@ -129,14 +129,14 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         """The number of terms of its loss, of which the mean is taken."""
         return self.count(drawn)
 
-    def batches(self, skip: int = 0) -> Iterator[Step[Batch]]:
+    def batches(self, skip: int = 0) -> Iterator[RankStep[Batch]]:
         """This rank's steps of one epoch, without the first `skip`."""
         for number, drawn in enumerate(self.drawn()):
             if number >= skip:
                 own = self.ranks.share(self.count(drawn))
                 counts = own.start < own.stop
                 batch = self.made(drawn, own if counts else slice(0, 1), number)
-                yield Step(batch, max(self.terms(drawn), 1), counts)
+                yield RankStep(batch, max(self.terms(drawn), 1), counts)
 
     def step(self) -> float:
         """Run one training step on the next batch. Returns this rank's part of the loss."""
@@ -196,7 +196,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         with torch.no_grad():
             return self.scores(part)
 
-    def _step(self, step: Step[Batch]) -> float:
+    def _step(self, step: RankStep[Batch]) -> float:
         for module in self.modules:
             module.train()
             take_part(module, step.counts)

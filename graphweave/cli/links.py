@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, Step
+from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decoder
 from graphweave.cli.training import MRR, TrainingJob, wrap
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
@@ -120,7 +120,7 @@ class LinkRunner(BatchTraining[LinkBatch]):
         """Run two steps of different sizes on few triples and edges."""
         for count in (_WARM_UP_EDGES, _WARM_UP_EDGES // 2):
             ids = torch.arange(min(count, len(self.data.train)))
-            self._step(Step(LinkBatch(ids, self.edges.first(count), None), 2 * ids.numel(), True))
+            self._step(RankStep(LinkBatch(ids, self.edges.first(count), None), 2 * ids.numel(), True))
 
     def baseline(self) -> dict[str, float]:
         """Entities ranked by how often each is the tail of the relation in the training triples."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, Step
+from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.models import LAYERS, TwoLayer, build
 from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError
@@ -83,7 +83,7 @@ class SampledTraining(BatchTraining[SeedBatch]):
     def steps(self) -> int:
         return -(-self.train_rows.numel() // self.size)
 
-    def batches(self, skip: int = 0) -> Iterator[Step[SeedBatch]]:
+    def batches(self, skip: int = 0) -> Iterator[RankStep[SeedBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
 
     def drawn(self) -> Iterator[Tensor]:

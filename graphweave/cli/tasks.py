@@ -142,10 +142,9 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)
     if ranks.size > 1:
-        remedy = "Pass --batch, or start one" if isinstance(data, NodeData) else "Start one"
         raise DataError(
             f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"
-            f" batches). {remedy} process."
+            " batches). Pass --batch with one of PyG's models, or run one process."
         )
     return EntityRunner(way, job, data) if isinstance(data, TypedNodeData) else Runner(way, job, data)
 

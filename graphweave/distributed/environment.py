@@ -13,7 +13,7 @@ _SLURM = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS", "LOCAL_R
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Process `rank` of `size`, number `local_rank` on its machine.
 
     `supervised_by` is the number of the torchrun that watches the process, None for other starters; `local_size` is
@@ -31,7 +31,7 @@ class Place:
         return self.supervised_by is not None and rank // self.local_size == self.supervised_by
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Place | None:
+def place(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
     """The place of this process; None if it is the only one. DataError for variables that do not go together."""
     names = {name: name for name in _SLURM}
     if not {"RANK", "WORLD_SIZE"} & environment.keys() and _SLURM["WORLD_SIZE"] in environment:
@@ -57,18 +57,18 @@ def place(environment: Mapping[str, str] = os.environ) -> Place | None:
         if name not in environment:
             raise DataError(
                 f"{name} is not set, so {size} processes ({names['WORLD_SIZE']}) cannot meet (got MASTER_ADDR"
-                f" {environment.get('MASTER_ADDR')!r}, MASTER_PORT {environment.get('MASTER_PORT')!r}). Start them by"
-                " torchrun, or set it to the machine of rank 0 and a free port there."
+                f" {environment.get('MASTER_ADDR')!r}, MASTER_PORT {environment.get('MASTER_PORT')!r}). Use torchrun,"
+                " or set it by the machine of rank 0 and a free port there."
             )
     by_torchrun = "TORCHELASTIC_RUN_ID" in environment and "GROUP_RANK" in environment
-    return Place(
+    return RankPlace(
         rank, size, numbers.get("LOCAL_RANK", rank),
         _number("LOCAL_WORLD_SIZE", environment.get("LOCAL_WORLD_SIZE", "1")),
         _number("GROUP_RANK", environment["GROUP_RANK"]) if by_torchrun else None,
     )  # fmt: skip
 
 
-def export(place: Place) -> None:
+def export(place: RankPlace) -> None:
     """Set the variables that torch.distributed reads."""
     os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.size), LOCAL_RANK=str(place.local_rank))
 

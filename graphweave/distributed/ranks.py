@@ -15,8 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from graphweave.core.errors import DataError, GraphweaveError, RanksError
-from graphweave.distributed.environment import Place, export, place, restarts
-from graphweave.distributed.watch import Watch
+from graphweave.distributed.environment import RankPlace, export, place, restarts
+from graphweave.distributed.watch import RingWatch
 
 TIMEOUT = 600.0
 """Seconds that a rank waits for another, unless the user says otherwise."""
@@ -129,7 +129,7 @@ def started(timeout: float = TIMEOUT) -> Iterator[Ranks]:
         return
     export(where)
     _meet(where, timeout)
-    watch = Watch(where, timeout)
+    watch = RingWatch(where, timeout)
     try:
         yield Ranks(where.rank, where.size)
     except (RanksError, SystemExit):
@@ -145,7 +145,7 @@ def started(timeout: float = TIMEOUT) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def _meet(where: Place, timeout: float) -> None:
+def _meet(where: RankPlace, timeout: float) -> None:
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from graphweave.core import locks
-from graphweave.distributed.environment import Place
+from graphweave.distributed.environment import RankPlace
 
 LOST = 75
 """Exit status of a rank that ends because another was lost (EX_TEMPFAIL: it may be tried again)."""
@@ -40,10 +40,10 @@ _TELL = 2.0
 """Seconds that a rank which ends gives its last word to arrive."""
 
 
-class Watch:
+class RingWatch:
     """The threads of one rank that hear its right neighbour and send signs of life to its left one."""
 
-    def __init__(self, place: Place, timeout: float) -> None:
+    def __init__(self, place: RankPlace, timeout: float) -> None:
         """All ranks have to make one at the same time. `timeout`: seconds that a collective of the job may wait."""
         self._place = place
         self._left, self._right = (place.rank - 1) % place.size, (place.rank + 1) % place.size
