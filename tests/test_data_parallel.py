@@ -81,13 +81,16 @@ def compare(size: int, names: list[str], folder: Path, way: str) -> None:
                 raise AssertionError(f"{name}: {error}") from error
 
 
-def test_two_ranks_train_as_one_process_in_every_task(tmp_path: Path) -> None:
-    compare(2, [*(name for name in CASES if name not in ("link bilinear", "link mlp")), *RELATIONS], tmp_path, "eager")
+QUICK = ["classes", "lightgcn", "sampled", "link dot", "relations 5"]
+
+
+def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:
+    compare(2, QUICK, tmp_path, "eager")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "way"), [(4, "eager"), (2, "graphweave"), (4, "graphweave")])
-def test_ranks_train_as_one_process(size: int, way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "way"), [(2, "eager"), (4, "eager"), (2, "graphweave")])
+def test_ranks_train_as_one_process_in_every_task(size: int, way: str, tmp_path: Path) -> None:
     compare(size, [*CASES, *RELATIONS], tmp_path, way)
 
 
@@ -133,17 +136,18 @@ def gradients(wrap: Callable[[nn.Module], nn.Module], rank: int) -> list[Tensor]
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def in_every_wrapping(_: None) -> tuple[dict[str, list[Tensor]], dict[str, int]]:
+def wrapped(names: list[str]) -> tuple[dict[str, list[Tensor]], dict[str, int]]:
     with started(timeout=120) as ranks:
-        found = {name: gradients(wrap, ranks.rank) for name, wrap in WRAPPINGS.items()}
+        found = {name: gradients(WRAPPINGS[name], ranks.rank) for name in names}
     return found, dict(counters())
 
 
-def test_gradients_are_averaged_around_compiled_modules_in_every_wrapping(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", by_default([["compiled inside"], list(WRAPPINGS)], ["compiled inside"]), ids=len)
+def test_gradients_are_averaged_around_compiled_modules(names: list[str], tmp_path: Path) -> None:
     """Each kernel is compiled by one rank; the other finds it in the cache."""
     each = [gradients(lambda model: model, rank) for rank in range(2)]
     want = [torch.stack(parts).mean(0) for parts in zip(*each, strict=True)]
-    found = on_ranks(2, "tests.test_data_parallel:in_every_wrapping", None, GRAPHWEAVE_CACHE_DIR=str(tmp_path))
+    found = on_ranks(2, "tests.test_data_parallel:wrapped", names, GRAPHWEAVE_CACHE_DIR=str(tmp_path))
     for in_rank, _ in found:
         for name, got in in_rank.items():
             for a, b in zip(got, want, strict=True):
@@ -151,4 +155,4 @@ def test_gradients_are_averaged_around_compiled_modules_in_every_wrapping(tmp_pa
     built = [counts.get("kernel_builds", 0) for _, counts in found]
     hits = [counts.get("kernel_cache_hits", 0) for _, counts in found]
     assert sum(built) == len(list((tmp_path / "kernels").glob("*.so"))) > 0
-    assert sum(built) + sum(hits) >= 2 * sum(built), (built, hits)
+    assert sum(built) <= sum(hits), (built, hits)  # the ranks have the same kernels
