@@ -20,7 +20,7 @@ from graphweave.core.counters import counters
 from graphweave.data import families
 from graphweave.distributed.ranks import ALONE, Ranks, started
 from tests.ranks_support import on_ranks
-from tests.support import random_graph
+from tests.support import by_default, random_graph
 from tests.test_cli_tasks import CASES, case
 
 EPOCHS = 2
