@@ -23,7 +23,7 @@ import numpy as np
 from graphweave.distributed import snapshots
 from graphweave.distributed.watch import LOST
 from tests.ranks_support import begin, ended
-from tests.test_cli_tasks import rings
+from tests.test_cli_tasks import choices
 
 SIZE, EPOCHS, TIMEOUT = 3, 100_000, 30
 """Ranks, epochs (never reached), and seconds that ranks wait for each other."""
@@ -33,7 +33,7 @@ def command(data: Path, folder: Path, epochs: int, *more: str) -> list[str]:
     """A training that keeps a checkpoint in every second step."""
     kept = "--resume" if snapshots.numbers(folder) else "--checkpoint"
     return [
-        sys.executable, "-m", "graphweave", "train", "--task", "graph", "--data", str(data), "--batch", "8",
+        sys.executable, "-m", "graphweave", "train", "--task", "recommend", "--data", str(data), "--batch", "64",
         "--hidden", "8", "--dropout", "0", "--no-compile", "--epochs", str(epochs), "--timeout", str(TIMEOUT),
         "--threads", "1", kept, str(folder), "--checkpoint-every", "2", *more,
     ]  # fmt: skip
@@ -83,8 +83,8 @@ def stress(kills: int, seed: int, longest: float) -> list[str]:
     draw = random.Random(seed)
     said = []
     with tempfile.TemporaryDirectory() as scratch:
-        data, folder = Path(scratch) / "rings.npz", Path(scratch) / "kept"
-        np.savez(data, **rings())
+        data, folder = Path(scratch) / "choices.npz", Path(scratch) / "kept"
+        np.savez(data, **choices())
         for _ in range(kills):
             met = draw.random() < 0.8
             said.append(kill(data, folder, draw.randrange(SIZE), draw.uniform(0, longest), met=met))
@@ -94,7 +94,8 @@ def stress(kills: int, seed: int, longest: float) -> list[str]:
             alone = Path(scratch) / "alone"
             found = ended(begin(SIZE, command(data, alone, len(losses))))
             assert all(status == 0 for status, _, _ in found), found
-            assert losses == history(alone)
+            # PyTorch orders gradients anew after the first step of a process, so sums differ in the last bits.
+            np.testing.assert_allclose(losses, history(alone), rtol=1e-3)
             said.append(f"{len(losses)} epochs of interrupted ranks have the losses of ranks left alone")
             print(said[-1], flush=True)
     return said

@@ -17,13 +17,13 @@ from graphweave.distributed import snapshots
 from graphweave.distributed.watch import LOST
 from tests.rank_stress import command, history, kill, lost_lines, stress
 from tests.ranks_support import begin, ended, environment
-from tests.test_cli_tasks import rings
+from tests.test_cli_tasks import choices
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    np.savez(tmp_path / "rings.npz", **rings())
-    return tmp_path / "rings.npz"
+    np.savez(tmp_path / "choices.npz", **choices())
+    return tmp_path / "choices.npz"
 
 
 def wait_for_checkpoint(folder: Path, above: int = 0) -> None:
