@@ -36,6 +36,7 @@ START = {
     "compiler": "pipeline.py",
     "core": "operators.py",
     "data": "npz.py",
+    "distributed": "part.py",
     "execute": "build.py",
     "extend": "rowwise.py",
     "frontends": "dynamo/compile.py",
