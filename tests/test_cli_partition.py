@@ -88,10 +88,8 @@ def test_bad_input_gets_one_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert "must be new, or hold a partition" in refused(capsys, name, "--parts", "2", "--out", str(tmp_path))
     np.savez(tmp_path / "bad.npz", src=[0, 9], dst=[0, 1], num_nodes=3)
     bad = refused(capsys, str(tmp_path / "bad.npz"), "--parts", "2", *out)
-    assert (
-        bad
-        == "graphweave partition: error: bad.npz: node 9 in 'src' is out of range: there are 3 nodes. Correct the file.\n"
-    )
+    said = "bad.npz: node 9 in 'src' is out of range: there are 3 nodes. Correct the file."
+    assert bad == f"graphweave partition: error: {said}\n"
     assert main(["partition", name, "--parts", "2", "--method", "random", *out]) == 0
     capsys.readouterr()
     assert "is a partition already" in refused(capsys, str(tmp_path / "parts"))

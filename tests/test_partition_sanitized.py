@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from graphweave.distributed.graph_file import graph_file
-from graphweave.distributed.write import write_partition
+from graphweave.distributed.methods import assigned
 from tests.programs.graphs import zoo
 
 src, dst = torch.randint(4_000, (2, 30_000), generator=torch.Generator().manual_seed(0))
@@ -21,10 +21,11 @@ graphs = [(src, dst, 4_000), *((g.src, g.dst, g.num_dst) for g in zoo() if g.squ
 with tempfile.TemporaryDirectory() as folder:
     for src, dst, nodes in graphs:
         np.savez(f"{folder}/g.npz", src=src, dst=dst, num_nodes=nodes)
+        graph = graph_file(f"{folder}/g.npz")
+        degrees = {"_N": torch.bincount(dst, minlength=nodes)}
         for parts in (1, 3, 70):
             for piece in (7_000 if nodes > 100 else 3, 1 << 20):
-                graph = graph_file(f"{folder}/g.npz")
-                write_partition(graph, parts, Path(folder) / "parts", method="ldg", piece=piece)
+                assigned(graph, degrees, parts, "ldg", 0, piece, Path(folder))
 """
 
 
