@@ -1,6 +1,7 @@
 """Training on several ranks: `python -m bench.ranks COMMAND --help`. Each command is a module of its own.
 
-python -m bench.ranks partition    time of `graphweave partition` against METIS's own (bench/ranks_partition.py)
+- `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
+- `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import ranks_partition
+from bench import ranks_halo, ranks_partition
 
-COMMANDS = {"partition": ranks_partition}
+COMMANDS = {"halo": ranks_halo, "partition": ranks_partition}
 """Modules with `main(argv)` by the name of their command."""
 
 
