@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.distributed.graph_file import GraphFile, joined_pieces
-from graphweave.distributed.spill import Buckets
+from graphweave.distributed.spill import Buckets, sorted_rows
 from graphweave.distributed.streaming import GreedyStream
 from graphweave.sampling.partition import metis
 from graphweave.sampling.undirected import undirected_of
@@ -84,15 +84,15 @@ def greedy_parts(nodes: AllNodes, num_parts: int, seed: int) -> Tensor:
         ends += torch.bincount(torch.cat([src, dst]), minlength=weights.numel())
     bounds = stretches(ends, nodes.piece)
     in_memory = nodes.graph.num_edges <= nodes.piece
-    buckets = Buckets(2, None if in_memory else nodes.spill / "neighbours")
+    buckets = Buckets(bounds.numel() - 1, 2, None if in_memory else nodes.spill / "neighbours")
     for src, dst in nodes.pieces():
         node, other = torch.cat([src, dst]), torch.cat([dst, src])
         buckets.add(torch.bucketize(node, bounds[1:], right=True), node, other)
     for number, (first, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-        node, other = buckets.take(number)
+        _, other = sorted_rows(buckets.take(number), 0)
         indptr = torch.zeros(end - first + 1, dtype=torch.int64)
         indptr[1:] = ends[first:end].cumsum(0)
-        stream.place(indptr, other[torch.argsort(node, stable=True)])
+        stream.place(indptr, other)
     buckets.remove()
     return stream.parts
 

@@ -29,7 +29,7 @@ from graphweave.distributed.methods import METHODS, assigned, stretches
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
 from graphweave.distributed.parts import EdgeType
 from graphweave.distributed.row_source import RowSource
-from graphweave.distributed.spill import Buckets
+from graphweave.distributed.spill import Buckets, sorted_rows
 
 PIECE = 1 << 22
 """Edges that are read and sorted at a time by default; about 100 bytes of memory for each."""
@@ -118,7 +118,8 @@ class _PlacedEdges:
 
     def sort(self, spill: Path) -> None:
         """Reads all edges. They lie in `spill`, a new folder, if they are more than one piece."""
-        self._buckets = Buckets(3, None if self.stream.num_edges <= self._piece else spill)
+        folder = None if self.stream.num_edges <= self._piece else spill
+        self._buckets = Buckets(self._bounds.numel() - 1, 3, folder)
         first = 0
         for src, dst in self.stream.pieces(self._piece):
             place = self._destinations.place[dst]
@@ -138,10 +139,8 @@ class _PlacedEdges:
         begin, end = self._destinations.begins[rank : rank + 2]
         of_part = torch.searchsorted(self._bounds, torch.tensor([begin, end])).tolist()
         for number in range(*of_part):
-            src, dst, ids = self._buckets.take(number)
-            order = torch.argsort(dst, stable=True)
-            at = int(self._indptr[self._bounds[number]] - self._indptr[begin])
-            yield at, src[order], dst[order], ids[order]
+            src, dst, ids = sorted_rows(self._buckets.take(number), 1)
+            yield int(self._indptr[self._bounds[number]] - self._indptr[begin]), src, dst, ids
 
 
 class _PartWriter:
