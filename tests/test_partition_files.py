@@ -256,7 +256,7 @@ def refused(folder: Path, match: str, rank: int = 1, num_parts: int | None = Non
 
 
 def test_ranks_that_there_are_not(partition: Path) -> None:
-    refused(partition, r"for 2 ranks \(got 3\). Start as many", num_parts=3)
+    refused(partition, r"for 2 ranks \(got 3\). Run as many", num_parts=3)
     refused(partition, r"rank must be from 0 to 1 .*\(got 2\)", rank=2)
 
 

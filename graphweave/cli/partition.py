@@ -150,5 +150,6 @@ def _widths(text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if len(found) < 2 or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"must be two or more whole numbers above 0, as 64,64,16 (got {text!r})")
+        words = "two or more whole numbers above 0, as 64,64,16"
+        raise argparse.ArgumentTypeError(f"must be {words} (got {text!r})")
     return found

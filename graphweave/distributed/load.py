@@ -13,8 +13,6 @@ from graphweave.data.mapped import mapped_array
 from graphweave.distributed.manifest import NODE_ARRAYS, StoredArray, digest_of, part_folder, read_manifest
 from graphweave.distributed.part import Part, PartEdges, PartNodes
 
-_REMEDY = "Copy the part again, or run graphweave partition again."
-
 
 def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, verify: bool = True) -> Part:
     """Part `rank` of the partition that `graphweave partition` or `write_partition` wrote into a folder.
@@ -31,7 +29,7 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
     manifest = read_manifest(folder)
     if num_parts is not None and num_parts != manifest.num_parts:
         raise DataError(
-            f"{folder} is a partition for {manifest.num_parts} ranks (got {num_parts}). Start as many, or run"
+            f"{folder} is a partition for {manifest.num_parts} ranks (got {num_parts}). Run as many processes, or"
             f" graphweave partition --parts {num_parts}."
         )
     if not 0 <= rank < manifest.num_parts:
@@ -63,17 +61,19 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
 def _tensor(file: Path, stored: StoredArray, verify: bool) -> Tensor:
     """The array of a file, which must be as the manifest says."""
     if not file.is_file():
-        raise DataError(f"{file}: no such file, though the manifest names it. {_REMEDY}")
+        raise DataError(f"{file}: no such file, though the manifest names it. Run graphweave partition again.")
     try:
         array = mapped_array(file, "c")
     except UNREADABLE as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{file} is damaged or truncated ({why}). {_REMEDY}") from error
+        raise DataError(f"{file} is damaged or truncated ({why}). Run graphweave partition again.") from error
     if array.dtype.str != stored.dtype or list(array.shape) != stored.shape:
         raise DataError(
             f"{file} must be {stored.dtype} {stored.shape} by the manifest (got {array.dtype.str} {list(array.shape)}),"
-            f" so it is of another partition. {_REMEDY}"
+            f" so it is of another partition. Run graphweave partition again."
         )
     if verify and digest_of(file) != stored.sha256:
-        raise DataError(f"{file} is damaged or of another partition: its digest is not that of the manifest. {_REMEDY}")
+        raise DataError(
+            f"{file} is damaged or of another partition: its digest is not that of the manifest. Run graphweave partition again."
+        )
     return torch.from_numpy(array)

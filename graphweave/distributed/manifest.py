@@ -20,7 +20,6 @@ VERSION = 1
 NODE_ARRAYS = ("own", "halo", "halo_counts", "send", "send_counts")
 """Fields of `PartNodes` that each lie in a file of their own."""
 
-_REMEDY = "Run graphweave partition again."
 _CHUNK = 1 << 20
 """Bytes of a file that are hashed at a time."""
 
@@ -102,13 +101,15 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}). {_REMEDY}") from error
+        raise DataError(f"{path} is damaged ({error}). Run graphweave partition again.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path} is not the manifest of a partition. Name another folder.")
     if content.get("version") != VERSION:
-        raise DataError(f"{path} has version {content.get('version')} (expected {VERSION}). {_REMEDY}")
+        raise DataError(
+            f"{path} has version {content.get('version')} (expected {VERSION}). Run graphweave partition again."
+        )
     if content.pop("sha256", None) != _digest(content):
-        raise DataError(f"{path} is damaged: its digest is not that of its content. {_REMEDY}")
+        raise DataError(f"{path} is damaged: its digest is not that of its content. Run graphweave partition again.")
     fields = {key: value for key, value in content.items() if key not in ("format", "version")}
     fields["edge_types"] = [tuple(name) for name in fields["edge_types"]]
     fields["parts"] = [
