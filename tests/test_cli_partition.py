@@ -86,6 +86,9 @@ def test_bad_input_gets_one_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert "as 64,64,16 (got '64')" in refused(capsys, name, "--widths", "64")
     assert "--json writes the report" in refused(capsys, name, "--parts", "2", *out, "--json", "-")
     assert "must be new, or hold a partition" in refused(capsys, name, "--parts", "2", "--out", str(tmp_path))
+    assert f"{name} must be a folder (got a file)" in refused(capsys, name, "--parts", "2", "--out", name)
+    unwritable = refused(capsys, name, "--parts", "2", "--out", "/proc/parts")
+    assert "parts cannot be written to /proc/parts" in unwritable and "Name another folder" in unwritable
     np.savez(tmp_path / "bad.npz", src=[0, 9], dst=[0, 1], num_nodes=3)
     bad = refused(capsys, str(tmp_path / "bad.npz"), "--parts", "2", *out)
     said = "bad.npz: node 9 in 'src' is out of range: there are 3 nodes. Correct the file."

@@ -346,6 +346,14 @@ def test_nodes_that_there_are_not_are_refused(tmp_path: Path) -> None:
         write_partition(graph_file(tmp_path / "g.npz"), 2, tmp_path / "parts", method="random")
 
 
+def test_a_relation_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    edges = {f"edge_{name}_{end}": [0] for name in ("to", "rev_to") for end in ("src", "dst")}
+    names = ["a|to|b", "b|rev_to|a"]
+    np.savez(tmp_path / "g.npz", node_type_names=["a", "b"], node_counts=[1, 1], edge_type_names=names, **edges)
+    with pytest.raises(DataError, match=r"has 'b|rev_to|a' or its reverse twice"):
+        graph_file(tmp_path / "g.npz")
+
+
 # ---------------------------------------------------------------- larger graphs
 
 PEAK = """

@@ -70,8 +70,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         graph = graph_file(args.file, symmetric=args.symmetric, seed=args.seed)
         begin = time.perf_counter()
-        with console.status(f"partitioning {graph.name}"):
-            manifest = write_partition(graph, args.parts, folder, method=args.method, seed=args.seed, piece=args.piece)
+        options = {"method": args.method, "seed": args.seed, "piece": args.piece}
+        try:
+            with console.status(f"partitioning {graph.name}"):
+                manifest = write_partition(graph, args.parts, folder, **options)
+        except OSError as error:
+            raise DataError(
+                f"parts cannot be written to {folder} ({error.strerror or error}). Name another folder, or free space there."
+            ) from error
         console.print(_described(manifest, folder, time.perf_counter() - begin), highlight=False)
     if args.report:
         _report(args, manifest, folder, console)

@@ -182,8 +182,11 @@ def _typed(file: Archive, seed: int) -> GraphFile:
         src = _integers(file, f"edge_{relation}_src")
         dst = _integers(file, f"edge_{relation}_dst", src.size, f"'edge_{relation}_src'")
         name = f"{file.name}: edge_{relation}"
-        edges[source, relation, target] = EdgeStream(name, count[source], count[target], ((src, dst),))
-        edges[target, _REVERSED + relation, source] = EdgeStream(name, count[target], count[source], ((dst, src),))
+        both = (source, relation, target), (target, _REVERSED + relation, source)
+        if any(one in edges for one in both):
+            raise DataError(f"{file.name}: 'edge_type_names' has {text!r} or its reverse twice. Rename a relation.")
+        edges[both[0]] = EdgeStream(name, count[source], count[target], ((src, dst),))
+        edges[both[1]] = EdgeStream(name, count[target], count[source], ((dst, src),))
     rows = {kind: _features(file, f"feat_{kind}", count[kind]) for kind in names}
     if "target" not in file:
         return GraphFile(file.name, count, edges, rows)

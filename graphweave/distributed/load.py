@@ -74,6 +74,7 @@ def _tensor(file: Path, stored: StoredArray, verify: bool) -> Tensor:
         )
     if verify and digest_of(file) != stored.sha256:
         raise DataError(
-            f"{file} is damaged or of another partition: its digest is not that of the manifest. Run graphweave partition again."
+            f"{file} is damaged or of another partition: its digest is not that of the manifest. Run graphweave"
+            " partition again."
         )
     return torch.from_numpy(array)

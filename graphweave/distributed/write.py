@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import count as counting
@@ -37,6 +38,8 @@ _DATA_BYTES = 1 << 26
 """Bytes of rows of data that are copied at a time, about."""
 _SPILL = ".spill"
 """A folder beside the parts for files that are deleted again."""
+_OURS = re.compile(rf"part_\d+|{re.escape(MANIFEST)}(\.\d+\.part)?|{re.escape(_SPILL)}")
+"""Names in the folder of a partition, even of an unfinished one."""
 
 
 def write_partition(
@@ -72,10 +75,9 @@ def _make_room(folder: Path) -> None:
     """Leaves the folder with nothing but an empty `_SPILL`. DataError if it holds something else than a partition."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} must be a folder (got a file). Name another.")
-    ours = {MANIFEST, _SPILL}
     there = sorted(folder.iterdir()) if folder.exists() else []
     for path in there:
-        if path.name not in ours and not path.name.startswith(("part_", f"{MANIFEST}.")):
+        if _OURS.fullmatch(path.name) is None:
             raise DataError(f"{folder} must be new, or hold a partition (got {path.name} in it). Name another folder.")
     (folder / MANIFEST).unlink(missing_ok=True)  # first, so that a reader never sees it beside new parts
     for path in there:
