@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
                 manifest = write_partition(graph, args.parts, folder, **options)
         except OSError as error:
             raise DataError(
-                f"parts cannot be written to {folder} ({error.strerror or error}). Name another folder, or free space there."
+                f"parts cannot be written to {folder} ({error.strerror or error}). Name another folder, or free space."
             ) from error
         console.print(_described(manifest, folder, time.perf_counter() - begin), highlight=False)
     if args.report:
@@ -96,7 +96,7 @@ def _described(manifest: Manifest, folder: Path, seconds: float) -> str:
 
 
 def _report(args: argparse.Namespace, manifest: Manifest, folder: Path, console: Console) -> None:
-    model = Model(args.widths or _default_widths(manifest, folder), args.value_bytes)
+    model = Model(args.widths or _default_widths(manifest), args.value_bytes)
     degree = sum(manifest.num_edges) / max(sum(manifest.node_types.values()), 1)
     seconds = measured_edge_seconds(model.widths, degree) if args.edge_time is None else 1e-9 * args.edge_time
     found = report(manifest, rank_loads(folder), model, Cluster(1e9 * args.bandwidth, 1e-6 * args.latency, seconds))
@@ -115,7 +115,7 @@ def _report(args: argparse.Namespace, manifest: Manifest, folder: Path, console:
         console.print(table)
 
 
-def _default_widths(manifest: Manifest, folder: Path) -> tuple[int, ...]:
+def _default_widths(manifest: Manifest) -> tuple[int, ...]:
     """Two layers: the widest features of a type, 64, and the classes."""
     wide = [
         manifest.parts[0].arrays[f"nodes{i}.data.feat"].shape[1]

@@ -28,8 +28,6 @@ _REVERSED = "rev_"
 """The reverse of the relation NAME of a typed graph is the relation rev_NAME."""
 _SPLITS = ("train", "val", "test")
 _SPLIT_SIZE = re.compile(r"train_(\d+)_idx")
-
-
 _PIECE = 1 << 22
 """Edges that are read at a time where all are read into memory."""
 

@@ -54,7 +54,7 @@ Method: TypeAlias = Callable[[AllNodes, int, int], Tensor]
 
 def random_parts(nodes: AllNodes, num_parts: int, seed: int) -> Tensor:
     """Nodes in a random order, cut into stretches of about equal weight. No part is over the mean by more than the
-    heaviest node. It reads no edge."""
+    heaviest node. It reads no edges."""
     weights = nodes.weights
     order = torch.randperm(weights.numel(), generator=torch.Generator().manual_seed(seed))
     middles = 2 * weights[order].cumsum(0) - weights[order]

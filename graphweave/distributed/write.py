@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import count as counting
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +48,7 @@ def write_partition(
 
     The parts are those of `parts_of` for the same owners. `folder` is new or empty, or holds a partition, even an
     unfinished one, which is replaced. `piece`: edges that are read and sorted at a time. Memory is about 100 bytes for
-    each of these, and 40 bytes a node; METIS also reads all edges.
+    each of these, 40 bytes a node and 24 for each relation into it; METIS also reads all edges.
 
     DataError for an unknown method, fewer parts than 1, another folder, and what is wrong in the graph's file.
     """
@@ -111,17 +110,16 @@ class _PlacedEdges:
 
     def __init__(self, stream: EdgeStream, owned: tuple[Ownership, Ownership], degrees: Tensor, piece: int) -> None:
         self.stream, (self._sources, self._destinations) = stream, owned
-        self._degrees = degrees[self._destinations.order]
+        by_place = degrees[self._destinations.order]
         self._indptr = torch.zeros(degrees.numel() + 1, dtype=torch.int64)
-        self._indptr[1:] = self._degrees.cumsum(0)
+        self._indptr[1:] = by_place.cumsum(0)
         begins = torch.tensor(self._destinations.begins)
-        self._bounds = torch.cat([begins, stretches(self._degrees, piece)]).unique()
+        self._bounds = torch.cat([begins, stretches(by_place, piece)]).unique()
         self._piece = piece
 
-    def sort(self, spill: Path) -> None:
-        """Reads all edges. They lie in `spill`, a new folder, if they are more than one piece."""
-        folder = None if self.stream.num_edges <= self._piece else spill
-        self._buckets = Buckets(self._bounds.numel() - 1, 3, folder)
+    def sort(self, spill: Path | None) -> None:
+        """Reads all edges. They lie in `spill`, a new folder, or for None in memory."""
+        self._buckets = Buckets(self._bounds.numel() - 1, 3, spill)
         first = 0
         for src, dst in self.stream.pieces(self._piece):
             place = self._destinations.place[dst]
@@ -166,8 +164,9 @@ class _PartWriter:
 
     def write(self, method: str, seed: int) -> Manifest:
         """Writes all parts. Returns the manifest, which is not yet written."""
-        for number, placed in zip(counting(), self._placed.values(), strict=False):
-            placed.sort(self._folder / _SPILL / f"edges{number}")
+        in_memory = self._graph.num_edges <= self._piece
+        for number, placed in enumerate(self._placed.values()):
+            placed.sort(None if in_memory else self._folder / _SPILL / f"edges{number}")
         for rank in range(self._num_parts):
             part_folder(self._folder, rank).mkdir()
             self._write_edges(rank)
