@@ -101,6 +101,10 @@ METHODS: dict[str, Method] = {"metis": metis_parts, "random": random_parts, "ldg
 """Methods by the name that `--method` gives them."""
 
 
+READ_ALL_EDGES = frozenset({"metis"})
+"""Methods that have all edges in memory, so that nothing is gained by sorting them on disk later."""
+
+
 def stretches(counts: Tensor, most: int) -> Tensor:
     """int64 [stretches + 1], rising from 0 to the number of nodes: bounds of stretches of nodes that have fewer than
     `most` edges each, by `counts`, besides those of their first node."""

@@ -25,7 +25,7 @@ from graphweave.distributed.manifest import (
     part_folder,
     write_manifest,
 )
-from graphweave.distributed.methods import METHODS, assigned, stretches
+from graphweave.distributed.methods import METHODS, READ_ALL_EDGES, assigned, stretches
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
 from graphweave.distributed.parts import EdgeType
 from graphweave.distributed.row_source import RowSource
@@ -164,7 +164,7 @@ class _PartWriter:
 
     def write(self, method: str, seed: int) -> Manifest:
         """Writes all parts. Returns the manifest, which is not yet written."""
-        in_memory = self._graph.num_edges <= self._piece
+        in_memory = self._graph.num_edges <= self._piece or method in READ_ALL_EDGES
         for number, placed in enumerate(self._placed.values()):
             placed.sort(None if in_memory else self._folder / _SPILL / f"edges{number}")
         for rank in range(self._num_parts):
