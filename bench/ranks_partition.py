@@ -6,7 +6,8 @@
 The graph is an R-MAT graph with shuffled numbers, in an uncompressed file. `metis alone` is `pymetis.part_graph` on
 arrays that are ready, with the weights and the seed that the command gives it. Each run of the command is a process of
 its own, and counts all that it does: reading, METIS, sorting, writing, digests. Command and METIS take turns, and
-METIS's parts must be those of the command. `ratio` is the command's median over METIS's.
+METIS's parts must be those of the command. `start` is the command with `--help`, which only loads PyTorch and
+graphweave. `ratio` is the command's median over METIS's, with its start.
 """
 
 from __future__ import annotations
@@ -47,10 +48,9 @@ def metis_alone(index: torch.Tensor, nodes: int, parts: int) -> tuple[float, tor
     return time.perf_counter() - begin, found
 
 
-def command(file: Path, folder: Path, method: str, parts: int) -> float:
+def command(*options: str) -> float:
     """Seconds of a run of the command."""
-    argv = [sys.executable, "-m", "graphweave", "partition", str(file), "--parts", str(parts), "--method", method,
-            "--out", str(folder)]  # fmt: skip
+    argv = [sys.executable, "-m", "graphweave", "partition", *options]
     begin = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
     subprocess.run(argv, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
@@ -77,7 +77,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     index = rmat(options.nodes, options.edges)
-    times: dict[str, list[float]] = {"metis alone": [], **{name: [] for name in options.methods}}
+    times: dict[str, list[float]] = {"metis alone": [], "start": [], **{name: [] for name in options.methods}}
     quality: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         file = Path(folder) / "rmat.npz"
@@ -86,9 +86,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(options.rounds):
             seconds, expected = metis_alone(index, options.nodes, options.parts)
             times["metis alone"].append(seconds)
+            times["start"].append(command("--help"))
             for name in options.methods:
                 out = Path(folder) / name
-                times[name].append(command(file, out, name, options.parts))
+                argv = [str(file), "--parts", str(options.parts), "--method", name, "--out", str(out)]
+                times[name].append(command(*argv))
                 quality[name] = described(out)
                 if name == "metis" and not torch.equal(owners(out, options.nodes), expected):
                     raise AssertionError("the command's parts are not METIS's")
