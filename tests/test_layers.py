@@ -41,9 +41,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "graph", "runtime"},
     "data": {"core", "graph"},
+    "distributed": {
+        "core",
+        "data",
+        "graph",
+        "runtime",
+        "sampling",
+    },  # reads graphs' files, partitions as clusters do
     "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
     "": _MODEL_SIDE | {"extend", "frontends", "loops"},
-    "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", "sampling", ""},
+    "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", "sampling", "distributed", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
 
