@@ -127,9 +127,7 @@ def write_graphs(options: argparse.Namespace, folder: Path) -> None:
         part = np.random.default_rng(0).integers(5, size=len(y))
         masks = {"train_mask": part < 3, "val_mask": part == 3, "test_mask": part == 4}
     np.savez(folder / "nodes.npz", x=x, edge_index=index, y=y, **{name: np.asarray(m) for name, m in masks.items()})
-    relational_graphs.save(
-        relational_graphs.make(options.relations, options.data_dir), str(folder / "relations.npz")
-    )
+    relational_graphs.save(relational_graphs.make(options.relations, options.data_dir), str(folder / "relations.npz"))
 
 
 def table_row(name: str, answer: dict[str, Any], systems: Sequence[str]) -> list[str]:
