@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bench import relational_graphs
 from bench.common import arguments, available_memory, ratio_table, save
@@ -30,6 +31,7 @@ from bench.dgl_scripts_cases import SCRIPTS
 from bench.graphs import GRAPHS, data_dir, load, missing
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 from graphweave.data import npz
+from graphweave.data.edges import symmetrise
 
 TARGET = 3.0
 """How many times as fast as DGL the scripts should be, in the geometric mean."""
@@ -116,14 +118,20 @@ def verdict(losses: Sequence[float], want: Sequence[float] | None) -> str:
 
 
 def write_graphs(options: argparse.Namespace, folder: Path) -> None:
-    """The files that the processes read: a graph with labels, and a graph of typed nodes and edges of AIFB's size."""
+    """The files that the processes read: a graph with labels, and a graph of typed nodes and edges of AIFB's size.
+
+    Random graphs get the reverse of each edge, as citation graphs have it, and a loop at nodes without edges.
+    """
     if options.graph in _FEATURES:
         data = npz(options.data_dir / _FEATURES[options.graph])
         x, index, y = data.x, data.edge_index, data.y.clamp(min=0)
         masks = {"train_mask": data.train_mask, "val_mask": data.val_mask, "test_mask": data.test_mask}
     else:
         work = load(options.graph, options.data_dir)
-        x, index, y = work.x, work.edge_index, work.y
+        x, y = work.x, work.y
+        both = symmetrise(work.edge_index[0], work.edge_index[1], len(x))
+        alone = torch.ones(len(x), dtype=torch.bool).index_fill(0, both[1], False).nonzero().squeeze(1)
+        index = torch.cat([both, alone.expand(2, -1)], 1)  # DGL's layers refuse nodes without incoming edges
         part = np.random.default_rng(0).integers(5, size=len(y))
         masks = {"train_mask": part < 3, "val_mask": part == 3, "test_mask": part == 4}
     np.savez(folder / "nodes.npz", x=x, edge_index=index, y=y, **{name: np.asarray(m) for name, m in masks.items()})

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,14 @@ class Epochs:
         while True:
             self._allowed.get()
             self._done.put(problem)
+
+
+def main_module(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a module that stands for the script as `__main__`, where PyTorch's compiler looks names up."""
+    module = ModuleType("__main__")
+    module.__dict__.update({"__file__": str(file), **names})
+    sys.modules["__main__"] = module
+    return module.__dict__
 
 
 def with_line(text: str, name: str) -> ast.Module:
@@ -140,7 +149,7 @@ class Run:
         torch.manual_seed(0)
         self.epochs.begin()
         try:
-            exec(code, {"__name__": "__main__", "__file__": str(file), _PREPARED: self.prepared})
+            exec(code, main_module(file, {_PREPARED: self.prepared}))
             self.epochs.end(RuntimeError("the script ended before the measurement"))
         except Exception as problem:  # what the script raises is a result of the benchmark
             self.epochs.end(problem)
