@@ -24,10 +24,10 @@ from graphweave.dgl.subgraph_samplers import (
     ClusterGCNSampler as ClusterGCNSampler,
 )
 from graphweave.dgl.subgraph_samplers import (
-    LaborSampler as LaborSampler,
+    DegreeSAINTSampler,
 )
 from graphweave.dgl.subgraph_samplers import (
-    SAINTSampler as SAINTSampler,
+    LaborSampler as LaborSampler,
 )
 from graphweave.dgl.subgraph_samplers import (
     ShaDowKHopSampler as ShaDowKHopSampler,
@@ -173,7 +173,7 @@ class BatchLoader:
         return {self._types[t]: self._rows[chosen[types == t]] for t in types.unique().tolist()}
 
 
-DataLoader = BatchLoader
+DataLoader, SAINTSampler = BatchLoader, DegreeSAINTSampler
 
 
 class NodeCollator:

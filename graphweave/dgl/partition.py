@@ -26,7 +26,7 @@ def metis_partition_assignment(
     if balance_ntypes is not None or balance_edges:
         raise DataError(
             f"expected balance_ntypes=None and balance_edges=False (got {balance_ntypes!r}, {balance_edges!r})."
-            " Parts have equal numbers of nodes: leave both out."
+            " Leave both out: parts have equal numbers of nodes."
         )
     return sampling.ClusterSampler(g, k).labels
 

@@ -37,7 +37,7 @@ class ClusterGCNSampler(DGLSampler):
         if balance_ntypes is not None or balance_edges:
             raise DataError(
                 f"expected balance_ntypes=None and balance_edges=False (got {balance_ntypes!r}, {balance_edges!r})."
-                " Clusters have equal numbers of nodes: leave both out."
+                " Leave both out: clusters have equal numbers of nodes."
             )
         self.output_device = output_device
         self._clusters = sampling.ClusterSampler(g, k, path=cache_path)
@@ -48,7 +48,7 @@ class ClusterGCNSampler(DGLSampler):
         return _moved(g.subgraph(nodes.to(g.idtype)), self.output_device)
 
 
-class SAINTSampler(DGLSampler):
+class DegreeSAINTSampler(DGLSampler):
     """Subgraphs of drawn nodes: `sample(g, number)` (Zeng et al., "GraphSAINT", 2020). Draws are with replacement.
 
     `mode`: "node", `budget` nodes by out-degree; "edge", both ends of `budget` edges u -> v by 1 / outdegree(u) + 1 /

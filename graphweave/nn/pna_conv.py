@@ -121,6 +121,7 @@ class PNAConv(nn.Module):
                 f"num_towers must divide in_size and out_size (got {num_towers}, {in_size}, {out_size})."
                 " Choose another number."
             )
+        self.aggregators = tuple(aggregators)
         self.tower_in, self.residual = in_size // num_towers, residual and in_size == out_size
         self.towers = nn.ModuleList([
             self.tower(self.tower_in, out_size // num_towers, aggregators, scalers, delta, dropout, edge_feat_size)

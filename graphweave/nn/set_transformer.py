@@ -13,13 +13,18 @@ from graphweave.nn.ends import one_of
 
 _HALF = 0.5
 
+Widths = tuple[int, int, int, int]
+"""The width of rows, the number of heads, the width of a head, and that inside of the network after attention."""
+
 
 class SetAttention(nn.Module):
     """z = norm(x + O softmax(q k^T / sqrt(d_head)) v), then norm(z + ffn(z)): each row x of a set reads the rows of the
     memory's set. A row whose memory is empty reads 0.
     """
 
-    def __init__(self, d_model: int, num_heads: int, d_head: int, d_ff: int, dropouth: float, dropouta: float) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, d_head: int, d_ff: int, *, dropouth: float = 0.0, dropouta: float = 0.0
+    ) -> None:
         super().__init__()
         self.num_heads, self.d_head = num_heads, d_head
         self.proj_q, self.proj_k, self.proj_v = (nn.Linear(d_model, num_heads * d_head, bias=False) for _ in range(3))
@@ -55,7 +60,7 @@ class SetAttention(nn.Module):
 class SetAttentionBlock(nn.Module):
     """The rows of each set read each other."""
 
-    def __init__(self, *widths: int, dropouth: float = 0.0, dropouta: float = 0.0) -> None:
+    def __init__(self, widths: Widths, dropouth: float = 0.0, dropouta: float = 0.0) -> None:
         super().__init__()
         self.mha = SetAttention(*widths, dropouth=dropouth, dropouta=dropouta)
 
@@ -68,7 +73,7 @@ class SetAttentionBlock(nn.Module):
 class InducedSetAttentionBlock(nn.Module):
     """`m` trained rows read each set, and each set reads what they found."""
 
-    def __init__(self, m: int, *widths: int, dropouth: float = 0.0, dropouta: float = 0.0) -> None:
+    def __init__(self, m: int, widths: Widths, dropouth: float = 0.0, dropouta: float = 0.0) -> None:
         super().__init__()
         self.m = m
         self.inducing_points = nn.Parameter(torch.empty(m, widths[0]))
@@ -93,7 +98,7 @@ class PMALayer(nn.Module):
         self.k = k
         self.seed_vectors = nn.Parameter(torch.empty(k, d_model))
         nn.init.xavier_uniform_(self.seed_vectors)
-        self.mha = SetAttention(d_model, num_heads, d_head, d_ff, dropouth, dropouta)
+        self.mha = SetAttention(d_model, num_heads, d_head, d_ff, dropouth=dropouth, dropouta=dropouta)
         self.ffn = _network(d_model, d_ff, dropouth)
 
     def forward(self, feat: Tensor, lengths: Tensor) -> Tensor:
@@ -121,10 +126,10 @@ class SetTransformerEncoder(nn.Module):
         one_of("block_type", block_type, ("sab", "isab"))
         if block_type == "isab" and m is None:
             raise DataError("block_type='isab' needs m, the number of trained rows (got None). Pass for example m=8.")
-        widths, drop = (d_model, n_heads, d_head, d_ff), {"dropouth": dropouth, "dropouta": dropouta}
+        widths = (d_model, n_heads, d_head, d_ff)
         self.layers = nn.ModuleList(
-            SetAttentionBlock(*widths, **drop) if m is None or block_type == "sab"
-            else InducedSetAttentionBlock(m, *widths, **drop)
+            SetAttentionBlock(widths, dropouth, dropouta) if m is None or block_type == "sab"
+            else InducedSetAttentionBlock(m, widths, dropouth, dropouta)
             for _ in range(n_layers)
         )  # fmt: skip
 
@@ -153,8 +158,7 @@ class SetTransformerDecoder(nn.Module):
         self.k, self.d_model = k, d_model
         self.pma = PMALayer(k, d_model, num_heads, d_head, d_ff, dropouth, dropouta)
         self.layers = nn.ModuleList(
-            SetAttentionBlock(d_model, num_heads, d_head, d_ff, dropouth=dropouth, dropouta=dropouta)
-            for _ in range(n_layers)
+            SetAttentionBlock((d_model, num_heads, d_head, d_ff), dropouth, dropouta) for _ in range(n_layers)
         )
 
     def forward(self, graph: Graph, feat: Tensor) -> Tensor:

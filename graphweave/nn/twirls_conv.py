@@ -139,9 +139,8 @@ class NormedMLP(nn.Module):
         kinds = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
         count = num_layers - 1 + first
         self.norms = nn.ModuleList(kinds[norm](widths[1]) for _ in range(count)) if norm != "none" else None
-        for layer in self.layers:
-            nn.init.xavier_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        for name, parameter in self.layers.named_parameters():
+            nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.xavier_normal_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, widths[0]] -> [N, widths[2]]."""

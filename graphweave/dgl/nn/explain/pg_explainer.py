@@ -128,7 +128,7 @@ class PGExplainer(nn.Module):
         """The batched subgraphs around nodes, the inputs of the network for their edges, and the nodes' numbers."""
         subgraphs, ends = [], []
         for ntype, node in _each(nodes, graph):
-            sub, inverse = khop_in_subgraph(graph, {ntype: node}, self.num_hops)
+            sub, inverse = khop_in_subgraph(graph, {ntype: node}, self.num_hops or 0)
             row = int(inverse[ntype].reshape(-1)[0])
             for t in sub.ntypes:
                 data = sub.nodes[t].data

@@ -63,7 +63,7 @@ class HeteroSubgraphX(nn.Module):
                 " Pass a smaller node_min."
             )
         self.model.eval()
-        search = _Search(self, graph, dict(feat), int(target_class), lambda x: self.model(graph, x, **kwargs))
+        search = SubgraphSearch(self, graph, dict(feat), int(target_class), lambda x: self.model(graph, x, **kwargs))
         return search.best()
 
 
@@ -95,7 +95,7 @@ class _OfTensor(nn.Module):
         return self.model(graph, feat[self.ntype], **kwargs)
 
 
-class _Search:
+class SubgraphSearch:
     """The search in one graph."""
 
     def __init__(self, options: HeteroSubgraphX, graph: Any, feat: Nodes, target: int, logits: Any) -> None:
