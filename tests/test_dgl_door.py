@@ -207,8 +207,13 @@ def test_the_nearest_points_send_edges(exclude_self: bool) -> None:
 
 
 def test_a_set_of_few_points_has_few_edges() -> None:
-    assert dgl.knn_graph(torch.zeros(2, 3), 5, exclude_self=True).num_edges() == 2
-    assert dgl.knn_graph(torch.zeros(1, 3), 5).num_edges() == 1
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 1"):
+        assert dgl.knn_graph(torch.zeros(2, 3), 5, exclude_self=True).num_edges() == 2
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 1"):
+        assert dgl.knn_graph(torch.zeros(1, 3), 5).num_edges() == 1
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 2"):
+        sets = dgl.segmented_knn_graph(torch.randn(5, 3), 3, [2, 3])
+    assert sets.batch_num_nodes().tolist() == [2, 3] and sets.batch_num_edges().tolist() == [4, 6]
 
 
 def test_points_within_a_radius() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.base import dgl_warning
 from graphweave.dgl.construct import graph
 
 _DISTANCES = ("euclidean", "cosine")
@@ -20,11 +21,11 @@ def knn_graph(
 ) -> Any:
     """An edge to each point from each of its k nearest points, itself among them unless `exclude_self`.
 
-    `x`: points [N, D], or several sets [B, N, D], whose points are the nodes of one graph. A set with fewer points has
-    as many edges to a point as it has points. `algorithm` is DGL's and decides nothing. Edges are sorted by
-    destination, then by distance. DataError for k < 1, other shapes and other distances than "euclidean" and "cosine".
+    `x`: points [N, D], or several sets [B, N, D], which are the graphs of a batch. Where a set has fewer points, k is
+    lowered for all, with a `DGLWarning`. `algorithm` is DGL's and decides nothing. Edges are sorted by destination,
+    then by distance. DataError for k < 1, other shapes and other distances than "euclidean" and "cosine".
     """
-    if x.dim() not in (2, 3) or k < 1 or x.shape[-2] == 0:
+    if x.dim() not in (2, 3) or k + exclude_self < 1 or x.shape[-2] == 0:
         raise DataError(
             f"knn_graph: expected points [N, D] or [B, N, D] and k > 0 (got {list(x.shape)}, {k}). Pass these."
         )
@@ -43,10 +44,16 @@ def segmented_knn_graph(
     exclude_self: bool = False,
 ) -> Any:
     """`knn_graph` of several sets of points behind each other, x [sum of segs, D], with segs[i] points each."""
+    if x.dim() != 2 or k + exclude_self < 1:
+        raise DataError(f"segmented_knn_graph: expected points [N, D], k > 0 (got {list(x.shape)}, {k}). Pass these.")
     if dist not in _DISTANCES:
         raise DataError(f"expected the distance 'euclidean' or 'cosine' (got {dist!r}). Pass one of these.")
     if sum(segs) != len(x):
         raise DataError(f"segs must add up to the {len(x)} points (got {sum(segs)}). Correct segs.")
+    fewest = min((count for count in segs if count), default=0) - exclude_self
+    if k > fewest:
+        dgl_warning(f"k={k} is lowered to {fewest}: the smallest set has no more neighbours for a point.", stacklevel=3)
+        k = max(fewest, 0)
     points = x.detach().double()
     if dist == "cosine":
         points = torch.nn.functional.normalize(points, dim=1)
@@ -61,7 +68,10 @@ def segmented_knn_graph(
             found, own = found[keep], own[keep]
         src.append(begin + found.reshape(-1))
         dst.append(begin + own.reshape(-1))
-    return _graph(src, dst, len(x), x.device)
+    out = _graph(src, dst, len(x), x.device)
+    out.set_batch_num_nodes(torch.tensor(list(segs)))
+    out.set_batch_num_edges(k * torch.tensor(list(segs)))
+    return out
 
 
 def radius_graph(
