@@ -85,14 +85,14 @@ def radius_graph(
     """An edge between points whose distance in the p-norm is at most r, both ways; to itself with `self_loop`.
 
     `x`: points [N, D]. With `get_distances`, also the distance of each edge's ends, [num_edges, 1], which is
-    differentiable. `compute_mode` is DGL's and decides nothing. Edges are sorted by destination.
+    differentiable. `compute_mode` is DGL's and decides nothing. Edges are sorted by source.
     """
     if x.dim() != 2:
         raise DataError(f"radius_graph: expected points [N, D] (got {list(x.shape)}). Pass one set of points.")
     points = x.detach().double().cpu().numpy()
     near = _tree(points).query_ball_point(points, r, p=p, return_sorted=True) if len(points) else []
-    dst = np.repeat(np.arange(len(points)), [len(found) for found in near]).astype(np.int64)
-    src = np.concatenate([np.asarray(found, dtype=np.int64) for found in near]) if len(points) else dst
+    src = np.repeat(np.arange(len(points)), [len(found) for found in near]).astype(np.int64)
+    dst = np.concatenate([np.asarray(found, dtype=np.int64) for found in near]) if len(points) else src
     if not self_loop:
         src, dst = src[src != dst], dst[src != dst]
     out = _graph([src], [dst], len(x), x.device)
