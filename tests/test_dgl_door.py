@@ -131,6 +131,8 @@ def test_what_lies_within_two_hops() -> None:
     assert near.ndata[dgl.NID].tolist() == [1, 2, 3] and edges(near) == [(0, 1), (1, 2)] and seeds.tolist() == [2]
     far, _ = dgl.khop_out_subgraph(g, [0], 2)
     assert far.edata[dgl.EID].tolist() == [0, 1]
+    both, _ = dgl.khop_in_subgraph(dgl.graph(([0, 1, 2], [1, 0, 1])), 0, 1)
+    assert edges(both) == [(0, 1), (1, 0)], "all edges between the nodes, also those that lead away"
 
 
 def test_nodes_without_edges_are_left_out_of_all_graphs_alike() -> None:

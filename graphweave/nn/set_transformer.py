@@ -11,8 +11,6 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import one_of
 
-_HALF = 0.5
-
 Widths = tuple[int, int, int, int]
 """The width of rows, the number of heads, the width of a head, and that inside of the network after attention."""
 
@@ -45,7 +43,7 @@ class SetAttention(nn.Module):
         of_x, of_mem = _mask(lengths_x), _mask(lengths_mem)
         q = self._heads(_padded(self.proj_q(x), of_x))
         k, v = (self._heads(_padded(layer(mem), of_mem)) for layer in (self.proj_k, self.proj_v))
-        score = q @ k.transpose(-1, -2) / self.d_head**_HALF  # [B, heads, X, M]
+        score = q @ k.transpose(-1, -2) / self.d_head**0.5  # [B, heads, X, M]
         readable = of_mem[:, None, None]
         weight = score.masked_fill(~readable, torch.finfo(score.dtype).min).softmax(-1) * readable
         read = (self.dropa(weight) @ v).transpose(1, 2).flatten(2)
