@@ -16,25 +16,18 @@ from torch.utils import data
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl import negative_sampler as negative_sampler
+from graphweave.dgl import subgraph_samplers
 from graphweave.dgl.batch import batch
 from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
-from graphweave.dgl.subgraph_samplers import (
-    ClusterGCNSampler as ClusterGCNSampler,
-)
-from graphweave.dgl.subgraph_samplers import (
-    DegreeSAINTSampler,
-)
-from graphweave.dgl.subgraph_samplers import (
-    LaborSampler as LaborSampler,
-)
-from graphweave.dgl.subgraph_samplers import (
-    ShaDowKHopSampler as ShaDowKHopSampler,
-)
 from graphweave.graph.structure import Structure
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
+ClusterGCNSampler = subgraph_samplers.ClusterGCNSampler
+LaborSampler = subgraph_samplers.LaborSampler
+SAINTSampler = subgraph_samplers.DegreeSAINTSampler
+ShaDowKHopSampler = subgraph_samplers.ShaDowKHopSampler
 
 
 class LayerSampler(DGLBlockSampler):
@@ -173,11 +166,11 @@ class BatchLoader:
         return {self._types[t]: self._rows[chosen[types == t]] for t in types.unique().tolist()}
 
 
-DataLoader, SAINTSampler = BatchLoader, DegreeSAINTSampler
+DataLoader = BatchLoader
 
 
 class NodeCollator:
-    """Makes batches of lists of positions in `nids`, for a `torch.utils.data.DataLoader` over `dataset`.
+    """Makes batches of lists of nodes of `nids`, for a `torch.utils.data.DataLoader` over `dataset`.
 
     `nids`: seed nodes, or type -> nodes. `graph_sampler`: a sampler of blocks. Source: DGL's loader before 0.9.
     """
