@@ -161,7 +161,7 @@ class Run:
             self.losses.append(float(loss.detach()))
             backward(loss, *arguments, **options)
 
-        Tensor.backward = recording  # type: ignore[method-assign]
+        Tensor.backward = recording  # type: ignore[method-assign,assignment]
 
     def turn(self, steps: int) -> float:
         """Mean seconds of an epoch. A script of few epochs gets fewer than `steps`, so that they last."""
@@ -176,7 +176,12 @@ class Run:
     def first(self) -> dict[str, Any]:
         seconds = self.epochs.run(1)
         packages = ("dgl", "torch", "numpy") if self.options.system == "dgl" else ("torch", "numpy")
-        return {"first": seconds, "versions": {name: version(name) for name in packages}}
+        out = {"first": seconds, "versions": {name: version(name) for name in packages}}
+        if self.options.system == "dgl":
+            return out
+        import graphweave
+
+        return {**out, "counters": graphweave.counters()}
 
     def first_losses(self, count: int) -> list[float]:
         self.epochs.run(count)
@@ -185,7 +190,7 @@ class Run:
 
 def _without_chance() -> None:
     """Dropout keeps everything, so that two systems with other random numbers have the same losses."""
-    nn.functional.dropout = lambda input, p=0.5, training=True, inplace=False: input  # type: ignore[assignment]
+    nn.functional.dropout = lambda input, p=0.5, training=True, inplace=False: input
     torch.bernoulli = lambda input, **options: torch.ones_like(input)  # type: ignore[assignment]
 
 
