@@ -73,6 +73,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "dgl/from_others.py": "networkx is optional",
     "dgl/matrices.py": "networkx is optional, SciPy takes long to load",
     "dgl/near.py": "SciPy takes long to load",
+    "dgl/nn/explain/subgraph_x.py": "SciPy takes long to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
 """Files that may import inside functions, and why."""

@@ -79,3 +79,17 @@ def test_the_same_tensor_twice() -> None:
     compiled = graphweave.compile(fn)
     x = features(6, 3)
     assert torch.equal(compiled(x, index, index), fn(x, index, index))
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_sum_that_has_a_product_twice(other: bool) -> None:
+    """Products are added to the tensor of the first; its second occurrence was left out (ARMA's gradients met it)."""
+    edge_index = random_graph(9, 9, 30)
+
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        product = x @ w
+        total = product + product + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        return total - x.sin() @ v if other else total
+
+    arguments = [features(9, 4, torch.float64), *(features(4, 4, torch.float64, seed=s) for s in (2, 3))]
+    assert_matches(graphweave.compile(fn), fn, *(x.requires_grad_() for x in arguments))
