@@ -1,0 +1,221 @@
+"""The programs of PyG's public `examples/`, run with one changed line: right or wrong, how fast, what is left to PyTorch.
+
+    python -m bench.pyg_examples /path/to/pytorch_geometric [--only NAME ...] [--out FILE] [--markdown FILE] [--fresh]
+
+`/path/to/pytorch_geometric` is a checkout of PyG's public repository; nothing of it is kept. Data sets are generated in
+the form of the real ones (bench/pyg_examples_data.py), so nothing is downloaded. The line compiles the model, and
+follows the statement that makes it (bench/pyg_examples_text.py). Each run has a process of its own and is stopped after
+some training steps (bench/pyg_examples_worker.py). Losses of the first steps and gradients of the first are compared
+before anything is timed. Results are written to --out program by program; a later run measures those that are missing
+there, or all with --fresh, or those of --only. The exit code is 1 if a number is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from bench.check import NOISE_FLOOR, relative_error
+from bench.common import arguments, available_memory, in_fresh_process, machine, ratio_table
+from bench.pyg_examples_cases import programs, reason, sampling_loaders
+from bench.pyg_examples_data import SMALLER
+from bench.zoo import in_a_cell
+
+Answer = dict[str, Any]
+
+TOLERANCE = 1e-4
+"""Largest relative error of a loss or gradient that is accepted at once. Beyond, a float64 run judges."""
+
+RIGHT = ("ok", "ill-conditioned")
+
+
+def measure(options: argparse.Namespace, program: str) -> Answer:
+    """Everything about one program: why it is not run, or what its runs gave."""
+    why = reason(options.examples, program)
+    if why is not None:
+        return {"status": "not run", "why": why}
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {"eager": _run(options, program, "eager", Path(folder))}
+        if runs["eager"]["status"] != "ok":
+            return {"status": "not run", "why": f"eager mode: {runs['eager']['status']}", "runs": runs}
+        runs["graphweave"] = _run(options, program, "graphweave", Path(folder))
+        answer: Answer = {
+            "status": "ok", "line": runs["eager"]["line"], "second": runs["eager"]["second"], "runs": runs,
+            "loaders": sampling_loaders(options.examples / program),
+        }  # fmt: skip
+        if runs["graphweave"]["status"] != "ok":
+            return {**answer, "status": "crash", "why": runs["graphweave"]["status"]}
+        answer["error"], answer["where"] = difference(Path(folder), runs)
+        if answer["error"] > TOLERANCE:
+            answer["status"] = _judged(options, program, Path(folder), runs)
+    if "median" in runs["eager"] and "median" in runs["graphweave"]:
+        answer["ratio"] = runs["eager"]["median"] / runs["graphweave"]["median"]
+    return answer
+
+
+def _run(options: argparse.Namespace, program: str, system: str, folder: Path) -> Answer:
+    given = [str(options.examples), program, system, "--arrays", str(folder / f"{system}.pt")]
+    given += ["--seconds", str(options.seconds)]
+    environment = {"OMP_NUM_THREADS": str(options.threads)}
+    found: Answer = in_fresh_process(
+        "bench.pyg_examples_worker", [*given, "--threads", str(options.threads)], environment,
+        timeout=options.timeout, memory=available_memory(),
+    )  # fmt: skip
+    return found
+
+
+def difference(folder: Path, runs: Mapping[str, Answer], of: str = "graphweave", to: str = "eager") -> tuple[float, str]:
+    """The largest relative error of the first losses and of the first step's gradients, and where it is."""
+    got, want = (torch.load(folder / f"{name}.pt") for name in (of, to))
+    worst, where = 0.0, ""
+    for i, (one, other) in enumerate(zip(runs[of]["losses"], runs[to]["losses"], strict=True)):
+        error = math.inf if math.isnan(one) != math.isnan(other) else abs(one - other) / max(abs(other), 1e-6)
+        worst, where = max((worst, where), (0.0 if math.isnan(error) else error, f"loss of step {i + 1}"))
+    largest = max((float(grad.abs().max()) for grad in want.values() if grad.numel()), default=0.0)
+    for name in {**want, **got}:
+        if name in got and name in want:
+            error = relative_error(got[name].double(), want[name].double(), largest * NOISE_FLOOR)
+        else:  # a compiled backward may give zeros for what does not matter
+            error = float(got.get(name, want.get(name)).abs().max()) / max(largest, 1e-30)
+        worst, where = max((worst, where), (error, f"gradient {name}"))
+    return worst, where
+
+
+def _judged(options: argparse.Namespace, program: str, folder: Path, runs: dict[str, Answer]) -> str:
+    """Judges by float64, where float32 loses digits in eager mode too."""
+    runs["exact"] = _run(options, program, "exact", folder)
+    if runs["exact"]["status"] != "ok":
+        return "wrong"
+    ours, at = difference(folder, runs, "graphweave", "exact")
+    eagers, eager_at = difference(folder, runs, "eager", "exact")
+    runs["exact"]["errors"] = {"graphweave": [ours, at], "eager": [eagers, eager_at]}
+    return "ill-conditioned" if ours <= 4 * eagers else "wrong"
+
+
+def row(program: str, one: Answer) -> list[str]:
+    """A line of the table of programs that run."""
+    eager, ours = one["runs"]["eager"], one["runs"]["graphweave"]
+    if one["status"] == "crash":
+        return [program, "crash", _ms(eager), "-", "-", "-", "-", "-", one["why"]]
+    work = ours["work"]
+    left = [f"**whole graph**: {why}" for why in work["eager_graphs"]]
+    left += [f"on edges: {note}" for note in work["on_edges"]] + work["left"]
+    numbers = (work["kernels"], work["calls"], work["breaks"])
+    ratio = f"{one['ratio']:.1f}x" if "ratio" in one else "-"
+    return [program, one["status"], _ms(eager), _ms(ours), ratio, *map(str, numbers), in_a_cell(left)]
+
+
+def _ms(run: Answer) -> str:
+    return f"{1e3 * run['median']:.3g}" if "median" in run else "-"
+
+
+def summary(rows: Mapping[str, Answer]) -> str:
+    ran = [one for one in rows.values() if one["status"] != "not run"]
+    status = Counter(one["status"] for one in ran)
+    ratios = [one["ratio"] for one in ran if one["status"] in RIGHT and "ratio" in one]
+    whole = [one for one in ran if one["status"] in RIGHT]
+    unbroken = sum(not one["runs"]["graphweave"]["work"]["breaks"] for one in whole)
+    nothing = sum(not one["runs"]["graphweave"]["work"]["calls"] for one in whole)
+    counts = ", ".join(f"{count} {name}" for name, count in status.items())
+    if not ratios:
+        return f"{len(ran)} programs run: {counts}"
+    return (
+        f"{len(ran)} programs run: {counts}. {unbroken} without a graph break, {nothing} with no call left to PyTorch "
+        f"in a step. A step takes {geometric_mean(ratios):.2f} times as long in eager mode (geometric mean), between "
+        f"{min(ratios):.2f} and {max(ratios):.2f} times; {sum(ratio < 1 for ratio in ratios)} programs are slower than "
+        "eager"
+    )
+
+
+HEADINGS = ("program", "result", "eager ms", "ours ms", "speed", "kernels", "calls left", "breaks", "left to PyTorch")
+
+
+def markdown(results: Mapping[str, Answer]) -> str:
+    plain = {name: one for name, one in results.items() if one["status"] != "not run" and not one["loaders"]}
+    sampled = {name: one for name, one in results.items() if one["status"] != "not run" and one["loaders"]}
+    other = {name: one for name, one in results.items() if one["status"] == "not run"}
+    lines = [
+        "# PyTorch Geometric's examples through graphweave", "",
+        "The programs of PyG's public `examples/`, unchanged but for one line. Written by",
+        "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md`.", "",
+        "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
+        "  program's name for it. Where the program trains by a method of the model, the line compiles that method:",
+        "  `model.encode = graphweave.compile(model.encode)`. A line with `torch.compile` or `torch.jit.script` is",
+        "  replaced, and left out for eager mode. Losses, and so the last layer's kernel with them, stay outside:",
+        "  compiling them with the model is faster still.",
+        "- **Data** are generated in the form of the real data sets, so nothing is downloaded. Large ones are smaller",
+        "  here; the list is below.",
+        "- **A step** goes from `optimizer.zero_grad()` to the end of `optimizer.step()`; times are medians of warm",
+        "  steps with two threads. Each system has a process of its own. The program ends when enough steps are timed.",
+        "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
+        "  with the same dropout masks. *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
+        "  judged.",
+        "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
+        "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
+        f"{summary({**plain, **sampled})}.", "",
+        "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
+        "## Two changed lines", "",
+        "These programs draw batches with loaders that need pyg-lib or torch-sparse. The second line imports the loader",
+        "from `graphweave.sampling` ([sampling](sampling.md)), for eager mode too.", "",
+        *_table(HEADINGS, [row(name, one) for name, one in sampled.items()]), "",
+        "## Not run", "", *_table(("program", "reason"), [[n, in_a_cell([o["why"]])] for n, o in other.items()]), "",
+        "## Smaller data", "", *_table(("data set", "size here"), list(SMALLER.items())),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    body = [f"| {' | '.join(cells)} |" for cells in rows]
+    return [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}", *body]
+
+
+def wanted(program: str, patterns: Sequence[str] | None) -> bool:
+    return patterns is None or any(program in (pattern, f"{pattern}.py") for pattern in patterns)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/han_imdb`")
+    parser.add_argument("--fresh", action="store_true", help="measure again what --out has")
+    parser.add_argument("--markdown", type=Path, help="write the table to this page")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps of each run")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds that one run may take")
+    options = parser.parse_args(argv)
+    options.examples = (options.pyg / "examples").resolve()
+    known = programs(options.examples)
+    chosen = [name for name in known if wanted(name, options.only)]
+    if not chosen:
+        parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
+    results: dict[str, Answer] = {}
+    if options.out and options.out.exists():
+        results = json.loads(options.out.read_text())["results"]
+    again = options.fresh or options.only is not None
+    for program in track([name for name in chosen if again or name not in results], "programs"):
+        results[program] = measure(options, program)
+        results = {name: results[name] for name in known if name in results}
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            record = {"benchmark": "pyg_examples", "threads": options.threads, "results": results}
+            options.out.write_text(json.dumps({"machine": machine(), **record}, indent=1) + "\n")
+    shown = {name: results[name] for name in chosen if name in results}
+    ran = [row(name, one) for name, one in shown.items() if one["status"] != "not run"]
+    ratio_table("PyG's examples, one training step", HEADINGS[:-1], [cells[:-1] for cells in ran])
+    print(summary(shown))
+    if options.markdown:
+        options.markdown.write_text(markdown(results))
+    return 0 if all(one["status"] != "wrong" for one in shown.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
