@@ -35,8 +35,14 @@ from bench.pyg_examples_text import change, with_samplers
 
 aten = torch.ops.aten
 
-SYSTEMS = ("eager", "graphweave", "exact")
-"""`exact` is eager mode in float64."""
+SYSTEMS = ("eager", "graphweave", "exact", "wide")
+"""`exact` is eager mode in float64, `wide` graphweave in float64."""
+
+LIBRARIES = (
+    "torch", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "torch_geometric.datasets",
+    "torch._dynamo", "sklearn.metrics", "sklearn.linear_model", "graphweave", "bench.zoo", "bench.pyg_examples_data",
+)  # fmt: skip
+"""What a server loads once for all processes. None of it starts threads."""
 
 CHECKED = 3
 """The losses of this many steps are compared, and the gradients of the first. Until then, eager mode draws the random
@@ -57,8 +63,8 @@ class Enough(BaseException):
 class Steps:
     """What happened in the training steps of a program."""
 
-    def __init__(self, system: str, seconds_to_time: float) -> None:
-        self.system, self.seconds_to_time = system, seconds_to_time
+    def __init__(self, system: str, seconds_to_time: float, *, check: bool = False) -> None:
+        self.system, self.seconds_to_time, self.check = system, seconds_to_time, check
         self.drawing = contextlib.ExitStack()
         self.losses: list[Tensor] = []
         self.gradients: dict[str, Tensor] = {}
@@ -96,6 +102,8 @@ class Steps:
     def _begin(self) -> None:
         if self._start is not None:
             return
+        if self.system == "wide":  # what is compiled may not run in a dispatch mode
+            self.drawing.close()
         seed(len(self.seconds))
         if self.report is not None:
             self._before = {**counts(), "graphs": len(self.report.graphs)}
@@ -127,7 +135,7 @@ class Steps:
             raise Enough
 
     def _enough(self) -> bool:
-        if self.system == "exact":
+        if self.check:
             return len(self.seconds) >= CHECKED
         timed = self.seconds[WARMUP:]
         spent = sum(timed)
@@ -166,15 +174,15 @@ class DrawnInFloat32(TorchDispatchMode):
 def around(steps: Steps) -> Iterator[None]:
     """The conditions of a system: random numbers, precision, the report of the compiler."""
     with contextlib.ExitStack() as stack:
-        if steps.system == "exact":
+        stack.enter_context(steps.drawing)
+        if steps.system in ("exact", "wide"):
             torch.set_default_dtype(torch.float64)
-            stack.enter_context(DrawnInFloat32())
-        if steps.system != "graphweave":
+            steps.drawing.enter_context(DrawnInFloat32())
+        if steps.system in ("eager", "exact"):
             from bench.randomness import CounterBased
 
-            stack.enter_context(steps.drawing)
             steps.drawing.enter_context(CounterBased())
-        if steps.system == "graphweave":
+        else:
             from graphweave.compiler.report import collect
 
             steps.report = stack.enter_context(collect())
@@ -185,19 +193,20 @@ def run(examples: Path, program: str, steps: Steps) -> dict[str, Any]:
     """Runs the program until it has made enough steps. The answer has everything that was seen, or the error."""
     path = examples / program
     changed = change(path.read_text(), COMPILED.get(program))
-    text = changed.changed if steps.system == "graphweave" else changed.unchanged
+    ours = steps.system in ("graphweave", "wide")
+    text = changed.changed if ours else changed.unchanged
     loaders = sampling_loaders(path)
     text, second = with_samplers(text, loaders)
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
     scope = main_module(path, text)
-    if steps.system == "graphweave":
+    if ours:
         import graphweave
 
         scope["graphweave"] = graphweave
     answer: dict[str, Any] = {"line": changed.line, "number": changed.number, "second": second, "status": "ok"}
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         os.chdir(folder)
         try:
             with around(steps):
@@ -272,6 +281,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arrays", type=Path, help="losses and gradients go to this file")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps")
+    parser.add_argument("--check", action="store_true", help="end after the steps that are compared")
+    parser.add_argument("--still", action="store_true", help="leave out dropout")
     parser.add_argument("--worker", type=Path, required=True)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
@@ -279,11 +290,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     from bench import pyg_examples_data
 
-    pyg_examples_data.install(wide=options.system == "exact")
+    pyg_examples_data.install(wide=options.system in ("exact", "wide"))
+    if options.still:
+        torch.nn.functional.dropout = lambda input, *_, **__: input
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
-    steps = Steps(options.system, options.seconds)
+    steps = Steps(options.system, options.seconds, check=options.check)
     steps.install()
     start = time.perf_counter()
     answer = run(options.examples.resolve(), options.program, steps)
