@@ -144,7 +144,10 @@ class Steps:
 
 
 def seed(number: int) -> None:
+    """Seeds every generator that programs draw from."""
     torch.manual_seed(10_000 + number)
+    np.random.seed(10_000 + number)
+    random.seed(10_000 + number)
 
 
 def counts() -> dict[str, int]:
@@ -293,9 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pyg_examples_data.install(wide=options.system in ("exact", "wide"))
     if options.still:
         torch.nn.functional.dropout = lambda input, *_, **__: input
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
+    seed(0)
     steps = Steps(options.system, options.seconds, check=options.check)
     steps.install()
     start = time.perf_counter()
