@@ -7,7 +7,7 @@ the form of the real ones (bench/pyg_examples_data.py), so nothing is downloaded
 follows the statement that makes it (bench/pyg_examples_text.py). Each run has a process of its own and is stopped after
 some training steps (bench/pyg_examples_worker.py). Losses of the first steps and gradients of the first are compared
 before anything is timed. Results are written to --out program by program; a later run measures those that are missing
-there, or all with --fresh, or those of --only. The exit code is 1 if a number is wrong.
+there, or with --fresh all; --only chooses among the programs. The exit code is 1 if a number is wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import resource
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -223,14 +224,10 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}", *body]
 
 
-def wanted(program: str, patterns: Sequence[str] | None) -> bool:
-    return patterns is None or any(program in (pattern, f"{pattern}.py") for pattern in patterns)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/han_imdb`")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order")
     parser.add_argument("--fresh", action="store_true", help="measure again what --out has")
     parser.add_argument("--markdown", type=Path, help="write the table to this page")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps of each run")
@@ -240,14 +237,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     SERVER.set_forkserver_preload(list(pyg_examples_worker.LIBRARIES))
     options.examples = (options.pyg / "examples").resolve()
     known = programs(options.examples)
-    chosen = [name for name in known if wanted(name, options.only)]
+    chosen = [name for pattern in options.only or ["*"] for name in known if fnmatch(name, pattern) or name == f"{pattern}.py"]
     if not chosen:
         parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
     results: dict[str, Answer] = {}
     if options.out and options.out.exists():
         results = json.loads(options.out.read_text())["results"]
-    again = options.fresh or options.only is not None
-    for program in track([name for name in chosen if again or name not in results], "programs"):
+    for program in track([name for name in chosen if options.fresh or name not in results], "programs"):
         results[program] = measure(options, program)
         results = {name: results[name] for name in known if name in results}
         if options.out:
