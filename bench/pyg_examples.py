@@ -150,6 +150,8 @@ def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[st
 def row(program: str, one: Answer) -> list[str]:
     """A line of the table of programs that run."""
     eager, ours = one["runs"]["eager"], one["runs"]["graphweave"]
+    what = one["line"].partition(" = ")[0]
+    program = program if what == "model" else f"{program} (`{what}`)"
     if one["status"] == "crash":
         return [program, "crash", _ms(eager), "-", "-", "-", "-", "-", one["why"]]
     work = ours["work"]
@@ -157,7 +159,8 @@ def row(program: str, one: Answer) -> list[str]:
     left += [f"on edges: {note}" for note in work["on_edges"]] + work["left"]
     numbers = (work["kernels"], work["calls"], work["breaks"])
     ratio = f"{one['ratio']:.1f}x" if "ratio" in one else "-"
-    return [program, one["status"], _ms(eager), _ms(ours), ratio, *map(str, numbers), in_a_cell(left)]
+    status = f"{one['status']}*" if "without dropout" in one.get("note", "") else one["status"]
+    return [program, status, _ms(eager), _ms(ours), ratio, *map(str, numbers), in_a_cell(left)]
 
 
 def _ms(run: Answer) -> str:
@@ -194,7 +197,7 @@ def markdown(results: Mapping[str, Answer]) -> str:
         "The programs of PyG's public `examples/`, unchanged but for one line. Written by",
         "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md`.", "",
         "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
-        "  program's name for it. Where the program trains by a method of the model, the line compiles that method:",
+        "  program's name for it (in brackets where it is another). Where the program trains by a method of the model, the line compiles that method:",
         "  `model.encode = graphweave.compile(model.encode)`. A line with `torch.compile` or `torch.jit.script` is",
         "  replaced, and left out for eager mode. Losses, and so the last layer's kernel with them, stay outside:",
         "  compiling them with the model is faster still.",
@@ -203,7 +206,7 @@ def markdown(results: Mapping[str, Answer]) -> str:
         "- **A step** goes from `optimizer.zero_grad()` to the end of `optimizer.step()`; times are medians of warm",
         "  steps with two threads. Each system has a process of its own. The program ends when enough steps are timed.",
         "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
-        "  with the same dropout masks. *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
+        "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**). *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
         "  judged.",
         "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
         "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
@@ -241,6 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
     results: dict[str, Answer] = {}
+    if options.out and options.out.is_dir():
+        options.out /= "pyg_examples.json"
     if options.out and options.out.exists():
         results = json.loads(options.out.read_text())["results"]
     for program in track([name for name in chosen if options.fresh or name not in results], "programs"):

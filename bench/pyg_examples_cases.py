@@ -34,10 +34,11 @@ COMPILED = {
 }
 """Program -> what its changed line compiles, where `pyg_examples_text.trained` does not find it."""
 
-OPTIONAL = {"wandb", "pyg_lib", "higher", "meshio"}
+OPTIONAL = {"wandb", "pyg_lib", "meshio"}
 """Packages that programs import where they can do without, or in branches that are not taken."""
 
-SHIPPED = {"torch", "torch_geometric", "graphweave", "numpy", "sklearn", "scipy", "matplotlib", "tqdm", "networkx"}
+GENERATED = {"ExplainerDataset"}
+"""Data sets that PyG itself generates."""
 
 SAMPLERS = {
     "NeighborLoader": "NeighborLoader", "LinkNeighborLoader": "LinkNeighborLoader", "HGTLoader": "HGTLoader",
@@ -59,8 +60,9 @@ def reason(examples: Path, program: str) -> str | None:
         return f"needs {', '.join(f'`{name}`' for name in missing)}, not installed"
     if program in NOT_RUN:
         return NOT_RUN[program]
-    unknown = sorted(data_sets(examples / program) - set(STAND_INS) - {"ExplainerDataset"})
-    return f"no stand-in for {', '.join(unknown)}" if unknown and not data_sets(examples / program) & set(STAND_INS) else None
+    used = data_sets(examples / program)
+    unknown = sorted(used - set(STAND_INS) - GENERATED)
+    return f"no stand-in for {', '.join(unknown)}" if unknown and not used & set(STAND_INS) else None
 
 
 def missing_packages(path: Path) -> list[str]:
@@ -71,8 +73,10 @@ def missing_packages(path: Path) -> list[str]:
 
 
 def data_sets(path: Path) -> set[str]:
+    """Classes of `torch_geometric.datasets` that a program uses; its modules of graph generators are none."""
     prefix = "torch_geometric.datasets."
-    return {name.removeprefix(prefix) for name in uses(ast.parse(path.read_text())) if name.startswith(prefix)}
+    names = {name.removeprefix(prefix) for name in uses(ast.parse(path.read_text())) if name.startswith(prefix)}
+    return {name for name in names if name[0].isupper()}
 
 
 def sampling_loaders(path: Path) -> list[str]:

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.pyg_examples_cases import COMPILED, sampling_loaders
-from bench.pyg_examples_text import change, with_samplers
+from bench.pyg_examples_text import NoPlace, change, with_samplers
 
 aten = torch.ops.aten
 
@@ -48,8 +48,9 @@ CHECKED = 3
 """The losses of this many steps are compared, and the gradients of the first. Until then, eager mode draws the random
 numbers of compiled programs."""
 
-WARMUP = 5
-"""The steps that are not timed: compilation, and its second time when a size varies."""
+WARMUP, SLOW = 5, 1.0
+"""The steps that are not timed: compilation, and its second time when a size varies. Where a step takes more than SLOW
+seconds, those that are compared are enough."""
 
 MIN_STEPS, MAX_STEPS, MAX_SECONDS = 10, 100, 20.0
 """Timed steps end after the seconds that are asked for and MIN_STEPS, or after MAX_STEPS, or after MAX_SECONDS and
@@ -134,10 +135,14 @@ class Steps:
         if self._enough():
             raise Enough
 
+    def timed(self) -> list[float]:
+        slow = len(self.seconds) > CHECKED and self.seconds[CHECKED] > SLOW
+        return self.seconds[CHECKED if slow else WARMUP :]
+
     def _enough(self) -> bool:
         if self.check:
             return len(self.seconds) >= CHECKED
-        timed = self.seconds[WARMUP:]
+        timed = self.timed()
         spent = sum(timed)
         long = len(timed) >= MIN_STEPS and spent >= self.seconds_to_time
         return long or len(timed) >= MAX_STEPS or (len(timed) >= 3 and spent >= MAX_SECONDS)
@@ -195,7 +200,10 @@ def around(steps: Steps) -> Iterator[None]:
 def run(examples: Path, program: str, steps: Steps) -> dict[str, Any]:
     """Runs the program until it has made enough steps. The answer has everything that was seen, or the error."""
     path = examples / program
-    changed = change(path.read_text(), COMPILED.get(program))
+    try:
+        changed = change(path.read_text(), COMPILED.get(program))
+    except NoPlace as problem:
+        return {"status": f"no place for the line: {problem}"}
     ours = steps.system in ("graphweave", "wide")
     text = changed.changed if ours else changed.unchanged
     loaders = sampling_loaders(path)
@@ -302,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = time.perf_counter()
     answer = run(options.examples.resolve(), options.program, steps)
     answer["program_seconds"] = time.perf_counter() - start
-    timed = steps.seconds[WARMUP:]
+    timed = steps.timed()
     if timed:
         answer.update(summary(timed))
     answer.update(steps=len(steps.seconds), first=steps.seconds[0] if steps.seconds else None)
