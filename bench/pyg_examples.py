@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace, program: str, system: str, folder: Path, *
     given = [str(options.examples), program, system, "--arrays", str(folder / f"{system}.pt")]
     given += ["--seconds", str(options.seconds), "--threads", str(options.threads), "--worker", str(answer), *more]
     answer.unlink(missing_ok=True)
-    child = SERVER.Process(target=pyg_examples_worker.main, args=(given,), daemon=True)
+    child = SERVER.Process(target=pyg_examples_worker.main, args=(given,))
     child.start()
     assert child.pid is not None
     resource.prlimit(child.pid, resource.RLIMIT_DATA, (available_memory(),) * 2)

@@ -176,7 +176,7 @@ def _zinc(dataset: Any, draw: Draw, part: str) -> list[Data]:
     found = []
     for y in normal(draw, 1500 if part == "train" else 300, 1):
         edge_index, bonds = _molecule(draw, nodes := int(draw.integers(15, 32)))
-        x = torch.from_numpy(draw.integers(28, size=(nodes, 1)))
+        x = torch.from_numpy(draw.integers(21, size=(nodes, 1)))
         found.append(
             Data(x=x, edge_index=edge_index, edge_attr=torch.from_numpy(draw.integers(1, 4, size=bonds)), y=y)
         )

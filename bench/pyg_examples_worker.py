@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import linecache
+import multiprocessing
 import os
 import random
 import sys
@@ -297,6 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", type=Path, required=True)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    multiprocessing.set_start_method("fork", force=True)  # loaders' workers get this process's data sets
     os.environ["MPLBACKEND"] = "Agg"
     warnings.simplefilter("ignore")
     from bench import pyg_examples_data
