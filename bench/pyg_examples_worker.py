@@ -253,7 +253,8 @@ def main_module(path: Path, text: str) -> dict[str, Any]:
 def last_frames(problem: BaseException) -> list[str]:
     import traceback
 
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(problem.__traceback__)][-6:]
+    frames = traceback.extract_tb(problem.__traceback__)[-6:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def compiled_work(steps: Steps) -> dict[str, Any]:

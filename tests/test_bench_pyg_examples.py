@@ -1,4 +1,4 @@
-"""`bench.pyg_examples`: where the changed line stands, what the stand-ins of data sets look like, and a whole program."""
+"""`bench.pyg_examples`: where the changed line stands, what stand-ins of data sets look like, and a whole program."""
 
 from __future__ import annotations
 

@@ -278,8 +278,10 @@ def test_whole_features_and_given_chances() -> None:
 
 
 def test_no_generator_but_pytorchs_is_drawn_from() -> None:
-    """Programs draw negative edges with Python's or NumPy's generator (PyG's `negative_sampling` with Python's): what is
-    compiled must not change what they get."""
+    """Programs draw negative edges with Python's or NumPy's generator (PyG's `negative_sampling` with Python's).
+
+    What is compiled must not change what they get.
+    """
 
     def run(x: Tensor, edge_index: Tensor) -> Tensor:
         return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
