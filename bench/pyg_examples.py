@@ -1,4 +1,4 @@
-"""The programs of PyG's public `examples/`, run with one changed line: right or wrong, how fast, what is left to PyTorch.
+"""The programs of PyG's public `examples/` with one changed line: right or wrong, how fast, what is left to PyTorch.
 
     python -m bench.pyg_examples /path/to/pytorch_geometric [--only NAME ...] [--out FILE] [--markdown FILE] [--fresh]
 
@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from bench.check import NOISE_FLOOR, relative_error
 from bench import pyg_examples_worker
+from bench.check import NOISE_FLOOR, relative_error
 from bench.common import arguments, available_memory, machine, ratio_table
 from bench.pyg_examples_cases import programs, reason, sampling_loaders
 from bench.pyg_examples_data import SMALLER
@@ -98,7 +98,9 @@ def _run(options: argparse.Namespace, program: str, system: str, folder: Path, *
     return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}"}
 
 
-def difference(folder: Path, runs: Mapping[str, Answer], of: str = "graphweave", to: str = "eager") -> tuple[float, str]:
+def difference(
+    folder: Path, runs: Mapping[str, Answer], of: str = "graphweave", to: str = "eager"
+) -> tuple[float, str]:
     """The largest relative error of the first losses and of the first step's gradients, and where it is.
 
     Beside a float64 run, a gradient that is zero but for its rounding (of a bias before a normalisation) is known to be
@@ -124,8 +126,8 @@ def difference(folder: Path, runs: Mapping[str, Answer], of: str = "graphweave",
 def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
     """The status of a program whose numbers differ, a note, and the errors.
 
-    What is left to PyTorch draws other dropout masks than the reference, so both systems first run without dropout. Then
-    float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by the
+    What is left to PyTorch draws other dropout masks than the reference, so both systems first run without dropout.
+    Then float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by the
     order of the compiled sums.
     """
     runs = {name: _run(options, program, name, folder, "--still", "--check") for name in ("eager", "graphweave")}
@@ -197,7 +199,8 @@ def markdown(results: Mapping[str, Answer]) -> str:
         "The programs of PyG's public `examples/`, unchanged but for one line. Written by",
         "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md`.", "",
         "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
-        "  program's name for it (in brackets where it is another). Where the program trains by a method of the model, the line compiles that method:",
+        "  program's name for it (in brackets where it is another). Where the program trains by a method of the model,",
+        "  the line compiles that method:",
         "  `model.encode = graphweave.compile(model.encode)`. A line with `torch.compile` or `torch.jit.script` is",
         "  replaced, and left out for eager mode. Losses, and so the last layer's kernel with them, stay outside:",
         "  compiling them with the model is faster still.",
@@ -206,15 +209,16 @@ def markdown(results: Mapping[str, Answer]) -> str:
         "- **A step** goes from `optimizer.zero_grad()` to the end of `optimizer.step()`; times are medians of warm",
         "  steps with two threads. Each system has a process of its own. The program ends when enough steps are timed.",
         "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
-        "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**). *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
+        "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**).",
+        "  *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
         "  judged.",
         "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
         "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
         f"{summary({**plain, **sampled})}.", "",
         "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
         "## Two changed lines", "",
-        "These programs draw batches with loaders that need pyg-lib or torch-sparse. The second line imports the loader",
-        "from `graphweave.sampling` ([sampling](sampling.md)), for eager mode too.", "",
+        "These programs draw batches with loaders that need pyg-lib or torch-sparse. The second line imports the",
+        "loader from `graphweave.sampling` ([sampling](sampling.md)), for eager mode too.", "",
         *_table(HEADINGS, [row(name, one) for name, one in sampled.items()]), "",
         "## Not run", "", *_table(("program", "reason"), [[n, in_a_cell([o["why"]])] for n, o in other.items()]), "",
         "## Smaller data", "", *_table(("data set", "size here"), list(SMALLER.items())),
@@ -230,7 +234,9 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order"
+    )
     parser.add_argument("--fresh", action="store_true", help="measure again what --out has")
     parser.add_argument("--markdown", type=Path, help="write the table to this page")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps of each run")
@@ -240,7 +246,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     SERVER.set_forkserver_preload(list(pyg_examples_worker.LIBRARIES))
     options.examples = (options.pyg / "examples").resolve()
     known = programs(options.examples)
-    chosen = [name for pattern in options.only or ["*"] for name in known if fnmatch(name, pattern) or name == f"{pattern}.py"]
+    chosen = [
+        name for pattern in options.only or ["*"] for name in known if fnmatch(name, pattern) or name == f"{pattern}.py"
+    ]
     if not chosen:
         parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
     results: dict[str, Answer] = {}

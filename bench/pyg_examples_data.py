@@ -1,8 +1,8 @@
 """Stand-ins for the data sets of PyG's examples: the classes of PyG run, and get generated data where they would
 download and process some.
 
-A stand-in has the attributes, types, widths, classes and masks of the real data set. Large ones have fewer graphs, nodes
-and edges; `SIZES` in the page that `bench.pyg_examples` writes says which. The numbers come from a seed of the data
+A stand-in has the attributes, types, widths, classes and masks of the real data set. Large ones have fewer graphs,
+nodes and edges; `SMALLER` says which. The numbers come from a seed of the data
 set's name alone, so both systems get the same, and PyTorch's generator is left as it was.
 """
 
@@ -79,7 +79,9 @@ def one_hot(draw: Draw, num_rows: int, width: int) -> Tensor:
 def masks(draw: Draw, num_rows: int, train: int, val: int, test: int) -> dict[str, Tensor]:
     order = torch.from_numpy(draw.permutation(num_rows))
     found = {}
-    for name, part in zip(("train", "val", "test"), order.split([train, val, test, num_rows - train - val - test])[:3]):
+    for name, part in zip(
+        ("train", "val", "test"), order.split([train, val, test, num_rows - train - val - test])[:3], strict=True
+    ):
         found[f"{name}_mask"] = torch.zeros(num_rows, dtype=torch.bool).index_fill_(0, part, True)
     return found
 
@@ -122,9 +124,7 @@ def _ppi(dataset: Any, draw: Draw, part: str) -> list[Data]:
     for _ in range(10 if part == "train" else 2):
         nodes = int(draw.integers(800, 1200))
         y = torch.from_numpy((draw.random((nodes, 121)) < 0.3).astype(np.float32))
-        found.append(
-            Data(x=normal(draw, nodes, 50), edge_index=random_edges(draw, nodes, 13 * nodes, skew=1.6), y=y)
-        )
+        found.append(Data(x=normal(draw, nodes, 50), edge_index=random_edges(draw, nodes, 13 * nodes, skew=1.6), y=y))
     return found
 
 
@@ -177,9 +177,7 @@ def _zinc(dataset: Any, draw: Draw, part: str) -> list[Data]:
     for y in normal(draw, 1500 if part == "train" else 300, 1):
         edge_index, bonds = _molecule(draw, nodes := int(draw.integers(15, 32)))
         x = torch.from_numpy(draw.integers(21, size=(nodes, 1)))
-        found.append(
-            Data(x=x, edge_index=edge_index, edge_attr=torch.from_numpy(draw.integers(1, 4, size=bonds)), y=y)
-        )
+        found.append(Data(x=x, edge_index=edge_index, edge_attr=torch.from_numpy(draw.integers(1, 4, size=bonds)), y=y))
     return found
 
 
@@ -218,9 +216,7 @@ def _upfd(dataset: Any, draw: Draw, part: str) -> list[Data]:
     for y in labels(draw, {"train": 62, "val": 31, "test": 221}[part], 2).view(-1, 1):
         nodes = int(draw.integers(30, 230))
         parent = torch.from_numpy((np.arange(1, nodes) * draw.random(nodes - 1) ** 3).astype(np.int64))
-        found.append(
-            Data(x=normal(draw, nodes, width), edge_index=torch.stack([parent, torch.arange(1, nodes)]), y=y)
-        )
+        found.append(Data(x=normal(draw, nodes, width), edge_index=torch.stack([parent, torch.arange(1, nodes)]), y=y))
     return found
 
 
@@ -474,8 +470,6 @@ def install(*, wide: bool = False) -> None:
         return data.to_dict(), slices, *sizes, type(data)
 
     read = fs.torch_load
-    fs.torch_load = lambda path, *args, **options: (
-        files[path]() if path in files else read(path, *args, **options)
-    )
+    fs.torch_load = lambda path, *args, **options: files[path]() if path in files else read(path, *args, **options)
     Dataset._download = lambda dataset: None  # type: ignore[method-assign]
     Dataset._process = process  # type: ignore[method-assign]

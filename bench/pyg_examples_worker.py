@@ -218,7 +218,11 @@ def run(examples: Path, program: str, steps: Steps) -> dict[str, Any]:
         scope["graphweave"] = graphweave
     answer: dict[str, Any] = {"line": changed.line, "number": changed.number, "second": second, "status": "ok"}
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
         os.chdir(folder)
         try:
             with around(steps):
