@@ -337,11 +337,11 @@ def _ogb_mag(dataset: Any, draw: Draw, part: str) -> list[HeteroData]:
             data[kind].x = normal(draw, rows, 128)
         elif kind != "paper":
             data[kind].num_nodes = rows
-    for kind, edges in {
+    for key, edges in {
         ("author", "affiliated_with", "institution"): 10440, ("author", "writes", "paper"): 71457,
         ("paper", "cites", "paper"): 54163, ("paper", "has_topic", "field_of_study"): 75051,
     }.items():  # fmt: skip
-        data[kind].edge_index = between(draw, sizes[kind[0]], sizes[kind[2]], edges)
+        data[key].edge_index = between(draw, sizes[key[0]], sizes[key[2]], edges)
     data["paper"].update(masks(draw, 7364, 6296, 649, 419))
     return [data]
 
@@ -471,5 +471,5 @@ def install(*, wide: bool = False) -> None:
 
     read = fs.torch_load
     fs.torch_load = lambda path, *args, **options: files[path]() if path in files else read(path, *args, **options)
-    Dataset._download = lambda dataset: None  # type: ignore[method-assign]
-    Dataset._process = process  # type: ignore[method-assign]
+    Dataset._download = lambda dataset: None
+    Dataset._process = process
