@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import math
 import multiprocessing
 import os
+import re
 import resource
 import tempfile
 from collections import Counter
