@@ -101,6 +101,10 @@ def exp(x: Tensor) -> Tensor:
     return x.exp()
 
 
+def sqrt(x: Tensor) -> Tensor:
+    return x.sqrt()
+
+
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return x.softmax(dim)
 

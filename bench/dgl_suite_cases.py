@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "pytorch/mpops/test_edgewise.py",
     ),
     "nn": ("pytorch/nn/test_nn.py", "pytorch/nn/conv/test_gatedgcnconv.py"),
+    "geometry": ("pytorch/geometry/test_geometry.py",),
 }  # fmt: skip
 """Group -> files below DGL's tests/python."""
 

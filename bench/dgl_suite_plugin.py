@@ -88,7 +88,8 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_collectreport(report: Any) -> None:
     if report.outcome == "failed":
-        _note(report.nodeid, "failed", _why(report))
+        reason = reason_to_exclude(report.nodeid)
+        _note(report.nodeid, "failed" if reason is None else "excluded", reason or _why(report))
 
 
 def pytest_sessionfinish(session: Any) -> None:

@@ -1,17 +1,28 @@
-"""What several ranks bring: `python -m bench.ranks SUBCOMMAND`, each in a module of its own.
+"""Training on several ranks: `python -m bench.ranks COMMAND --help`. Each command is a module of its own.
 
-python -m bench.ranks data-parallel --out bench/results
+- `data-parallel` times training on two ranks against one process (bench/ranks_data_parallel.py).
+- `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
+- `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
 """
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import sys
+from collections.abc import Sequence
 
-SUBCOMMANDS = {"data-parallel": "bench.ranks_data_parallel"}
-"""Name -> the module whose `main` takes the arguments that follow."""
+from bench import ranks_data_parallel, ranks_halo, ranks_partition
+
+COMMANDS = {"data-parallel": ranks_data_parallel, "halo": ranks_halo, "partition": ranks_partition}
+"""Modules with `main(argv)` by the name of their command."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="bench.ranks", description=__doc__.splitlines()[0], add_help=False)
+    parser.add_argument("command", choices=tuple(COMMANDS))
+    options, rest = parser.parse_known_args(argv)
+    return COMMANDS[options.command].main(rest)
+
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in SUBCOMMANDS:
-        sys.exit(f"usage: python -m bench.ranks {{{','.join(SUBCOMMANDS)}}} ...")
-    importlib.import_module(SUBCOMMANDS[sys.argv[1]]).main(sys.argv[2:])
+    sys.exit(main())

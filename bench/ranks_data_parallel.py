@@ -87,7 +87,7 @@ def run(asked: Any, size: int, per: int, ranks: bool = True) -> list[dict[str, A
 _SIZES = ("nodes", "edges", "features", "hidden", "batch", "model", "steps")
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> int:
     parser = arguments(__doc__)
     for name, default in (("nodes", 200_000), ("edges", 4_000_000), ("features", 128), ("hidden", 128), ("batch", 1024),
                           ("steps", 40), ("rounds", 3), ("per", 1)):  # fmt: skip
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
     asked = parser.parse_args(argv)
     if asked.worker is not None:
         asked.worker.write_text(json.dumps(measured(asked, int(os.environ["BENCH_CORE"]))))
-        return
+        return 0
     systems = {
         "one process": (1, 1, False), "two processes apart": (2, 1, False), "two ranks": (2, 2, True),
         "two ranks, same batch": (2, 1, True),
@@ -136,3 +136,4 @@ def main(argv: Sequence[str]) -> None:
         "ratios_by_processor_time": {name: median(rates) / median(busy["one process"]) for name, rates in busy.items()},
     }
     save(asked.out, record)
+    return 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from docs import scaling
 from docs.design import example
 from graphweave.compiler.pipeline import PIPELINE, PassInputs
 from graphweave.core.operators import Op
@@ -36,6 +37,7 @@ START = {
     "compiler": "pipeline.py",
     "core": "operators.py",
     "data": "npz.py",
+    "distributed": "part.py",
     "execute": "build.py",
     "extend": "rowwise.py",
     "frontends": "dynamo/compile.py",
@@ -148,6 +150,9 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "operators": operators,
     "rules": rules,
     "passes": passes,
+    "halos": scaling.halos,
+    "scaling": scaling.scaling,
+    "published": scaling.published,
 }
 
 

@@ -131,6 +131,8 @@ def test_what_lies_within_two_hops() -> None:
     assert near.ndata[dgl.NID].tolist() == [1, 2, 3] and edges(near) == [(0, 1), (1, 2)] and seeds.tolist() == [2]
     far, _ = dgl.khop_out_subgraph(g, [0], 2)
     assert far.edata[dgl.EID].tolist() == [0, 1]
+    both, _ = dgl.khop_in_subgraph(dgl.graph(([0, 1, 2], [1, 0, 1])), 0, 1)
+    assert edges(both) == [(0, 1), (1, 0)], "all edges between the nodes, also those that lead away"
 
 
 def test_nodes_without_edges_are_left_out_of_all_graphs_alike() -> None:
@@ -207,8 +209,13 @@ def test_the_nearest_points_send_edges(exclude_self: bool) -> None:
 
 
 def test_a_set_of_few_points_has_few_edges() -> None:
-    assert dgl.knn_graph(torch.zeros(2, 3), 5, exclude_self=True).num_edges() == 2
-    assert dgl.knn_graph(torch.zeros(1, 3), 5).num_edges() == 1
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 1"):
+        assert dgl.knn_graph(torch.zeros(2, 3), 5, exclude_self=True).num_edges() == 2
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 1"):
+        assert dgl.knn_graph(torch.zeros(1, 3), 5).num_edges() == 1
+    with pytest.warns(dgl.base.DGLWarning, match="lowered to 2"):
+        sets = dgl.segmented_knn_graph(torch.randn(5, 3), 3, [2, 3])
+    assert sets.batch_num_nodes().tolist() == [2, 3] and sets.batch_num_edges().tolist() == [4, 6]
 
 
 def test_points_within_a_radius() -> None:

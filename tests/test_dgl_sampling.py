@@ -191,3 +191,112 @@ def test_samplers_of_ones_own(g: Any) -> None:
         assert block.num_dst_nodes() == len(outputs) and block.num_src_nodes() == len(inputs)
     with pytest.raises(NotImplementedError, match=r"has no sample\(g, indices\)"):
         dgl.dataloading.Sampler().sample(g, torch.arange(3))
+
+
+# ---------------------------------------------------------------- subgraphs and LABOR
+
+
+def test_clusters_are_kept_in_a_file(g: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "clusters.pkl")
+    sampler = dgl.dataloading.ClusterGCNSampler(g, 5, cache_path=path)
+    batches = list(dgl.dataloading.DataLoader(g, torch.arange(5), sampler, batch_size=2))
+    nodes = torch.cat([batch.ndata[dgl.NID] for batch in batches])
+    assert sorted(nodes.tolist()) == list(range(30))
+    of = {int(v): i for i, batch in enumerate(batches) for v in batch.ndata[dgl.NID]}
+    u, v = g.edges()
+    assert sum(batch.num_edges() for batch in batches) == sum(
+        of[a] == of[b] for a, b in zip(u.tolist(), v.tolist(), strict=True)
+    )
+    torch.testing.assert_close(batches[0].ndata["x"], g.ndata["x"][batches[0].ndata[dgl.NID]])
+    again = dgl.dataloading.ClusterGCNSampler(g, 5, cache_path=path).sample(g, torch.tensor([0, 1]))
+    assert torch.equal(again.ndata[dgl.NID], batches[0].ndata[dgl.NID])
+    with pytest.raises(DataError, match="balance_ntypes"):
+        dgl.dataloading.ClusterGCNSampler(g, 5, cache_path=path, balance_edges=True)
+
+
+@pytest.mark.parametrize(("mode", "budget"), [("node", 8), ("edge", 6), ("walk", (3, 2))])
+def test_saint_draws_by_degree_and_induces(g: Any, mode: str, budget: Any) -> None:
+    sampler = dgl.dataloading.SAINTSampler(mode, budget)
+    counts = torch.zeros(30)
+    for sub in dgl.dataloading.DataLoader(g, torch.arange(400), sampler):
+        kept = sub.ndata[dgl.NID]
+        counts[kept] += 1
+        inside = [(a, b) for a, b in zip(*[x.tolist() for x in g.edges()], strict=True) if {a, b} <= set(kept.tolist())]
+        found = [(int(kept[a]), int(kept[b])) for a, b in zip(*[x.tolist() for x in sub.edges()], strict=True)]
+        assert sorted(found) == sorted(inside)
+    if mode == "node":
+        chance = g.out_degrees().double().clamp(min=1)
+        want = 1 - (1 - chance / chance.sum()) ** 8
+        torch.testing.assert_close(counts.double() / 400, want, atol=0.1, rtol=0)
+    with pytest.raises(DataError, match="'walk'"):
+        dgl.dataloading.SAINTSampler("path", 3)
+
+
+def test_shadow_is_the_subgraph_of_what_is_drawn(g: Any) -> None:
+    sampler = dgl.dataloading.ShaDowKHopSampler([3, 2])
+    nodes, seeds, sub = sampler.sample(g, torch.tensor([4, 9]))
+    assert nodes[:2].tolist() == seeds.tolist() == [4, 9] and torch.equal(sub.ndata[dgl.NID], nodes)
+    assert len(nodes) <= 2 + 4 + 6 * 3
+    assert edges(sub) == {
+        (int((nodes == a).nonzero()), int((nodes == b).nonzero()))
+        for a, b in edges(g) if a in nodes.tolist() and b in nodes.tolist()
+    }  # fmt: skip
+    all_of, _, whole = dgl.dataloading.ShaDowKHopSampler([-1]).sample(
+        g, torch.tensor([4]), exclude_eids=torch.arange(80)
+    )
+    assert not torch.isin(whole.edata[dgl.EID], torch.arange(80)).any()
+    u, v = g.edges()
+    assert set(all_of.tolist()) == {4, *u[80:][v[80:] == 4].tolist()}
+
+
+def test_labor_takes_the_sources_with_the_smallest_numbers(g: Any) -> None:
+    torch.manual_seed(0)
+    sampler = dgl.dataloading.LaborSampler([2, 3])
+    seeds = torch.tensor([3, 7, 20])
+    inputs, outputs, blocks = sampler.sample(g, seeds)
+    assert torch.equal(outputs, seeds) and torch.equal(blocks[0].srcdata[dgl.NID], inputs)
+    assert torch.equal(blocks[1].srcdata[dgl.NID], blocks[0].dstdata[dgl.NID])
+    torch.testing.assert_close(blocks[0].srcdata["x"], g.ndata["x"][inputs])
+    for block, fanout in zip(blocks, (2, 3), strict=True):
+        eids = block.edata[dgl.EID]
+        src, dst = g.find_edges(eids)
+        a, b = block.edges()
+        assert torch.equal(block.srcdata[dgl.NID][a], src) and torch.equal(block.dstdata[dgl.NID][b], dst)
+        degree = g.in_degrees(block.dstdata[dgl.NID])
+        assert torch.equal(block.in_degrees(), degree.clamp(max=fanout)) and len(eids.unique()) == len(eids)
+
+
+def test_labor_shares_sources_and_is_fair() -> None:
+    """Seeds with the same 40 neighbours draw the same 5 in a batch; over batches, each is drawn equally often."""
+    torch.manual_seed(0)
+    src = torch.arange(40).repeat(30)
+    g = dgl.graph((src, torch.arange(40, 70).repeat_interleave(40)))
+    counts = torch.zeros(70)
+    sampler = dgl.dataloading.LaborSampler([5])
+    for _ in range(600):
+        inputs, _, _ = sampler.sample(g, torch.arange(40, 70))
+        assert len(inputs) == 30 + 5
+        counts[inputs[30:]] += 1
+    share = counts[:40] / 600
+    assert ((share - 0.125).abs() < 0.065).all() and not counts[40:].any()
+    with pytest.raises(DataError, match="importance_sampling must be 0"):
+        dgl.dataloading.LaborSampler([5], importance_sampling=1)
+
+
+def test_labor_over_relations(shop: Any) -> None:
+    sampler = dgl.dataloading.LaborSampler([{"buys": 2, "sold to": 1}])
+    inputs, outputs, (block,) = sampler.sample(shop, {"item": torch.tensor([0, 3])}, {"buys": torch.arange(10)})
+    assert set(inputs) == {"user", "item"} and outputs["item"].tolist() == [0, 3]
+    eids = block.edges["buys"].data[dgl.EID]
+    u, v = shop.find_edges(eids, etype="buys")
+    assert (eids >= 10).all() and set(v.tolist()) <= {0, 3} and set(u.tolist()) <= set(inputs["user"].tolist())
+
+
+def test_a_collator_makes_blocks_of_its_items(g: Any, shop: Any) -> None:
+    full = dgl.dataloading.MultiLayerFullNeighborSampler(1)
+    collator = dgl.dataloading.NodeCollator(g, torch.tensor([5, 8, 2]), full)
+    loader = torch.utils.data.DataLoader(collator.dataset, batch_size=2, collate_fn=collator.collate)
+    assert [outputs.tolist() for _, outputs, _ in loader] == [[5, 8], [2]]
+    typed = dgl.dataloading.NodeCollator(shop, {"item": torch.tensor([1, 2]), "user": torch.tensor([4])}, full)
+    _, outputs, _ = typed.collate([typed.dataset[i] for i in range(3)])
+    assert {t: x.tolist() for t, x in outputs.items()} == {"item": [1, 2], "user": [4]}

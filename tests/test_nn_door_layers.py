@@ -125,8 +125,62 @@ def pna(layer: Any, g: EdgeList, x: Tensor, f: Tensor) -> Tensor:
             [of_rows(g, m, lambda y: y.mean(0)), of_rows(g, m, spread), of_rows(g, m, lambda y: y.amax(0))], 1
         )
         down = torch.where(log > 0, 2.5 / log.clamp(min=1e-30), torch.zeros_like(log))
-        found.append(tower.batchnorm(tower.U(torch.cat([part, agg, agg * log / 2.5, agg * down], 1))))
+        mixed = tower.U(torch.cat([part, agg, agg * log / 2.5, agg * down], 1)) / g.num_dst**0.5
+        found.append(tower.batchnorm(mixed))
     return layer.mixing_layer(torch.cat(found, 1)) + x[:, :4]
+
+
+def dgn(layer: Any, g: EdgeList, x: Tensor, f: Tensor) -> Tensor:
+    h, eig = x[:, :4], x[:, 3:].sin()
+    (tower,) = layer.towers
+    m = tower.M(torch.cat([h[g.src], h[g.dst], f], 1))
+
+    def weights(k: int) -> Tensor:
+        field = eig[g.src, k] - eig[g.dst, k]
+        return field / (total(g, field.abs())[g.dst] + 1e-30)
+
+    first, second = weights(0)[:, None], weights(1)[:, None]
+    agg = torch.cat([total(g, first.abs() * m), (total(g, second * m) - total(g, second) * h).abs()], 1)
+    return layer.mixing_layer(tower.batchnorm(tower.U(torch.cat([h, agg], 1)) / g.num_dst**0.5)) + h
+
+
+def gated_gcn(layer: Any, g: EdgeList, x: Tensor, f: Tensor) -> Tensor:
+    edge = layer.D(x)[g.src] + layer.E(x)[g.dst] + layer.C(f)
+    s = edge.sigmoid()
+    node = layer.A(x) + total(g, s * layer.B(x)[g.src]) / (total(g, s) + 1e-6)
+    node, edge = torch.relu(layer.bn_node(node)), torch.relu(layer.bn_edge(edge))
+    return torch.cat([node, total(g, edge)], 1)
+
+
+def gated_gcn_both(layer: Any, graph: Any, x: Tensor, f: Tensor) -> Tensor:
+    node, edge = layer(graph, x, f)
+    return torch.cat([node, total(EdgeList("", *graph.edges(), len(x), len(x)), edge)], 1)
+
+
+def atomic(layer: Any, g: EdgeList, x: Tensor, f: Tensor) -> Tensor:
+    d, radial, parts = f[:, :1].abs(), layer.radial_pooling, []
+    filters = (radial.interaction_cutoffs, radial.rbf_kernel_means, radial.rbf_kernel_scaling)
+    for cut, mean, scale in zip(*(values.flatten() for values in filters), strict=True):
+        wave = torch.where(d <= cut, (torch.cos(torch.pi * d / cut) + 1) / 2, torch.zeros_like(d))
+        parts.append(total(g, x[g.src] * torch.exp(-scale * (d - mean) ** 2) * wave))
+    return torch.stack(parts, -1).flatten(1)
+
+
+def twirls(layer: Any, g: EdgeList, x: Tensor, f: Tensor) -> Tensor:
+    keep, loops = g.src != g.dst, torch.arange(g.num_dst)
+    g = EdgeList("", torch.cat([g.src[keep], loops]), torch.cat([g.dst[keep], loops]), g.num_src, g.num_dst)
+    x0 = y = layer.mlp_bef.layers[0](x)
+    w, degree = torch.ones(len(g.src), 1).double(), torch.bincount(g.dst).double()[:, None]
+    for step in range(1, 5):
+        scale = 0.6 * degree + 0.4
+        near = scale**-0.5 * total(g, w * (scale**-0.5 * y)[g.src])
+        y = (1 - 0.3) * y + 0.3 * 0.6 * near + 0.3 * x0 / scale
+        if step == 2:
+            apart = (y[g.src] - y[g.dst]).square().sum(1, keepdim=True)
+            v = ((apart + 1e-7) ** 0.5).clamp(min=0.2)
+            w = torch.where(v > 1.0, torch.zeros_like(v), 1 / v) + 1e-9
+            degree = total(g, w)
+    return layer.mlp_aft.layers[0](torch.relu(y))
 
 
 PNA_NAMES = ["mean", "std", "max"], ["identity", "amplification", "attenuation"]
@@ -143,6 +197,13 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any], Reference]]
              lambda layer, g, x, f: torch.cat(layer(g, x, x[:, :3], f), 1), egnn),
     "gated": (lambda: gnn.GatedGraphConv(F, F + 1, 2, 2),
               lambda layer, g, x, f: layer(g, x, (f[:, 0] > 0).long()), gated),
+    "dgn": (lambda: gnn.DGNConv(4, 4, ["dir1-av", "dir2-dx"], ["identity"], 2.5, 0.0, 1, A),
+            lambda layer, g, x, f: layer(g, x[:, :4], f, x[:, 3:].sin()), dgn),
+    "gated_gcn": (lambda: gnn.GatedGCNConv(F, A, OUT), gated_gcn_both, gated_gcn),
+    "atomic": (lambda: gnn.AtomicConv(*torch.tensor([[1.5, 0.7], [0.4, 1.0], [1.0, 0.5]])),
+               lambda layer, g, x, f: layer(g, x, f[:, :1].abs()), atomic),
+    "twirls": (lambda: gnn.TWIRLSConv(F, OUT, 6, 4, alp=0.3, lam=0.6, attention=True, T=1.0),
+               lambda layer, g, x, f: layer(g, x), twirls),
     "pna": (lambda: gnn.PNAConv(4, 4, *PNA_NAMES, 2.5, 0.0, 2, A),
             lambda layer, g, x, f: layer(g, x[:, :4], f), pna),
 }  # fmt: skip

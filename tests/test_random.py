@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -273,3 +275,22 @@ def test_whole_features_and_given_chances() -> None:
     assert not drawn[index[0] == 0].any() and drawn[index[0] == 49].all()
     share = torch.zeros(50).index_add(0, index[0], drawn[:, 0]) / torch.bincount(index[0], minlength=50)
     assert (share - chance[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(0.75 * edges / 50)
+
+
+def test_no_generator_but_pytorchs_is_drawn_from() -> None:
+    """Programs draw negative edges with Python's or NumPy's generator (PyG's `negative_sampling` with Python's).
+
+    What is compiled must not change what they get.
+    """
+
+    def run(x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+    compiled = graphweave.compile(run)
+    for edges in (30, 50_000):
+        x, edge_index = torch.randn(10, 4, requires_grad=True), torch.randint(10, (2, edges))
+        random.seed(3)
+        np.random.seed(3)
+        compiled(x, edge_index).sum().backward()
+        assert random.random() == random.Random(3).random()
+        assert np.random.random() == np.random.RandomState(3).random()

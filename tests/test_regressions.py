@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support import AWKWARD, assert_matches, features, random_graph
@@ -79,3 +81,40 @@ def test_the_same_tensor_twice() -> None:
     compiled = graphweave.compile(fn)
     x = features(6, 3)
     assert torch.equal(compiled(x, index, index), fn(x, index, index))
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_sum_that_has_a_product_twice(other: bool) -> None:
+    """Products are added to the tensor of the first; its second occurrence was left out (ARMA's gradients met it)."""
+    edge_index = random_graph(9, 9, 30)
+
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        product = x @ w
+        total = product + product + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        return total - x.sin() @ v if other else total
+
+    arguments = [features(9, 4, torch.float64), *(features(4, 4, torch.float64, seed=s) for s in (2, 3))]
+    assert_matches(graphweave.compile(fn), fn, *(x.requires_grad_() for x in arguments))
+
+
+def weighted_then_maximum(x: Tensor, w: Tensor, batch: Tensor) -> Tensor:
+    """A pooling: rows times their score, which is a sum over features, and the maximum of each graph."""
+    y = x * torch.tanh((x * w).sum(-1) / w.norm(p=2, dim=-1)).unsqueeze(-1)
+    index = batch.unsqueeze(-1).expand_as(y)
+    return y.new_zeros(20, x.size(1)).scatter_reduce(0, index, y, "amax", include_self=False)
+
+
+def test_a_maximum_finds_its_message_though_a_sum_over_features_is_part_of_it() -> None:
+    """A message that the backward computes again equals the saved maximum to the bit: in float32 its score had another
+    rounding there than in the forward, no message was found, and gradients were lost."""
+    generator = torch.Generator().manual_seed(0)
+    x, w, cotangent = (torch.randn(rows, 128, generator=generator) for rows in (700, 1, 20))
+    batch = torch.randint(20, (700,), generator=generator)
+
+    def gradients(run: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [value.to(dtype, copy=True).requires_grad_() for value in (x, w)]
+        return torch.autograd.grad(run(*leaves, batch), leaves, cotangent.to(dtype))
+
+    want = gradients(weighted_then_maximum, torch.float64)
+    for got, exact in zip(gradients(graphweave.compile(weighted_then_maximum), torch.float32), want, strict=True):
+        torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-5 * exact.abs().max().item())

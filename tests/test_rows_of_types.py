@@ -133,8 +133,8 @@ class TypesBesideAll(nn.Module):
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_a_union_of_types_does_not_tell_the_rows_of_each(count: int) -> None:
-    """The backward was given rows of the union, and of two of its three types, and did not compile. With five types, the
-    part that is computed once counted the rows of its zeros by computing what is made of them, without end."""
+    """The backward was given rows of the union, and of two of its three types, and did not compile. With five types,
+    the part computed once counted the rows of its zeros by computing what is made of them, without end."""
     names = [f"t{i}" for i in range(count)]
     kinds = [("t1", "r0", "t0"), ("t0", "r1", "t2"), ("t1", "r2", "t2"), ("t2", "r3", "t1"), ("t2", "r4", "t0")]
     kinds += [(f"t{i - 1}", f"r{i + 2}", f"t{i}") for i in range(3, count)]

@@ -12,6 +12,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader, NodeLoade
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import BaseSampler
 
+from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.sampling import NeighborSampler
 
@@ -200,3 +201,26 @@ def test_what_cannot_be_sampled_is_one_clear_error(change: dict[str, Any], said:
     arguments: dict[str, Any] = {"data": homogeneous(), "num_neighbors": [3], **change}
     with pytest.raises(DataError, match=said):
         NeighborSampler(arguments.pop("data"), arguments.pop("num_neighbors"), **arguments)
+
+
+def test_loaders_called_as_pygs_give_the_samplers_batches() -> None:
+    data = homogeneous()
+    given: dict[str, Any] = {"batch_size": 16, "shuffle": False}
+    seeds = torch.arange(0, NODES, 3)
+    ours = sampling.NeighborLoader(data, [4, 3], seeds, replace=True, is_sorted=False, seed=2, **given)
+    sampler = NeighborSampler(data, [4, 3], replace=True, seed=2)
+    for one, other in zip(ours, NodeLoader(data, sampler, input_nodes=seeds, **given), strict=True):
+        assert_same(one, other)
+    links = {"edge_label_index": data.edge_index[:, :50], "neg_sampling_ratio": 1.0, **given}
+    sampler = NeighborSampler(data, [4, 3], time_attr=None)
+    theirs = LinkNeighborLoader(data, [4, 3], neighbor_sampler=sampler, **links)
+    for one, other in zip(sampling.LinkNeighborLoader(data, [4, 3], **links), theirs, strict=True):
+        assert_same(one, other)
+
+
+def test_loaders_called_as_pygs_take_times_by_position_and_name() -> None:
+    data = homogeneous()
+    seeds = torch.arange(0, NODES, 3)
+    loader = sampling.NeighborLoader(data, [-1], seeds, data.time[seeds], time_attr="time", batch_size=16)
+    for batch in loader:
+        assert (batch.time <= batch.time[: batch.batch_size][batch.batch]).all()

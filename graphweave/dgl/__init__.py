@@ -9,6 +9,9 @@ from typing import Any
 
 from graphweave.dgl.transforms import CLASSES as _TRANSFORMS
 
+__version__ = "2.1.0"
+"""The version of DGL whose names and arguments these are."""
+
 _BY_MODULE: dict[str, tuple[str, ...]] = {
     "base": ("ALL", "DGLError", "EID", "ETYPE", "NID", "NTYPE"),
     "batch": ("batch", "slice_batch", "unbatch"),
@@ -35,6 +38,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     "ops": ("edge_softmax", "copy_u", "copy_v", *(
         f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y
     )),
+    "partition": ("metis_partition", "metis_partition_assignment"),
     "orders": ("norm_by_dst", "reorder_graph", "sort_csc_by_tag", "sort_csr_by_tag"),
     "products": ("adj_product_graph", "adj_sum_graph"),
     "propagate": ("prop_edges", "prop_nodes"),
@@ -64,8 +68,8 @@ _NAMES: dict[str, str] = {name: module for module, names in _BY_MODULE.items() f
 """Name -> the module of this package that defines it."""
 
 _MODULES: tuple[str, ...] = (
-    "base", "convert", "data", "dataloading", "function", "init", "nn", "ops", "random", "sampling", "transforms",
-    "udf", "utils",
+    "_ffi", "backend", "base", "convert", "data", "dataloading", "frame", "function", "geometry", "init", "nn", "ops",
+    "partition", "random", "sampling", "transforms", "udf", "utils",
 )  # fmt: skip
 """Modules that are names of the package themselves: `dgl.nn`, `dgl.transforms`."""
 

@@ -16,41 +16,18 @@ from torch.utils import data
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl import negative_sampler as negative_sampler
+from graphweave.dgl import subgraph_samplers
 from graphweave.dgl.batch import batch
-from graphweave.dgl.block import DST, DGLBlock
+from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph.frame import EID, NID, Frame
+from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph.structure import Structure
 
-
-class DGLSampler:
-    """What a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
-
-    def sample(self, g: Any, indices: Any) -> Any:
-        """The batch of `indices`. NotImplementedError where a class does not define it."""
-        raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
-
-
-class DGLBlockSampler(DGLSampler):
-    """A sampler of blocks: a class of one's own defines `sample_blocks(g, seed_nodes, exclude_eids)`, which returns
-    (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
-
-    def __init__(
-        self, prefetch_node_feats: Any = None, prefetch_labels: Any = None, prefetch_edge_feats: Any = None,
-        output_device: Any = None,
-    ) -> None:  # fmt: skip
-        self.output_device = output_device
-
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
-        """The batch of `seed_nodes`. NotImplementedError where a class does not define it."""
-        raise NotImplementedError(f"{type(self).__name__} has no sample_blocks(g, seed_nodes). Define it.")
-
-    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
-        """`sample_blocks`."""
-        return self.sample_blocks(g, seed_nodes, exclude_eids)
-
-
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
+ClusterGCNSampler = subgraph_samplers.ClusterGCNSampler
+LaborSampler = subgraph_samplers.LaborSampler
+SAINTSampler = subgraph_samplers.DegreeSAINTSampler
+ShaDowKHopSampler = subgraph_samplers.ShaDowKHopSampler
 
 
 class LayerSampler(DGLBlockSampler):
@@ -82,8 +59,8 @@ class LayerSampler(DGLBlockSampler):
     def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
-        inputs, outputs, blocks = self._of(g).sample(_long(seed_nodes), _chance(), exclude=exclude_eids)
-        found = [_with_fields(g, block, i == 0, i == len(blocks) - 1) for i, block in enumerate(blocks)]
+        inputs, outputs, blocks = self._of(g).sample(long_ids(seed_nodes), drawn_key(), exclude=exclude_eids)
+        found = [with_fields(g, block, i == 0, i == len(blocks) - 1) for i, block in enumerate(blocks)]
         if self.output_device is not None:
             found = [block.to(self.output_device) for block in found]
         return inputs, outputs, found
@@ -116,7 +93,7 @@ class DGLEdgePredictionSampler(DGLSampler):
         """The batch of `seed_edges`, numbers, or relation -> numbers."""
         if self._made is None or self._made[0] is not g:
             self._made = g, sampling.as_edge_prediction_sampler(_OfGraph(self.sampler, g), **self.options)
-        inputs, *graphs, blocks = self._made[1].sample(_long(seed_edges), _chance())
+        inputs, *graphs, blocks = self._made[1].sample(long_ids(seed_edges), drawn_key())
         return (inputs, *(_with_methods(x) for x in graphs), blocks)
 
 
@@ -192,6 +169,27 @@ class BatchLoader:
 DataLoader = BatchLoader
 
 
+class NodeCollator:
+    """Makes batches of lists of nodes of `nids`, for a `torch.utils.data.DataLoader` over `dataset`.
+
+    `nids`: seed nodes, or type -> nodes. `graph_sampler`: a sampler of blocks. Source: DGL's loader before 0.9.
+    """
+
+    def __init__(self, g: Any, nids: Any, graph_sampler: DGLBlockSampler) -> None:
+        self.g, self.nids, self.graph_sampler = g, nids, graph_sampler
+        pairs = [(t, int(x)) for t, ids in nids.items() for x in ids] if isinstance(nids, Mapping) else None
+        self.dataset: Any = nids if pairs is None else pairs
+
+    def collate(self, items: Sequence[Any]) -> tuple[Any, Any, list[DGLBlock]]:
+        """(input nodes, output nodes, blocks) of some items of `dataset`."""
+        if isinstance(items[0], tuple):
+            seeds: Any = {t: torch.tensor([x for kind, x in items if kind == t]) for t in dict(items)}
+        else:
+            seeds = torch.as_tensor([int(x) for x in items])
+        found: tuple[Any, Any, list[DGLBlock]] = self.graph_sampler.sample_blocks(self.g, seeds)
+        return found
+
+
 class GraphDataLoader(data.DataLoader[Any]):
     """PyTorch's loader of a set of graphs, or of tuples of graphs and numbers, whose batches are batched graphs.
 
@@ -217,38 +215,9 @@ def _collated(items: list[Any]) -> Any:
     return data.default_collate(items)
 
 
-def _with_fields(g: Any, block: Any, first: bool, last: bool) -> DGLBlock:
-    """A block of the graph with the fields of its edges, its sources (`first`) and its destinations (`last`)."""
-    out = DGLBlock(block._ntypes, block._relations, block._node_frames, block._edge_frames)
-    for t, frame in out._node_frames.items():
-        if last if t.endswith(DST) else first:
-            _take(frame, g._node_frames[t.removesuffix(DST)], NID)
-    for (start, name, end), frame in out._edge_frames.items():
-        _take(frame, g._edge_frames[start, name, end.removesuffix(DST)], EID)
-    return out
-
-
 def _with_methods(g: Any) -> DGLGraph:
     """A graph of `graphweave.sampling` with DGL's methods."""
     return DGLGraph(g._ntypes, g._relations, g._node_frames, g._edge_frames)
-
-
-def _take(frame: Frame, whole: Frame, ids: str) -> None:
-    rows = frame[ids].long()
-    for name, x in whole.items():
-        if name != ids:
-            frame[name] = x[rows]
-
-
-def _long(seeds: Any) -> Any:
-    if isinstance(seeds, Mapping):
-        return {t: torch.as_tensor(x).long().view(-1) for t, x in seeds.items()}
-    return torch.as_tensor(seeds).long().view(-1)
-
-
-def _chance() -> int:
-    """A number of an epoch, so that each call draws anew."""
-    return int(torch.randint(2**31, ()))
 
 
 def _moved(made: Any, device: Any) -> Any:

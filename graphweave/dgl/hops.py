@@ -99,7 +99,7 @@ def metapath_reachable_graph(g: Any, metapath: Any) -> Any:
 def khop_in_subgraph(
     g: Any, nodes: Any, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
 ) -> Any:
-    """The edges from which at most k - 1 further edges lead to `nodes`, and the nodes at their ends.
+    """The nodes from which at most k edges lead to `nodes`, and all edges between them.
 
     `nodes`: an id, ids, or node type -> ids. With `relabel_nodes`, also returns where `nodes` are among the nodes that
     are kept, by type as `nodes` are; the kept nodes are in the order of their numbers, and edges
@@ -128,28 +128,20 @@ def _within(g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_i
     for t, ids in given.items():
         seeds[t] = query.as_selection([ids] if isinstance(ids, int) else ids, len(near[t]), like, "node").long()
         near[t][seeds[t]] = True
-    taken = {key: torch.zeros(r.num_edges, dtype=torch.bool, device=g.device) for key, r in g._relations.items()}
     for _ in range(k):
         grown = {t: x.clone() for t, x in near.items()}
-        for key, r in g._relations.items():
+        for r in g._relations.values():
             ends, starts = (r.dst, r.src) if inwards else (r.src, r.dst)
             walked = near[r.dsttype if inwards else r.srctype][ends.long()]
-            taken[key] |= walked
             grown[r.srctype if inwards else r.dsttype][starts[walked].long()] = True
         near = grown
-    edges = {key: _by_source(r, taken[key].nonzero().squeeze(1)).to(g.idtype) for key, r in g._relations.items()}
     kept = {t: x.nonzero().squeeze(1).to(g.idtype) for t, x in near.items()}
-    numbers = {t: (x.cumsum(0) - 1).to(g.idtype) for t, x in near.items()}
-    out = transform._of_edges(g, edges, (kept, numbers) if relabel else None, store_ids)
+    out = transform.subgraph(g, kept, relabel_nodes=relabel, store_ids=store_ids)
     out = out if device is None else out.to(device)
     if not relabel:
         return out
-    found = {t: numbers[t][ids].long() for t, ids in seeds.items()}
+    found = {t: (near[t].cumsum(0) - 1)[ids] for t, ids in seeds.items()}
     return out, next(iter(found.values())) if single else found
-
-
-def _by_source(r: Relation, edges: Tensor) -> Tensor:
-    return edges[torch.argsort(r.src[edges], stable=True)]
 
 
 def one_relation(g: G, what: str) -> Relation:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.base import dgl_warning
 from graphweave.dgl.construct import graph
 
 _DISTANCES = ("euclidean", "cosine")
@@ -20,11 +21,11 @@ def knn_graph(
 ) -> Any:
     """An edge to each point from each of its k nearest points, itself among them unless `exclude_self`.
 
-    `x`: points [N, D], or several sets [B, N, D], whose points are the nodes of one graph. A set with fewer points has
-    as many edges to a point as it has points. `algorithm` is DGL's and decides nothing. Edges are sorted by
-    destination, then by distance. DataError for k < 1, other shapes and other distances than "euclidean" and "cosine".
+    `x`: points [N, D], or several sets [B, N, D], which are the graphs of a batch. Where a set has fewer points, k is
+    lowered for all, with a `DGLWarning`. `algorithm` is DGL's and decides nothing. Edges are sorted by destination,
+    then by distance. DataError for k < 1, other shapes and other distances than "euclidean" and "cosine".
     """
-    if x.dim() not in (2, 3) or k < 1 or x.shape[-2] == 0:
+    if x.dim() not in (2, 3) or k + exclude_self < 1 or x.shape[-2] == 0:
         raise DataError(
             f"knn_graph: expected points [N, D] or [B, N, D] and k > 0 (got {list(x.shape)}, {k}). Pass these."
         )
@@ -43,10 +44,16 @@ def segmented_knn_graph(
     exclude_self: bool = False,
 ) -> Any:
     """`knn_graph` of several sets of points behind each other, x [sum of segs, D], with segs[i] points each."""
+    if x.dim() != 2 or k + exclude_self < 1:
+        raise DataError(f"segmented_knn_graph: expected points [N, D], k > 0 (got {list(x.shape)}, {k}). Pass these.")
     if dist not in _DISTANCES:
         raise DataError(f"expected the distance 'euclidean' or 'cosine' (got {dist!r}). Pass one of these.")
     if sum(segs) != len(x):
         raise DataError(f"segs must add up to the {len(x)} points (got {sum(segs)}). Correct segs.")
+    fewest = min((count for count in segs if count), default=0) - exclude_self
+    if k > fewest:
+        dgl_warning(f"k={k} is lowered to {fewest}: the smallest set has no more neighbours for a point.", stacklevel=3)
+        k = max(fewest, 0)
     points = x.detach().double()
     if dist == "cosine":
         points = torch.nn.functional.normalize(points, dim=1)
@@ -61,7 +68,10 @@ def segmented_knn_graph(
             found, own = found[keep], own[keep]
         src.append(begin + found.reshape(-1))
         dst.append(begin + own.reshape(-1))
-    return _graph(src, dst, len(x), x.device)
+    out = _graph(src, dst, len(x), x.device)
+    out.set_batch_num_nodes(torch.tensor(list(segs)))
+    out.set_batch_num_edges(k * torch.tensor(list(segs)))
+    return out
 
 
 def radius_graph(
@@ -75,14 +85,14 @@ def radius_graph(
     """An edge between points whose distance in the p-norm is at most r, both ways; to itself with `self_loop`.
 
     `x`: points [N, D]. With `get_distances`, also the distance of each edge's ends, [num_edges, 1], which is
-    differentiable. `compute_mode` is DGL's and decides nothing. Edges are sorted by destination.
+    differentiable. `compute_mode` is DGL's and decides nothing. Edges are sorted by source.
     """
     if x.dim() != 2:
         raise DataError(f"radius_graph: expected points [N, D] (got {list(x.shape)}). Pass one set of points.")
     points = x.detach().double().cpu().numpy()
     near = _tree(points).query_ball_point(points, r, p=p, return_sorted=True) if len(points) else []
-    dst = np.repeat(np.arange(len(points)), [len(found) for found in near]).astype(np.int64)
-    src = np.concatenate([np.asarray(found, dtype=np.int64) for found in near]) if len(points) else dst
+    src = np.repeat(np.arange(len(points)), [len(found) for found in near]).astype(np.int64)
+    dst = np.concatenate([np.asarray(found, dtype=np.int64) for found in near]) if len(points) else src
     if not self_loop:
         src, dst = src[src != dst], dst[src != dst]
     out = _graph([src], [dst], len(x), x.device)

@@ -47,7 +47,7 @@ def sample_neighbors(
     for (start, name, end), frame in block._edge_frames.items():
         key = (start, name, end.removesuffix(DST))
         found[key if edge_dir == "in" else key[::-1]] = frame[EID].long()
-    return _edges_of(g, found, copy_ndata, copy_edata, output_device)
+    return edges_of(g, found, copy_ndata, copy_edata, output_device)
 
 
 def select_topk(
@@ -75,7 +75,7 @@ def select_topk(
         if chosen is not None:
             kept = kept[torch.isin(ends[kept], chosen.get(kind, ends.new_empty(0)))]
         found[key] = kept
-    return _edges_of(g, found, copy_ndata, copy_edata, output_device)
+    return edges_of(g, found, copy_ndata, copy_edata, output_device)
 
 
 def global_uniform_negative_sampling(
@@ -185,7 +185,7 @@ def _strongest(ends: Tensor, weight: Tensor, k: int, ascending: bool) -> Tensor:
     return order[torch.arange(len(order)) - first < k].sort().values
 
 
-def _edges_of(g: Any, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: Any) -> Any:
+def edges_of(g: Any, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: Any) -> Any:
     out = g.edge_subgraph(dict(found), relabel_nodes=False)
     for t in () if copy_ndata else out.ntypes:
         for name in list(out._node_frames[t]):

@@ -28,7 +28,7 @@ def random_walk(
     if (metapath is None) == (length is None):
         raise DataError("expected metapath or length (got both or neither). Pass one of them.")
     if isinstance(restart_prob, Tensor) and restart_prob.numel() > 1:
-        raise DataError("restart_prob must be a number (got a number for each step). Walk step by step instead.")
+        raise DataError("restart_prob must be a number (got a number for each step). Pass one number.")
     keys = [g.to_canonical_etype(e) for e in ([None] if metapath is None else metapath)]
     steps = len(keys) if length is None else length
     walker = sampling.RandomWalker(

@@ -79,3 +79,44 @@ class DenseSAGEConv(nn.Module):
         out = self.fc((adj @ src + dst) / (adj.sum(1, keepdim=True) + 1))
         out = out if self.activation is None else self.activation(out)
         return out if self.norm is None else self.norm(out)
+
+
+class DenseChebConv(nn.Module):
+    """`ChebConv` over a matrix: H' = sum over n = 0..k-1 of T_n(L) H W_n + b, L = 2 / lambda_max (I - D^-1/2 A D^-1/2)
+    - I.
+
+    T_0 = I, T_1 = L, T_n = 2 L T_(n-1) - T_(n-2). D has the sums of A's rows, at least 1.
+
+    >>> DenseChebConv(5, 4, k=3)(torch.eye(3), torch.randn(3, 5)).shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(self, in_feats: int, out_feats: int, k: int, bias: bool = True) -> None:
+        super().__init__()
+        self.k = k
+        self.W = nn.Parameter(torch.empty(k, in_feats, out_feats))
+        self.bias = nn.Parameter(torch.empty(out_feats)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each W_n is drawn from Glorot's normal distribution with the gain of a ReLU; b is 0."""
+        for weight in self.W:
+            nn.init.xavier_normal_(weight, gain=nn.init.calculate_gain("relu"))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, adj: Tensor, feat: Tensor, lambda_max: float | Tensor | None = None) -> Tensor:
+        """A [N, N], [N, in] -> [N, out]. `lambda_max`: the largest eigenvalue of I - D^-1/2 A D^-1/2; None computes
+        it."""
+        adj = adj.to(feat.dtype)
+        root = adj.sum(1).clamp(min=1) ** -0.5
+        one = torch.eye(len(adj), dtype=adj.dtype, device=adj.device)
+        laplacian = one - root[:, None] * adj * root
+        if lambda_max is None:
+            lambda_max = torch.linalg.eigvals(laplacian).real.max()
+        scaled = laplacian * (2 / lambda_max) - one
+        terms = [feat, scaled @ feat][: self.k]
+        for _ in range(2, self.k):
+            terms.append(2 * scaled @ terms[-1] - terms[-2])
+        out = (torch.stack(terms) @ self.W).sum(0)
+        return out if self.bias is None else out + self.bias

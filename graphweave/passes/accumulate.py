@@ -38,7 +38,7 @@ class Accumulate:
 
 
 def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
-    """The signed terms of each sum on nodes that has two products or more, one of them with a plus."""
+    """The signed terms of each sum on nodes that has two different products or more, one of them with a plus."""
     flow = Facts(program).flow
     used = flow.users
     kept = {r for r in program.outputs if r is not None}
@@ -63,7 +63,7 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
             else:
                 terms.append((sign, r))
         products = [(s, r) for s, r in terms if _own_product(program, r, used, kept)]
-        if len(products) > 1 and any(s > 0 for s, _ in products):
+        if len({r for _, r in products}) > 1 and any(s > 0 for s, _ in products):
             found[ref] = terms
     return found
 
@@ -83,11 +83,11 @@ def _accumulated(
 ) -> Ref:
     products = [(s, r) for s, r in terms if _shared(program, r)]
     others = [(s, r) for s, r in terms if not _shared(program, r)]
-    first = next(r for s, r in products if s > 0)
-    total = where[first]
-    for sign, r in products:
+    first = next(i for i, (s, _) in enumerate(products) if s > 0)
+    total = where[products[first][1]]
+    for i, (sign, r) in enumerate(products):
         node = program.nodes[r]
-        if r != first and isinstance(node, MatMul):
+        if i != first and isinstance(node, MatMul):  # the first one may occur again
             w = where[node.w] if sign > 0 else build.add(Pointwise(Op.neg, (where[node.w],)), loc)
             total = build.add(AddMatMul(total, where[node.x], w), loc)
     for sign, r in others:

@@ -15,10 +15,28 @@ from graphweave.analysis.flow import Extract, ancestors, extract
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.sizes import Applied, leaves
-from graphweave.core.types import UNIT
+from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Broadcast,
+    Cast,
+    Input,
+    MapOf,
+    PairIndex,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Random,
+    Reduce,
+    Ref,
+    Reshape,
+    Type,
+)
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
 from graphweave.passes.stages import staged
@@ -81,6 +99,7 @@ def saved_values(
 ) -> tuple[Ref, ...]:
     """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
+    compared = _parts_compared(facts, forward, recompute)
     after_tangent = facts.flow.depending(frozenset(tangents))
     saved: set[Ref] = set()
     seen: set[Ref] = set()
@@ -93,16 +112,59 @@ def saved_values(
         node = joint.nodes[ref]
         if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or recomputed(recompute, facts, ref):
+        elif ref in after_tangent or ref not in forward or (ref not in compared and recomputed(recompute, facts, ref)):
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
     if recompute == "auto":
-        saved = _made_of_others(facts, saved, kept_anyway)
+        saved = _made_of_others(facts, saved, kept_anyway, compared)
     return tuple(sorted(saved))
 
 
-def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[Ref]:
+def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> frozenset[Ref]:
+    """Narrow parts of messages that are compared with their maximum or minimum: sums over features, and elementary
+    functions of values that have fewer features than the message.
+
+    The gradient of a maximum goes to the messages that equal it. So messages that are computed again must have the bits
+    of the forward's. The order of a sum over features depends on the kernel, and so does the form of an elementary
+    function outside of the loop over the message's features: for one number, or for a vector of them. These are saved.
+    """
+    joint, found, seen = facts.program, set[Ref](), set[Ref]()
+    todo = [
+        (other, _width(joint, other))
+        for node in joint.nodes
+        if isinstance(node, Pointwise) and node.op is Op.eq
+        for other in operands(node)
+        if any(_is_extreme(joint, one) for one in operands(node) if one != other)
+    ]
+    while todo:
+        ref, width = todo.pop()
+        if ref in seen or ref not in forward or not recomputed(recompute, facts, ref):
+            continue
+        seen.add(ref)
+        node = joint.nodes[ref]
+        dear = isinstance(node, Pointwise) and node.op.facts.dear and _width(joint, ref) < width
+        if isinstance(node, Reduce) or dear:
+            found.add(ref)
+        else:
+            todo.extend((r, width) for r in operands(node))
+    return frozenset(found)
+
+
+def _width(joint: Program, ref: Ref) -> int:
+    t = joint.types[ref]
+    return numel(t.shape) if isinstance(t, Type) else 0
+
+
+def _is_extreme(joint: Program, ref: Ref) -> bool:
+    """Whether the value is a pushed maximum or minimum, of the row itself or pulled to other rows."""
+    node = joint.nodes[ref]
+    while isinstance(node, Pull | Cast | Reshape | Broadcast | Permute):
+        node = joint.nodes[node.x]
+    return isinstance(node, Push) and node.fold in (Fold.max, Fold.min)
+
+
+def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compared: frozenset[Ref]) -> set[Ref]:
     """`saved` without rows on nodes that cost little to compute again from others of `saved`.
 
     So only one of an activation's input and output is kept, and of a softmax over classes its input, which a gradient
@@ -113,7 +175,7 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[
     for ref in sorted(saved, reverse=True):
         if not repeatable(facts, ref):
             continue
-        made_of = _origins(facts, ref, saved | free)
+        made_of = _origins(facts, ref, saved | free | compared)
         added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], Input)}
         size = _row_bytes(joint, ref)
         known = all(isinstance(joint.types[r], Type) for r in made_of)

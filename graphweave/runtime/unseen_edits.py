@@ -46,6 +46,9 @@ some thousandths of the time of a kernel."""
 _MAX_PARTS = 64
 """Number of parts of larger indices. Must equal the number in `native/checksum.cpp`."""
 
+_STARTS = random.Random()
+"""Draws the part that is read first. Python's own generator is left alone: programs draw negative edges from it."""
+
 _TENSORS = 256
 """Limit on the records for tensors of one storage (such as slices of a large index). The oldest record is dropped
 first."""
@@ -188,7 +191,7 @@ def _sums_of(t: Tensor) -> _Sums | None:
     item = t.element_size()
     nbytes = rows * cols * item
     parts = next((parts for most, parts in _PARTS if nbytes <= most), _MAX_PARTS)
-    start = random.getrandbits(16)
+    start = _STARTS.getrandbits(16)
     made = _Sums(t.data_ptr(), item, rows, row_stride * item, cols, col_stride * item, parts, start)
     storage = t.untyped_storage()
     return made if made.end <= storage.data_ptr() + storage.nbytes() else None

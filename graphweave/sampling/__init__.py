@@ -19,7 +19,9 @@ __all__ = [
     "DataLoader",
     "HGTLoader",
     "HGTSampler",
+    "LinkNeighborLoader",
     "NegativeSampler",
+    "NeighborLoader",
     "NeighborSampler",
     "Prefetcher",
     "RandomWalker",
@@ -34,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from graphweave.sampling.pyg import NeighborSampler
 
         return NeighborSampler
+    if name in ("NeighborLoader", "LinkNeighborLoader"):
+        from graphweave.sampling import pyg_loaders
+
+        return getattr(pyg_loaders, name)
     if name in ("HGTLoader", "HGTSampler"):
         from graphweave.sampling import hgt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES = ("conv", "factory", "glob", "hetero", "link", "softmax", "utils")
+_MODULES = ("conv", "explain", "factory", "glob", "gt", "hetero", "link", "network_emb", "softmax", "utils")
 
 
 def __getattr__(name: str) -> Any:

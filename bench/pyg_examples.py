@@ -1,0 +1,278 @@
+"""The programs of PyG's public `examples/` with one changed line: right or wrong, how fast, what is left to PyTorch.
+
+    python -m bench.pyg_examples /path/to/pytorch_geometric [--only NAME ...] [--out FILE] [--markdown FILE] [--fresh]
+
+`/path/to/pytorch_geometric` is a checkout of PyG's public repository; nothing of it is kept. Data sets are generated in
+the form of the real ones (bench/pyg_examples_data.py), so nothing is downloaded. The line compiles the model, and
+follows the statement that makes it (bench/pyg_examples_text.py). Each run has a process of its own and is stopped after
+some training steps (bench/pyg_examples_worker.py). Losses of the first steps and gradients of the first are compared
+before anything is timed. Results are written to --out program by program; a later run measures those that are missing
+there, or with --fresh all; --only chooses among the programs. The exit code is 1 if a number is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import re
+import resource
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from bench import pyg_examples_worker
+from bench.check import NOISE_FLOOR, relative_error
+from bench.common import arguments, available_memory, machine, ratio_table
+from bench.pyg_examples_cases import programs, reason, sampling_loaders
+from bench.pyg_examples_data import SMALLER
+from bench.zoo import in_a_cell
+
+Answer = dict[str, Any]
+
+TOLERANCE = 1e-4
+"""Largest relative error of a loss or gradient that is accepted at once. Beyond, a float64 run judges."""
+
+WIDE, LOST = 1e-8, 1e-1
+"""In float64 both systems agree up to WIDE. Where float32 keeps fewer than one digit (LOST), that is no excuse."""
+
+ZERO = 1e-11
+"""A float64 gradient below this share of the model's largest is zero in exact arithmetic."""
+
+SERVER = multiprocessing.get_context("forkserver")
+
+RIGHT = ("ok", "ill-conditioned")
+
+
+def measure(options: argparse.Namespace, program: str) -> Answer:
+    """Everything about one program: why it is not run, or what its runs gave."""
+    why = reason(options.examples, program)
+    if why is not None:
+        return {"status": "not run", "why": why}
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {"eager": _run(options, program, "eager", Path(folder))}
+        if runs["eager"]["status"] != "ok":
+            why = re.sub(r" \(/[^)]*\)", "", runs["eager"]["status"])  # without the place where a package lies
+            return {"status": "not run", "why": f"eager mode: {why}", "runs": runs}
+        runs["graphweave"] = _run(options, program, "graphweave", Path(folder))
+        answer: Answer = {
+            "status": "ok", "line": runs["eager"]["line"], "second": runs["eager"]["second"], "runs": runs,
+            "loaders": sampling_loaders(options.examples / program),
+        }  # fmt: skip
+        if runs["graphweave"]["status"] != "ok":
+            return {**answer, "status": "crash", "why": runs["graphweave"]["status"]}
+        answer["error"], answer["where"] = difference(Path(folder), runs)
+        if answer["error"] > TOLERANCE:
+            answer["status"], answer["note"], answer["checks"] = _judged(options, program, Path(folder))
+    if "median" in runs["eager"] and "median" in runs["graphweave"]:
+        answer["ratio"] = runs["eager"]["median"] / runs["graphweave"]["median"]
+    return answer
+
+
+def _run(options: argparse.Namespace, program: str, system: str, folder: Path, *more: str) -> Answer:
+    """Runs one system in a process of its own: a fork of a server that has the libraries loaded and nothing else."""
+    answer = folder / f"{system}.json"
+    given = [str(options.examples), program, system, "--arrays", str(folder / f"{system}.pt")]
+    given += ["--seconds", str(options.seconds), "--threads", str(options.threads), "--worker", str(answer), *more]
+    answer.unlink(missing_ok=True)
+    child = SERVER.Process(target=pyg_examples_worker.main, args=(given,))
+    child.start()
+    assert child.pid is not None
+    resource.prlimit(child.pid, resource.RLIMIT_DATA, (available_memory(),) * 2)
+    child.join(options.timeout)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return {"status": f"no answer within {options.timeout:.0f} s"}
+    if answer.exists():
+        found: Answer = json.loads(answer.read_text())
+        return found
+    code = child.exitcode or 0
+    return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}"}
+
+
+def difference(
+    folder: Path, runs: Mapping[str, Answer], of: str = "graphweave", to: str = "eager"
+) -> tuple[float, str]:
+    """The largest relative error of the first losses and of the first step's gradients, and where it is.
+
+    Beside a float64 run, a gradient that is zero but for its rounding (of a bias before a normalisation) is known to be
+    zero: what the others have there is rounding of large terms, and is measured by the largest gradient.
+    """
+    got, want = (torch.load(folder / f"{name}.pt") for name in (of, to))
+    worst, where = 0.0, ""
+    for i, (one, other) in enumerate(zip(runs[of]["losses"], runs[to]["losses"], strict=True)):
+        error = math.inf if math.isnan(one) != math.isnan(other) else abs(one - other) / max(abs(other), 1e-6)
+        worst, where = max((worst, where), (0.0 if math.isnan(error) else error, f"loss of step {i + 1}"))
+    largest = max((float(grad.abs().max()) for grad in want.values() if grad.numel()), default=0.0)
+    for name in {**want, **got}:
+        if name in got and name in want:
+            nothing = to == "exact" and float(want[name].abs().max()) < ZERO * largest
+            floor = largest if nothing else largest * NOISE_FLOOR
+            error = relative_error(got[name].double(), want[name].double(), floor)
+        else:  # a compiled backward may give zeros for what does not matter
+            error = float(got.get(name, want.get(name)).abs().max()) / max(largest, 1e-30)
+        worst, where = max((worst, where), (error, f"gradient {name}"))
+    return worst, where
+
+
+def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
+    """The status of a program whose numbers differ, a note, and the errors.
+
+    What is left to PyTorch draws other dropout masks than the reference, so both systems first run without dropout.
+    Then float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by
+    the order of the compiled sums.
+    """
+    runs = {name: _run(options, program, name, folder, "--still", "--check") for name in ("eager", "graphweave")}
+    if any(one["status"] != "ok" for one in runs.values()):
+        return "wrong", "does not run without dropout", {}
+    checks: dict[str, Any] = {"without dropout": difference(folder, runs)}
+    if checks["without dropout"][0] <= TOLERANCE:
+        return "ok", "compared without dropout", checks
+    for name in ("exact", "wide"):
+        runs[name] = _run(options, program, name, folder, "--still", "--check")
+        if runs[name]["status"] != "ok":
+            return "wrong", f"float64: {runs[name]['status']}", checks
+    checks["float64"] = difference(folder, runs, "wide", "exact")
+    checks["ours"], checks["eager"] = (difference(folder, runs, name, "exact") for name in ("graphweave", "eager"))
+    wide, ours, eagers = (checks[name][0] for name in ("float64", "ours", "eager"))
+    if ours <= TOLERANCE:
+        return "ok", "compared in float64", checks
+    right = ours <= 4 * eagers or (wide <= WIDE and ours <= LOST)
+    return "ill-conditioned" if right else "wrong", "compared in float64", checks
+
+
+def row(program: str, one: Answer) -> list[str]:
+    """A line of the table of programs that run."""
+    eager, ours = one["runs"]["eager"], one["runs"]["graphweave"]
+    what = one["line"].partition(" = ")[0]
+    program = program if what == "model" else f"{program} (`{what}`)"
+    if one["status"] == "crash":
+        return [program, "crash", _ms(eager), "-", "-", "-", "-", "-", one["why"]]
+    work = ours["work"]
+    left = [f"**whole graph**: {why}" for why in work["eager_graphs"]]
+    left += [f"on edges: {note}" for note in work["on_edges"]] + work["left"]
+    numbers = (work["kernels"], work["calls"], work["breaks"])
+    ratio = f"{one['ratio']:.1f}x" if "ratio" in one else "-"
+    status = f"{one['status']}*" if "without dropout" in one.get("note", "") else one["status"]
+    return [program, status, _ms(eager), _ms(ours), ratio, *map(str, numbers), in_a_cell(left)]
+
+
+def _ms(run: Answer) -> str:
+    return f"{1e3 * run['median']:.3g}" if "median" in run else "-"
+
+
+def summary(rows: Mapping[str, Answer]) -> str:
+    ran = [one for one in rows.values() if one["status"] != "not run"]
+    status = Counter(one["status"] for one in ran)
+    ratios = [one["ratio"] for one in ran if one["status"] in RIGHT and "ratio" in one]
+    whole = [one for one in ran if one["status"] in RIGHT]
+    unbroken = sum(not one["runs"]["graphweave"]["work"]["breaks"] for one in whole)
+    nothing = sum(not one["runs"]["graphweave"]["work"]["calls"] for one in whole)
+    counts = ", ".join(f"{count} {name}" for name, count in status.items())
+    if not ratios:
+        return f"{len(ran)} programs run: {counts}"
+    return (
+        f"{len(ran)} programs run: {counts}. {unbroken} without a graph break, {nothing} with no call left to PyTorch "
+        f"in a step. A step takes {geometric_mean(ratios):.2f} times as long in eager mode (geometric mean), between "
+        f"{min(ratios):.2f} and {max(ratios):.2f} times; {sum(ratio < 1 for ratio in ratios)} programs are slower than "
+        "eager"
+    )
+
+
+HEADINGS = ("program", "result", "eager ms", "ours ms", "speed", "kernels", "calls left", "breaks", "left to PyTorch")
+
+
+def markdown(results: Mapping[str, Answer]) -> str:
+    plain = {name: one for name, one in results.items() if one["status"] != "not run" and not one["loaders"]}
+    sampled = {name: one for name, one in results.items() if one["status"] != "not run" and one["loaders"]}
+    other = {name: one for name, one in results.items() if one["status"] == "not run"}
+    lines = [
+        "# PyTorch Geometric's examples through graphweave", "",
+        "The programs of PyG's public `examples/`, unchanged but for one line. Written by",
+        "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md`.", "",
+        "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
+        "  program's name for it (in brackets where it is another). Where the program trains by a method of the model,",
+        "  the line compiles that method:",
+        "  `model.encode = graphweave.compile(model.encode)`. A line with `torch.compile` or `torch.jit.script` is",
+        "  replaced, and left out for eager mode. Losses, and so the last layer's kernel with them, stay outside:",
+        "  compiling them with the model is faster still.",
+        "- **Data** are generated in the form of the real data sets, so nothing is downloaded. Large ones are smaller",
+        "  here; the list is below.",
+        "- **A step** goes from `optimizer.zero_grad()` to the end of `optimizer.step()`; times are medians of warm",
+        "  steps with two threads. Each system has a process of its own. The program ends when enough steps are timed.",
+        "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
+        "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**).",
+        "  *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
+        "  judged.",
+        "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
+        "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
+        f"{summary({**plain, **sampled})}.", "",
+        "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
+        "## Two changed lines", "",
+        "These programs draw batches with loaders that need pyg-lib or torch-sparse. The second line imports the",
+        "loader from `graphweave.sampling` ([sampling](sampling.md)), for eager mode too.", "",
+        *_table(HEADINGS, [row(name, one) for name, one in sampled.items()]), "",
+        "## Not run", "", *_table(("program", "reason"), [[n, in_a_cell([o["why"]])] for n, o in other.items()]), "",
+        "## Smaller data", "", *_table(("data set", "size here"), list(SMALLER.items())),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    body = [f"| {' | '.join(cells)} |" for cells in rows]
+    return [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}", *body]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order"
+    )
+    parser.add_argument("--fresh", action="store_true", help="measure again what --out has")
+    parser.add_argument("--markdown", type=Path, help="write the table to this page")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps of each run")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds that one run may take")
+    options = parser.parse_args(argv)
+    os.environ.update(OMP_NUM_THREADS=str(options.threads), MPLBACKEND="Agg")
+    SERVER.set_forkserver_preload(list(pyg_examples_worker.LIBRARIES))
+    options.examples = (options.pyg / "examples").resolve()
+    known = programs(options.examples)
+    chosen = [
+        name for pattern in options.only or ["*"] for name in known if fnmatch(name, pattern) or name == f"{pattern}.py"
+    ]
+    if not chosen:
+        parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
+    results: dict[str, Answer] = {}
+    if options.out and options.out.is_dir():
+        options.out /= "pyg_examples.json"
+    if options.out and options.out.exists():
+        results = json.loads(options.out.read_text())["results"]
+    for program in track([name for name in chosen if options.fresh or name not in results], "programs"):
+        results[program] = measure(options, program)
+        results = {name: results[name] for name in known if name in results}
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            record = {"benchmark": "pyg_examples", "threads": options.threads, "results": results}
+            options.out.write_text(json.dumps({"machine": machine(), **record}, indent=1) + "\n")
+    shown = {name: results[name] for name in chosen if name in results}
+    ran = [row(name, one) for name, one in shown.items() if one["status"] != "not run"]
+    ratio_table("PyG's examples, one training step", HEADINGS[:-1], [cells[:-1] for cells in ran])
+    print(summary(shown))
+    if options.markdown:
+        options.markdown.write_text(markdown(results))
+    return 0 if all(one["status"] != "wrong" for one in shown.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
