@@ -14,10 +14,13 @@ from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
     NOTHING,
+    AllReduce,
     AnyType,
     AssertIndex,
     Aten,
     Const,
+    Exchange,
+    ExchangeBack,
     Input,
     Inverse,
     JoinIndices,
@@ -36,6 +39,7 @@ from graphweave.ir.message.nodes import (
     UniquePairs,
 )
 
+_BETWEEN_RANKS = Exchange | ExchangeBack | AllReduce
 _MADE_ONCE = UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | AssertIndex
 
 
@@ -94,7 +98,7 @@ class Flow:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
         results, and none of the calls in `_NO_WORK`."""
         node = self._program.nodes[ref]
-        if isinstance(node, _MADE_ONCE):
+        if isinstance(node, _MADE_ONCE | _BETWEEN_RANKS):
             return True
         if not isinstance(node, Aten) or is_view(node) or is_scalar(self._program, ref):
             return False

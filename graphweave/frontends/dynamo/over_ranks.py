@@ -1,0 +1,119 @@
+"""What a compilation for several ranks knows of them, and what the ranks agree upon before each compiles.
+
+All ranks must run the same program, since each exchange is one that all take part in. So they compare what they have
+captured, and choices by cost are made from the same numbers of rows, the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from graphweave.analysis.ownership import Sharding
+from graphweave.analysis.statistics import Statistics, statistics_of
+from graphweave.core.errors import ShardError
+from graphweave.core.types import Space
+from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Type
+from graphweave.runtime.rank_link import RankGroup, RankLink
+
+EdgeTensor = tuple[Tensor, str, str]
+"""An `edge_index` of a part, with the node types of sources and destinations."""
+
+
+@dataclass(frozen=True, eq=False)
+class OverRanks:
+    """The ranks that a function runs on. `links` has the link of each node type, and `model` the module whose parameters
+    and buffers all ranks have."""
+
+    name: str
+    rank: int
+    group: RankGroup
+    links: Mapping[str, RankLink]
+    edges: tuple[EdgeTensor, ...]
+    model: torch.nn.Module | None = None
+    stale: bool = False
+    _halo: dict[str, int] = field(default_factory=dict)
+
+    def agreed(
+        self, program: Program, values: Mapping[str, Any], rows: Mapping[Space, int]
+    ) -> tuple[Sharding, Statistics]:
+        """How `program` lies on the ranks, and mean row counts. `values` are the inputs of this call by name.
+
+        Every rank must call this at the same time. Raises ShardError if the ranks have captured different programs or no
+        argument is an index of the part's edges.
+        """
+        own = {
+            "program": _fingerprint(program), "edges": self._edges_among(values),
+            "shared": sorted(self._shared_among(values)), "rows": {s.name: n for s, n in rows.items()},
+            "halo": {name: link.rows.num_halo for name, link in self.links.items()},
+        }  # fmt: skip
+        with unset_fake_temporarily():
+            said = self.group.all_gather(own)
+        for rank, other in enumerate(said):
+            if other["program"] != own["program"]:
+                raise ShardError(
+                    f"ranks {self.rank} and {rank} captured different programs (fingerprints {own['program'][:8]} and "
+                    f"{other['program'][:8]}). Call the model on every rank, with arguments of the same kinds."
+                )
+        edges = {name: ends for other in said for name, ends in other["edges"].items()}
+        if not edges:
+            given = ", ".join(values) or "none"
+            raise ShardError(
+                f"expected an index of the part's edges among the arguments (got {given}). Pass part.edge_index, or "
+                "edge_index of each of part.edges, itself and not a copy."
+            )
+        halo = {name: link.rows.num_halo for name, link in self.links.items()}
+        sharding = Sharding(
+            self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
+            tuple(sorted(halo.items())), frozenset(own["shared"]),
+        )  # fmt: skip
+        means: dict[Space, int] = {}
+        for space in rows:
+            counts = [other["rows"].get(space.name, 0) for other in said]
+            means[space] = -(-sum(counts) // len(counts))
+        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
+        return sharding, statistics_of(means)
+
+    def with_halo(self, statistics: Statistics, program: Program) -> Statistics:
+        """`statistics` with the mean numbers of own and halo rows together."""
+        more: dict[Space, int] = {}
+        for node in program.nodes:
+            if isinstance(node, Exchange | ExchangeBack):
+                read = program.types[node.x]
+                assert isinstance(read, Type)
+                own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
+                more[both] = statistics.rows(own) + self._halo[node.link.removeprefix(f"{self.name}:")]
+        return Statistics((*statistics.counted, *more.items()), statistics.default)
+
+    def _edges_among(self, values: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        return {
+            name: (src, dst) for name, value in values.items() if isinstance(value, Tensor)
+            for index, src, dst in self.edges if _same(value, index)
+        }  # fmt: skip
+
+    def _shared_among(self, values: Mapping[str, Any]) -> set[str]:
+        held = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
+        storages = {t.untyped_storage().data_ptr() for t in held if t.numel()}
+        return {
+            name for name, value in values.items() if isinstance(value, Tensor)
+            and (isinstance(value, torch.nn.Parameter) or value.untyped_storage().data_ptr() in storages)
+        }  # fmt: skip
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether `a` is `b`, or the same memory seen in the same way."""
+    if a is b:
+        return True
+    return bool(b.numel()) and a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
+def _fingerprint(program: Program) -> str:
+    kept = program.nodes, program.types, program.outputs, program.spaces
+    return hashlib.sha256(re.sub(r"cuda:\d+", "cuda", repr(kept)).encode()).hexdigest()
