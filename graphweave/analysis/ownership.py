@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.analysis.partial_sums import check_partial
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import leaves
 from graphweave.core.types import UNIT, Op, Space
@@ -157,6 +158,7 @@ class _Reader:
         for ref in range(len(self.program.nodes)):
             self.numbers[ref] = self._numbers(ref)
         self._maps()
+        check_partial(self.program, self._copied(), self._refuse)
         for ref in range(len(self.program.nodes)):
             self._check(ref)
         return Ownership(frozenset(self.sharded), self.leaving, self.numbers)
@@ -271,7 +273,12 @@ class _Reader:
                 return self._if_integral(ref, self.numbers[x])
             case After(x) | LaidOut(x) | Own(x) | Kept(x) | Exchange(x) | ExchangeBack(x) | AllReduce(x):
                 return self.numbers[x]
-            case Join(xs) | JoinIndices(xs):
+            case JoinIndices(indices, of):
+                held = self._merged(ref, [self.numbers[x] for x in indices])
+                if held is not None and held.leaves and len(of) > 1:
+                    self._refuse(ref, "edges of several node types are joined", "Leave out merge (options).")
+                return held
+            case Join(xs):
                 return self._merged(ref, [self.numbers[x] for x in xs])
             case RowsOfSegments() | Places() | Inverse():
                 return Numbers() if self._on_sharded(ref) else None
@@ -370,6 +377,18 @@ class _Reader:
                     "Pass the edges of each type with the tensors of its own node types.",
                 )  # fmt: skip
             self.leaving[ref] = held.node_type
+
+    def _copied(self) -> frozenset[Space]:
+        """Spaces of pairs of which several ranks may have the same: none of the two ends belongs to one rank alone."""
+
+        def of_one_rank(x: Ref) -> bool:
+            held = self.numbers[x]
+            return isinstance(held, Numbers) and not held.leaves
+
+        return frozenset(
+            n.space for n in self.program.nodes
+            if isinstance(n, UniquePairs) and n.space in self.sharded and not of_one_rank(n.a) and not of_one_rank(n.b)
+        )  # fmt: skip
 
     # -------------------------------------------------------- what must be refused
 

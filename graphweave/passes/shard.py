@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from graphweave.analysis.ownership import Ownership, Sharding, ownership
+from graphweave.analysis.ownership import Numbers, Ownership, Sharding, ownership
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -35,6 +35,7 @@ from graphweave.ir.message.nodes import (
     ExchangeBack,
     Gram,
     Input,
+    JoinIndices,
     MapOf,
     MapType,
     Operand,
@@ -137,6 +138,10 @@ class _Sharded:
         twin, _ = self._twins[node.cod]
         return self.build.add(MapOf(self.where[node.index], twin), self._program.locs[ref])
 
+    def _leaves(self, ref: Ref) -> bool:
+        held = self._owned.numbers[ref]
+        return isinstance(held, Numbers) and held.leaves
+
     # -------------------------------------------------------- one node
 
     def _added(self, ref: Ref) -> Ref:
@@ -150,6 +155,11 @@ class _Sharded:
                 if self._differs(size):
                     assert isinstance(t, Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
+            case JoinIndices(indices, of) if self._leaves(ref):
+                twins = tuple(self._twins[space][0] for space in of)
+                renamed = tuple(self.where[i] for i in indices)
+                never = (False,) * len(indices)
+                return self.build.add(replace(node, indices=renamed, of=twins, wraps=never), loc)
             case _ if any(r in self._owned.leaving for r in operands(node)):
                 return self._reading(ref)
         return self._copied(ref)

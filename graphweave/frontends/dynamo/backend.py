@@ -349,12 +349,12 @@ class _GraphCompilation:
         )  # fmt: skip
         if (ranks := self.options.ranks) is not None:
             sharding, statistics = ranks.agreed(imported.program, at_hand.values, rows)
-            given = replace(given, statistics=statistics, measure=None, sharding=sharding)
+            given = replace(given, statistics=statistics, measure=ranks.mean_of(at_hand), sharding=sharding)
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         if self.options.schedule == "tune":
             given = self._tuned(imported, given, options, at_hand, module, num_forward, found)
-        done = optimise(imported.program, given, imported.effects)
+        done = _optimised_over(imported, given)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
         if ranks is not None:
@@ -402,6 +402,20 @@ class _GraphCompilation:
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
         return self.gradients.finish(run) if backward and self.gradients is not None else run
+
+
+def _optimised_over(imported: Imported, given: PassInputs) -> Rewritten:
+    """The program after all passes. Over ranks, without what makes spaces that cannot be divided, if others cannot."""
+    ways = [given]
+    if given.sharding is not None:
+        apart = replace(given, merge=False)
+        ways += [apart, replace(apart, relational=replace(given.relational, compact=False))]
+    for way in ways[:-1]:
+        try:
+            return optimise(imported.program, way, imported.effects)
+        except ShardError as error:
+            _log.info("a form of the program cannot run over parts: %s", error)
+    return optimise(imported.program, ways[-1], imported.effects)
 
 
 def _steady(module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None) -> frozenset[str]:

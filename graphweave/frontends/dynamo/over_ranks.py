@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.core.errors import ShardError
 from graphweave.core.types import Space
-from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Type
+from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Ref, Type
+from graphweave.passes.relational import Measure
 from graphweave.runtime.rank_link import RankGroup, RankLink
 
 EdgeTensor = tuple[Tensor, str, str]
@@ -80,6 +82,17 @@ class OverRanks:
             means[space] = -(-sum(counts) // len(counts))
         self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         return sharding, statistics_of(means)
+
+    def mean_of(self, measure: Measure) -> Measure:
+        """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
+
+        def mean(facts: Facts, ref: Ref) -> int | None:
+            own = measure(facts, ref)
+            with unset_fake_temporarily():
+                known = [n for n in self.group.all_gather(own) if n is not None]
+            return -(-sum(known) // len(known)) if known else None
+
+        return mean
 
     def with_halo(self, statistics: Statistics, program: Program) -> Statistics:
         """`statistics` with the mean numbers of own and halo rows together."""
