@@ -25,10 +25,13 @@ from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
+    AllReduce,
     AnyType,
     Aten,
     Broadcast,
     Cast,
+    Exchange,
+    ExchangeBack,
     Input,
     MapOf,
     Node,
@@ -47,6 +50,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )  # fmt: skip
 from graphweave.lower.schedule import Region
+from graphweave.runtime.agreed import AgreedMemo
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
@@ -202,7 +206,9 @@ class Wrapper:
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
-        self._scope["memo"] = GivenOut(given) if given else memo.kept
+        kept = GivenOut(given) if given else memo.kept
+        link = next((n.link for n in plan.program.nodes if isinstance(n, Exchange | ExchangeBack | AllReduce)), None)
+        self._scope["memo"] = kept if link is None else AgreedMemo(link, kept)
         names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)

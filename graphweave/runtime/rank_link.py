@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import ShardError
+from graphweave.runtime.agreed import SteadyRows
 
 _REDUCED = {"sum": dist.ReduceOp.SUM, "mul": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _ROWS_REDUCED = {"mul": "prod", "max": "amax", "min": "amin"}
@@ -79,6 +80,7 @@ class RankLink(RankGroup):
     ) -> None:  # fmt: skip
         super().__init__(group, size)
         self.rows, self.halo_dtype, self.stale = rows, halo_dtype, stale
+        self._steady = SteadyRows()
 
     def begin(self, x: Tensor) -> Callable[[], Tensor]:
         """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows."""
@@ -117,7 +119,8 @@ class RankLink(RankGroup):
         return finish
 
     def steady(self, x: Tensor) -> Tensor:
-        return self.begin(x)()
+        """As `begin`, at once, or what an earlier call gave, if x has changed on no rank."""
+        return self._steady(x, self.all_agree, lambda rows: self.begin(rows)())
 
     def _narrow(self, x: Tensor) -> Tensor:
         wider = self.halo_dtype is not None and x.is_floating_point() and x.itemsize > self.halo_dtype.itemsize

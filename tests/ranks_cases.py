@@ -1,0 +1,186 @@
+"""What each rank does in tests of training over parts: graphs, models, and steps beside those of one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GCNConv, RGCNConv, SAGEConv
+
+import graphweave as gw
+from graphweave.distributed.part import Part
+from graphweave.distributed.parts import EDGES, NODES, parts_of
+from graphweave.distributed.shard import shard
+
+WIDTH, CLASSES, RELATIONS = 5, 3, 4
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A graph with features, labels and the nodes that are trained on, and the rank that owns each node."""
+
+    edge_index: Tensor
+    assignment: Tensor
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    edge_type: Tensor
+
+    def part(self, rank: int, size: int) -> Part:
+        kinds = {"kind": self.edge_type}
+        return parts_of(self.edge_index, len(self.assignment), self.assignment, size, edge_data=kinds)[rank]
+
+
+def whole(edge_index: Tensor, assignment: Tensor, seed: int = 0) -> Whole:
+    """A graph with random data in float64. About two thirds of the nodes are trained on."""
+    draw = torch.Generator().manual_seed(seed)
+    nodes, edges = len(assignment), edge_index.shape[1]
+    x = torch.randn(nodes, WIDTH, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, CLASSES, (nodes,), generator=draw)
+    mask = torch.rand(nodes, generator=draw) < 0.66
+    return Whole(edge_index, assignment, x, y, mask, torch.randint(0, RELATIONS, (edges,), generator=draw))
+
+
+def graph_of(kind: str, size: int) -> Whole:
+    """The graphs of the tests: how edges run, and how nodes lie on `size` ranks."""
+    draw = torch.Generator().manual_seed(3)
+    nodes = 23
+    random = torch.randint(0, nodes, (2, 70), generator=draw)
+    by_turns = torch.arange(nodes) % size
+    match kind:
+        case "undirected":
+            return whole(torch.cat([random, random.flip(0)], 1), by_turns)
+        case "nearest":  # each node's 3 nearest: directed, so halo rows are not those that are sent
+            points = torch.rand(nodes, 2, generator=draw)
+            near = torch.cdist(points, points).topk(4, largest=False).indices[:, 1:]
+            index = torch.stack([near.reshape(-1), torch.arange(nodes).repeat_interleave(3)])
+            return whole(index, (points[:, 0] * size).long().clamp(max=size - 1))
+        case "empty part":
+            return whole(random, torch.zeros(nodes, dtype=torch.int64))
+        case "one node":
+            return whole(random, (torch.arange(nodes) == 7).long() * (size - 1))
+        case "no halo":  # two components
+            return whole(torch.cat([random % 11, random % 11 + 11], 1), (torch.arange(nodes) >= 11).long() * (size - 1))
+        case "all halo":  # bipartite between the ranks
+            index = torch.stack([random[0] // 2 * 2, (random[1] // 2 * 2 + 1).clamp(max=21)])
+            return whole(torch.cat([index, index.flip(0)], 1), torch.arange(nodes) % 2)
+        case "no edges":
+            return whole(random[:, :0], by_turns)
+    raise ValueError(kind)
+
+
+class TwoLayers(nn.Module):
+    """Two convolutions with the loss inside. Gives the loss and the second one's rows."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor, mask: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.elu(self.first(x, edge_index, *more))
+        h = self.second(h, edge_index, *more)
+        return F.cross_entropy(h[mask], y[mask]), h
+
+
+MODELS: Mapping[str, Callable[[], TwoLayers]] = {
+    "GCN": lambda: TwoLayers(GCNConv(WIDTH, 8), GCNConv(8, CLASSES)),
+    "SAGE": lambda: TwoLayers(SAGEConv(WIDTH, 8), SAGEConv(8, CLASSES)),
+    "SAGE max": lambda: TwoLayers(SAGEConv(WIDTH, 8, aggr="max"), SAGEConv(8, CLASSES, aggr="max")),
+    "GAT": lambda: TwoLayers(GATConv(WIDTH, 4, heads=2), GATConv(8, CLASSES)),
+    "RGCN": lambda: TwoLayers(RGCNConv(WIDTH, 8, RELATIONS), RGCNConv(8, CLASSES, RELATIONS)),
+    "RGCN bases": lambda: TwoLayers(
+        RGCNConv(WIDTH, 8, RELATIONS, num_bases=2), RGCNConv(8, CLASSES, RELATIONS, num_bases=2)
+    ),
+}
+RELATIONAL = ("RGCN", "RGCN bases")
+
+
+def model_of(name: str) -> TwoLayers:
+    torch.manual_seed(11)
+    return MODELS[name]().double()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives: losses, the last rows, the last gradients, the final weights."""
+
+    losses: Tensor
+    rows: Tensor
+    gradients: list[Tensor]
+    weights: list[Tensor]
+
+
+def train(model: nn.Module, *args: Any, steps: int = 3) -> Trained:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss, rows = model(*args)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    weights = list(model.parameters())
+    return Trained(
+        torch.stack(losses), rows.detach(), [p.grad.clone() for p in weights if p.grad is not None],
+        [p.detach().clone() for p in weights],
+    )  # fmt: skip
+
+
+def arguments(name: str, graph: Whole, part: Part | None = None) -> tuple[Tensor, ...]:
+    """The arguments of a model, of a part's own rows or of the whole graph."""
+    if part is None:
+        kinds = (graph.edge_type,) if name in RELATIONAL else ()
+        return graph.x, graph.edge_index, graph.y, graph.mask, *kinds
+    own = part.nodes[NODES].own
+    kinds = (part.edges[EDGES].data["kind"],) if name in RELATIONAL else ()
+    return graph.x[own], part.edge_index, graph.y[own], graph.mask[own], *kinds
+
+
+def trained_alike(rank: int, name: str, kinds: list[str], size: int) -> list[tuple[str, str, float]]:
+    """Trains a model on each graph, over parts and on the whole; gives the largest differences by what differs.
+
+    One sharded model is made for each graph, since a part belongs to it.
+    """
+    out: list[tuple[str, str, float]] = []
+    for kind in kinds:
+        graph = graph_of(kind, size)
+        part = graph.part(rank, size)
+        reference = model_of(name)
+        model = copy.deepcopy(reference)
+        if rank:  # the parameters of rank 0 count
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(1)
+        found = train(shard(model, part), *arguments(name, graph, part))
+        wanted = train(reference, *arguments(name, graph))
+        pairs = {
+            "losses": [(found.losses, wanted.losses)],
+            "rows": [(found.rows, wanted.rows[part.nodes[NODES].own])],
+            "gradients": list(zip(found.gradients, wanted.gradients, strict=True)),
+            "weights": list(zip(found.weights, wanted.weights, strict=True)),
+        }
+        for what, both in pairs.items():
+            out.append((kind, what, max((_difference(a, b) for a, b in both), default=0.0)))
+    return out
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    assert a.shape == b.shape
+    return (a - b).abs().max().item() if a.numel() else 0.0
+
+
+def counted(rank: int, name: str, kind: str, size: int, steps: int) -> tuple[dict[str, int], int, int]:
+    """Counters over the last of `steps` training steps, and the part's halo rows and rows that it sends."""
+    graph = graph_of(kind, size)
+    part = graph.part(rank, size)
+    model = shard(model_of(name), part)
+    train(model, *arguments(name, graph, part), steps=steps - 1)
+    gw.reset_counters()
+    train(model, *arguments(name, graph, part), steps=1)
+    nodes = part.nodes[NODES]
+    return gw.counters(), nodes.num_halo, len(nodes.send)
