@@ -16,6 +16,7 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
+from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.narrow_gathers import NarrowGathers
@@ -55,7 +56,7 @@ class PassInputs:
     sharding: Sharding | None = None
 
 
-Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
+Pass: TypeAlias = Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
@@ -79,6 +80,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Accumulate(),
     lambda given, keep: Relabel(given.relabel, keep, given.steady),
     lambda given, keep: Shard(given.sharding, keep, given.steady),
+    lambda given, keep: BucketSums(given.tangents, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
@@ -120,8 +122,8 @@ def _left_out(pass_: Pass, given: PassInputs) -> bool:
             return not given.merge
         case Relabel(order):
             return order is None
-        case Shard(sharding):
-            return sharding is None
+        case Shard() | BucketSums():
+            return given.sharding is None
     return False
 
 

@@ -64,9 +64,6 @@ def begun_back(x: Any, fold: str, link: str) -> Callable[[], Any]:
     return link_of(link).begin_sum(x, fold)
 
 
-def finished(begun: Callable[[], Any]) -> Any:
-    """What was begun, once it is there."""
-    return begun()
 
 
 def steady_rows(x: Any, link: str) -> Any:
