@@ -63,13 +63,15 @@ from graphweave.ir.message.nodes import (
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
-    types of sources and destinations. `halo` has the number of halo rows of each node type, and `shared` are names of
-    inputs that all ranks have (parameters, buffers). `link` begins the names of links (`core/ranks.py`)."""
+    types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo` the
+    mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have (parameters,
+    buffers). `link` begins the names of links (`core/ranks.py`)."""
 
     link: str
     rank: int
     edges: tuple[tuple[str, str, str], ...]
     halo: tuple[tuple[str, int], ...]
+    mean_halo: tuple[tuple[str, int], ...]
     shared: frozenset[str]
 
     def link_to(self, node_type: str) -> str:

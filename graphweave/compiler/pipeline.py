@@ -79,7 +79,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
     lambda given, keep: Relabel(given.relabel, keep, given.steady),
-    lambda given, keep: Shard(given.sharding, keep, given.steady),
+    lambda given, keep: Shard(given.sharding, keep, given.steady, given.statistics),
     lambda given, keep: BucketSums(given.tangents, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from graphweave.analysis.ownership import Numbers, Ownership, Sharding, ownership
+from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -48,6 +49,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.passes.halo_choice import HaloCosts, computed_with_halo
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -63,19 +65,20 @@ Folded: TypeAlias = Push | Gram
 @dataclass(frozen=True, slots=True)
 class Shard:
     """`sharding` says how the program lies on the ranks; None leaves it as it is. `keep` are calls that must stay though
-    nobody reads them. Inputs named in `steady` are likely to be the same at
-    the next call, so what is received of them is kept."""
+    nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so what is received of them is
+    kept. `statistics` are the mean rows of the ranks."""
 
     sharding: Sharding | None
     keep: tuple[Ref, ...] = ()
     steady: frozenset[str] = frozenset()
+    statistics: Statistics = Statistics()
     name: str = "shard"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` for one rank. Raises ShardError if its numbers would not be those of the whole graph."""
         if self.sharding is None:
             return unchanged(program)
-        made = _Sharded(program, self.sharding, ownership(program, self.sharding), self.steady)
+        made = _Sharded(program, self.sharding, ownership(program, self.sharding), self.steady, self.statistics)
         outputs = [None if r is None else made.where[r] for r in program.outputs]
         keep = [made.where[r] for r in self.keep]
         done = substitute(made.build, len(made.build.nodes), {}, outputs, keep, made.spaces())
@@ -85,13 +88,19 @@ class Shard:
 class _Sharded:
     """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
 
-    def __init__(self, program: Program, sharding: Sharding, owned: Ownership, steady: frozenset[str]) -> None:
+    def __init__(
+        self, program: Program, sharding: Sharding, owned: Ownership, steady: frozenset[str], statistics: Statistics
+    ) -> None:  # fmt: skip
         self._program, self._sharding, self._owned, self._steady = program, sharding, owned, steady
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
         self._twins: dict[Space, tuple[Space, str]] = {}  # the twin of a space, and its node type
         for ref, node_type in owned.leaving.items():
             cod = _ends(program, ref).cod
             self._twins[cod] = Space(f"{cod.name}_all"), node_type
+        mean = dict(sharding.mean_halo)
+        halo = {space: mean[node_type] for space, (_, node_type) in self._twins.items()}
+        asked, owned_too = self._read_with_halo()
+        self._computed = computed_with_halo(program, asked, owned_too, HaloCosts(statistics, halo, steady))
         self._all: dict[Ref, Ref] = {}
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}
@@ -124,12 +133,30 @@ class _Sharded:
                     made = self.build.add(replace(node, type=replace(t, space=twin)), loc)
                 case Pull(x, m) if isinstance(self._program.nodes[m], ToUnit):
                     made = self.build.add(Pull(self.where[x], self.build.add(ToUnit(twin), loc)), loc)
+                case _ if ref in self._computed:
+                    made = self.build.add(with_operands(node, lambda r: self._beside(r, t.space)), loc)
                 case _:
                     steady = isinstance(node, Input) and node.name in self._steady
                     link = self._sharding.link_to(node_type)
                     made = self.build.add(Exchange(self.where[ref], link, twin, steady), loc)
             self._all[ref] = made
         return self._all[ref]
+
+    def _beside(self, ref: Ref, space: Space) -> Ref:
+        """An operand of row-wise work on the twin of `space`."""
+        t = self._program.types[ref]
+        return self._with_halo(ref) if isinstance(t, Type) and t.space == space else self.where[ref]
+
+    def _read_with_halo(self) -> tuple[set[Ref], set[Ref]]:
+        """The values that are read along maps that leave, and those that others read on own rows."""
+        nodes, asked, own = self._program.nodes, set[Ref](), {r for r in self._program.outputs if r is not None}
+        for node in nodes:
+            leaves_rank = isinstance(node, Pull) and node.map in self._owned.leaving
+            if isinstance(node, Pull) and leaves_rank:
+                asked.add(node.x)
+            else:
+                own.update(operands(node))
+        return asked, own
 
     def _map(self, ref: Ref) -> Ref:
         """A map that leaves, to the twin."""

@@ -72,15 +72,15 @@ class OverRanks:
                 "edge_index of each of part.edges, itself and not a copy."
             )
         halo = {name: link.rows.num_halo for name, link in self.links.items()}
+        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         sharding = Sharding(
             self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
-            tuple(sorted(halo.items())), frozenset(own["shared"]),
+            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), frozenset(own["shared"]),
         )  # fmt: skip
         means: dict[Space, int] = {}
         for space in rows:
             counts = [other["rows"].get(space.name, 0) for other in said]
             means[space] = -(-sum(counts) // len(counts))
-        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         return sharding, statistics_of(means)
 
     def mean_of(self, measure: Measure) -> Measure:
