@@ -29,15 +29,20 @@ class RankPool:
     order of the ranks, or raises RankError."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
+        self._start()
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.ranks_cases"])
-        self._store = Path(tempfile.mkdtemp()) / "store"
+        store = str(Path(tempfile.mkdtemp()) / "store")
         self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(size):
+        self._processes: list[Any] = []
+        for rank in range(self.size):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank, size, str(self._store)), daemon=True)
+            process = context.Process(target=_serve, args=(there, rank, self.size, store), daemon=True)
             process.start()
+            there.close()
             self._pipes.append(here)
             self._processes.append(process)
 
@@ -46,7 +51,9 @@ class RankPool:
             pipe.send((function, args))
         said = [pipe.recv() for pipe in self._pipes]
         failed = [f"rank {rank}: {result}" for rank, (good, result) in enumerate(said) if not good]
-        if failed:
+        if failed:  # the others may still wait for a rank that failed
+            self.close()
+            self._start()
             raise RankError("\n".join(failed))
         return [result for _, result in said]
 
@@ -54,7 +61,7 @@ class RankPool:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(10)
+            process.join(2)
             if process.is_alive():
                 process.kill()
 

@@ -146,14 +146,27 @@ def ownership(program: Program, sharding: Sharding) -> Ownership:
     return _Reader(program, sharding).read()
 
 
+def leaving_maps(program: Program, sharding: Sharding) -> Mapping[Ref, str]:
+    """The maps of `program` that lead to rows of other ranks, each with the node type of these rows. Nothing is
+    refused."""
+    return _Reader(program, sharding, strict=False).maps_alone()
+
+
 class _Reader:
-    def __init__(self, program: Program, sharding: Sharding) -> None:
+    def __init__(self, program: Program, sharding: Sharding, *, strict: bool = True) -> None:
+        self.strict = strict
         self.program, self.sharding = program, sharding
         self.given = {name: (src, dst) for name, src, dst in sharding.edges}
         self.numbers: dict[Ref, Held] = {}
         self.sharded: set[Space] = set()
         self.leaving: dict[Ref, str] = {}
         self.outside: set[Ref] = set()  # divided tensors outside the algebra, such as pairs of indices
+
+    def maps_alone(self) -> Mapping[Ref, str]:
+        for ref in range(len(self.program.nodes)):
+            self.numbers[ref] = self._numbers(ref)
+        self._maps()
+        return self.leaving
 
     def read(self) -> Ownership:
         self._spread()
@@ -370,9 +383,8 @@ class _Reader:
                     ref, "numbers of a rank's rows choose rows of shared data",
                     "Pass the rows themselves, those of the rank's own nodes.",
                 )  # fmt: skip
-            if held is None or not held.leaves:
+            if held is None or not held.leaves or held.node_type is None:
                 continue
-            assert held.node_type is not None
             if of.setdefault(node.cod, held.node_type) != held.node_type:
                 self._refuse(
                     ref, f"rows of one tensor are numbered as nodes of {of[node.cod]!r} and of {held.node_type!r}",
@@ -446,6 +458,8 @@ class _Reader:
         return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
 
     def _refuse(self, ref: Ref, why: str, do: str) -> None:
+        if not self.strict:
+            return
         where = self.program.locs[ref]
         raise ShardError(f"the model cannot run over parts: {why}{f' ({where})' if where else ''}. {do}")
 

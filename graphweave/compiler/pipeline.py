@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphweave.analysis.halo import HaloCosts
 from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.locality import RowOrder
@@ -74,6 +75,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
         given.joins,
         given.added.by_cost,
         given.rewrite,
+        given.sharding and HaloCosts(given.sharding, given.statistics, given.steady),
     ),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),

@@ -60,7 +60,8 @@ def shard(
     if module is not None:
         _send_from_first(module, ranks)
     edges = tuple((e.edge_index, src, dst) for (src, _, dst), e in part.edges.items())
-    over = OverRanks(name, part.rank, ranks, links, edges, module, stale)
+    counts = {n.num_own for n in part.nodes.values()} | {e.edge_index.shape[1] for e in part.edges.values()}
+    over = OverRanks(name, part.rank, ranks, links, edges, frozenset(counts), module)
     options = {"ranks": over}
     if module is not None:
         return cast(T, CompiledModule(module, True, options))

@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.ownership import Numbers, Ownership, Sharding, ownership
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
@@ -49,7 +50,6 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.passes.halo_choice import HaloCosts, computed_with_halo
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -97,10 +97,7 @@ class _Sharded:
         for ref, node_type in owned.leaving.items():
             cod = _ends(program, ref).cod
             self._twins[cod] = Space(f"{cod.name}_all"), node_type
-        mean = dict(sharding.mean_halo)
-        halo = {space: mean[node_type] for space, (_, node_type) in self._twins.items()}
-        asked, owned_too = self._read_with_halo()
-        self._computed = computed_with_halo(program, asked, owned_too, HaloCosts(statistics, halo, steady))
+        self._computed = computed_with_halo(program, owned.leaving, HaloCosts(sharding, statistics, steady))
         self._all: dict[Ref, Ref] = {}
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}
@@ -146,17 +143,6 @@ class _Sharded:
         """An operand of row-wise work on the twin of `space`."""
         t = self._program.types[ref]
         return self._with_halo(ref) if isinstance(t, Type) and t.space == space else self.where[ref]
-
-    def _read_with_halo(self) -> tuple[set[Ref], set[Ref]]:
-        """The values that are read along maps that leave, and those that others read on own rows."""
-        nodes, asked, own = self._program.nodes, set[Ref](), {r for r in self._program.outputs if r is not None}
-        for node in nodes:
-            leaves_rank = isinstance(node, Pull) and node.map in self._owned.leaving
-            if isinstance(node, Pull) and leaves_rank:
-                asked.add(node.x)
-            else:
-                own.update(operands(node))
-        return asked, own
 
     def _map(self, ref: Ref) -> Ref:
         """A map that leaves, to the twin."""

@@ -34,6 +34,7 @@ from graphweave.frontends.dynamo.capture_settings import (
     CaptureSettings,
     asked,
 )  # fmt: skip
+from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.progress import shown
@@ -86,19 +87,22 @@ class Captured:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
+        ranks = (options or {}).get("ranks")
+        self._dry = None if ranks is None else DryCalls(target, ranks)
+        self._on_ranks = on_ranks = ranks is not None
+
         def traced(*args: Any, **kwargs: Any) -> Any:
             # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
                 for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
-                    guard_sizes_of(t, of_nodes=i == 0)
+                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
-        self._on_ranks = "ranks" in (options or {})
         self._compiled: Any = torch.compile(
             traced, backend=backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
         )
@@ -112,7 +116,7 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
-        if self._on_ranks and (inside_a_transform() or _has_any_global_hook()):
+        if self._dry is not None and (inside_a_transform() or _has_any_global_hook()):
             raise ShardError(
                 f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms and "
                 "hooks on all modules prevent. Call it without them."
@@ -150,7 +154,9 @@ class Captured:
             before = None if self._traced else State(self._target)
             failed: Exception
             try:
-                with polyfilled(sparse=in_use() or not self._whole), pages_in_a_line():
+                with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
+                    if self._dry is not None:
+                        self._dry.before(self._run, args, kwargs)
                     out = self._run(args, kwargs)
                 self._traced = self._whole = True
                 return out

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,16 +32,18 @@ EdgeTensor = tuple[Tensor, str, str]
 
 @dataclass(frozen=True, eq=False)
 class OverRanks:
-    """The ranks that a function runs on. `links` has the link of each node type, and `model` the module whose parameters
-    and buffers all ranks have."""
+    """The ranks that a function runs on. `links` has the link of each node type, `counts` are the
+    numbers of own rows and of edges of each type, and `model` is the module whose parameters and buffers all ranks
+    have."""
 
     name: str
     rank: int
     group: RankGroup
     links: Mapping[str, RankLink]
     edges: tuple[EdgeTensor, ...]
+    counts: frozenset[int]
     model: torch.nn.Module | None = None
-    stale: bool = False
+    _stand_ins: list[EdgeTensor] = field(default_factory=list)
     _halo: dict[str, int] = field(default_factory=dict)
 
     def agreed(
@@ -51,9 +54,11 @@ class OverRanks:
         Every rank must call this at the same time. Raises ShardError if the ranks have captured different programs or no
         argument is an index of the part's edges.
         """
-        own = {
-            "program": _fingerprint(program), "edges": self._edges_among(values),
-            "shared": sorted(self._shared_among(values)), "rows": {s.name: n for s, n in rows.items()},
+        names, given = list(values), list(values.values())
+        shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
+        own: dict[str, Any] = {
+            "program": _fingerprint(program),
+            "edges": {names[i]: ends for i, ends in self.edges_among(given).items()}, "rows": {s.name: n for s, n in rows.items()},
             "halo": {name: link.rows.num_halo for name, link in self.links.items()},
         }  # fmt: skip
         with unset_fake_temporarily():
@@ -75,7 +80,7 @@ class OverRanks:
         self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         sharding = Sharding(
             self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
-            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), frozenset(own["shared"]),
+            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared,
         )  # fmt: skip
         means: dict[Space, int] = {}
         for space in rows:
@@ -105,26 +110,54 @@ class OverRanks:
                 more[both] = statistics.rows(own) + self._halo[node.link.removeprefix(f"{self.name}:")]
         return Statistics((*statistics.counted, *more.items()), statistics.default)
 
-    def _edges_among(self, values: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        return {
-            name: (src, dst) for name, value in values.items() if isinstance(value, Tensor)
-            for index, src, dst in self.edges if _same(value, index)
-        }  # fmt: skip
+    @contextmanager
+    def alone(self, edges: list[EdgeTensor]) -> Iterator[None]:
+        """Within the block, calls send nothing and take what others would send as zeros. `edges` stand for the
+        part's."""
+        groups = (self.group, *self.links.values())
+        self._stand_ins.extend(edges)
+        for group in groups:
+            group.dry = True
+        try:
+            yield
+        finally:
+            self._stand_ins.clear()
+            for group in groups:
+                group.dry = False
 
-    def _shared_among(self, values: Mapping[str, Any]) -> set[str]:
+    def edges_among(self, values: Sequence[Any]) -> dict[int, tuple[str, str]]:
+        """The positions of indices of the part's edges among `values`, each with the types of its ends.
+
+        An index without edges cannot be told from another one by its memory, so those are taken in their order.
+        """
+        known = self._stand_ins or self.edges
+        found: dict[int, tuple[str, str]] = {}
+        empty = [ends for index, *ends in known if not index.numel()]
+        for i, value in enumerate(values):
+            if not isinstance(value, Tensor):
+                continue
+            for index, src, dst in known:
+                if index.numel() and _same(value, index):
+                    found[i] = (src, dst)
+            if empty and not value.numel() and value.shape == (2, 0) and not value.is_floating_point():
+                src, dst = empty.pop(0)
+                found[i] = (src, dst)
+        return found
+
+    def is_shared(self, value: Tensor) -> bool:
+        """Whether all ranks have this tensor: a parameter or a buffer."""
         held = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
         storages = {t.untyped_storage().data_ptr() for t in held if t.numel()}
-        return {
-            name for name, value in values.items() if isinstance(value, Tensor)
-            and (isinstance(value, torch.nn.Parameter) or value.untyped_storage().data_ptr() in storages)
-        }  # fmt: skip
+        return isinstance(value, torch.nn.Parameter) or (
+            bool(value.numel()) and value.untyped_storage().data_ptr() in storages
+        )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether `a` is `b`, or the same memory seen in the same way."""
     if a is b:
         return True
-    return bool(b.numel()) and a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
 def _fingerprint(program: Program) -> str:

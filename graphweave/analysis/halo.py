@@ -3,15 +3,17 @@
 A value with halo rows can be had in two ways: its own rows are sent, or, if it is row-wise work, it is computed on own
 and halo rows together from operands that have halo rows. So `x W` is sent if it is narrower than x, x if several
 functions of it are read, and nothing if x has been kept from an earlier call. Both ways are priced, work and wire, and
-the cheapest is taken (`Wire` says what a byte costs).
+the cheapest is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow
+from graphweave.analysis.ownership import Sharding, leaving_maps
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -21,13 +23,16 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    Gram,
     Input,
+    MapType,
     MatMul,
     Pad,
     Permute,
     Pointwise,
     Program,
     Pull,
+    Push,
     Reduce,
     Ref,
     Reshape,
@@ -40,9 +45,6 @@ WIRE_BANDWIDTH = 1e9
 """Bytes a second between two ranks: ten gigabits, about what machines of a cluster have."""
 WIRE_LATENCY = 50e-6
 """Seconds of one exchange without rows."""
-_VECTOR_RATE, _PRODUCT_RATE, _BANDWIDTH = 40e9, 200e9, 20e9
-"""As in `analysis/cost.py`."""
-
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 _MAX_CANDIDATES = 32
 """At most this many values that nobody asked for are tried as ones to send."""
@@ -50,36 +52,57 @@ _MAX_CANDIDATES = 32
 
 @dataclass(frozen=True, slots=True)
 class HaloCosts:
-    """Rows of a space and of its halo on an average rank, and inputs that are likely to be the same at the next call."""
+    """How a program lies on the ranks, mean row counts, and inputs that are likely to be the same at the next call."""
 
+    sharding: Sharding
     statistics: Statistics
-    halo: Mapping[Space, int]
     steady: frozenset[str] = frozenset()
 
 
-def computed_with_halo(
-    program: Program, asked: Iterable[Ref], owned: Iterable[Ref], costs: HaloCosts
-) -> frozenset[Ref]:
+def computed_with_halo(program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> frozenset[Ref]:
     """The values that are computed on halo rows from others; all other values that are needed there are sent.
 
-    `asked` are the values that are read on halo rows, `owned` those that are read on own rows, too.
+    `leaving` are the maps that lead to rows of other ranks, each with the node type of these rows.
     """
-    return _Choice(program, frozenset(asked), frozenset(owned), costs).choose()
+    return _Choice(program, leaving, costs).choose()[0]
+
+
+def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
+    """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
+    choice = _Choice(program, leaving_maps(program, costs.sharding), costs)
+    back = (r for r, n in enumerate(program.nodes) if isinstance(n, Push | Gram) and n.map in choice.leaving)
+    return choice.choose()[1] + sum(choice.sending(r) for r in back)
 
 
 class _Choice:
-    def __init__(self, program: Program, asked: frozenset[Ref], owned: frozenset[Ref], costs: HaloCosts) -> None:
-        self.program, self.asked, self.owned, self.costs = program, asked, owned, costs
-        self.once = Flow(program).graph_only
+    """`asked` are values that are read along maps that leave, `owned` those that others read on own rows."""
 
-    def choose(self) -> frozenset[Ref]:
+    def __init__(self, program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> None:
+        self.program, self.leaving, self.costs = program, leaving, costs
+        self.once = Flow(program).graph_only
+        mean = dict(costs.sharding.mean_halo)
+        self.halo: dict[Space, int] = {}
+        for m, node_type in leaving.items():
+            t = program.types[m]
+            assert isinstance(t, MapType)
+            self.halo[t.cod] = mean[node_type]
+        asked, owned = set[Ref](), {r for r in program.outputs if r is not None}
+        for node in program.nodes:
+            if isinstance(node, Pull) and node.map in leaving:
+                asked.add(node.x)
+            else:
+                owned.update(operands(node))
+        self.asked, self.owned = frozenset(asked), frozenset(owned)
+
+    def choose(self) -> tuple[frozenset[Ref], float]:
+        """What is computed on halo rows, and the seconds that all of it takes."""
         sent = frozenset[Ref]()
         best, price = self._plan(sent)
         for candidate in self._candidates():
             tried, cheaper = self._plan(sent | {candidate})
             if cheaper < price:
                 best, price, sent = tried, cheaper, sent | {candidate}
-        return best
+        return best, price
 
     def _candidates(self) -> list[Ref]:
         """Values from which several of the asked ones are computed row by row, the nearest first."""
@@ -102,11 +125,11 @@ class _Choice:
         computed: set[Ref] = set()
         seconds = 0.0
         for ref in sorted(sent):
-            seconds += self._sending(ref)
+            seconds += self.sending(ref)
             have.add(ref)
         for ref in sorted(self.asked - sent):
             made, again = self._again(ref, have)
-            sending = self._sending(ref)
+            sending = self.sending(ref)
             if again < sending:
                 computed |= made - have
                 have |= made
@@ -124,7 +147,7 @@ class _Choice:
             if part in have or part in made:
                 continue
             deeper, again = self._again(part, have)
-            sending = self._sending(part)
+            sending = self.sending(part)
             if again < sending:
                 made |= deeper
             seconds += min(again, sending)
@@ -139,24 +162,25 @@ class _Choice:
             return None
         return tuple(dict.fromkeys(r for r in operands(node) if self._space(r) != UNIT))
 
-    def _sending(self, ref: Ref) -> float:
+    def sending(self, ref: Ref) -> float:
+        """Seconds to send the halo rows of `ref`; none if it stays the same from call to call."""
         node = self.program.nodes[ref]
         steady = isinstance(node, Input) and node.name in self.costs.steady
         spread = isinstance(node, Pull) and isinstance(self.program.nodes[node.map], ToUnit)
         if isinstance(node, Const) or spread or steady or ref in self.once:
             return 0.0
         t = self._type(ref)
-        sent = self._bytes(ref) * self.costs.halo.get(t.space, 0)
+        sent = self._bytes(ref) * self.halo.get(t.space, 0)
         return sent / WIRE_BANDWIDTH + WIRE_LATENCY
 
     def _work(self, ref: Ref) -> float:
         """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart."""
         t, node = self._type(ref), self.program.nodes[ref]
-        rows = self.costs.halo.get(t.space, 0) + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
+        rows = self.halo.get(t.space, 0) + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
         if isinstance(node, MatMul):
             w = self._type(node.w)
-            return rows * (2 * numel(w.shape) / _PRODUCT_RATE + self._bytes(ref) / _BANDWIDTH)
-        return rows * (numel(t.shape) / _VECTOR_RATE + self._bytes(ref) / _BANDWIDTH)
+            return rows * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
+        return rows * (numel(t.shape) / VECTOR_RATE + self._bytes(ref) / BANDWIDTH)
 
     def _bytes(self, ref: Ref) -> int:
         t = self._type(ref)
