@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv, RGCNConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, HeteroConv, RGCNConv, SAGEConv
 
 import graphweave as gw
 from graphweave.distributed.part import Part
 from graphweave.distributed.parts import EDGES, NODES, parts_of
 from graphweave.distributed.shard import shard
+from graphweave.nn import HGTConv
 
 WIDTH, CLASSES, RELATIONS = 5, 3, 4
 
@@ -87,6 +88,18 @@ class TwoLayers(nn.Module):
         return F.cross_entropy(h[mask], y[mask]), h
 
 
+class TypedHGT(nn.Module):
+    """`graphweave.nn.HGTConv` on an edge_index; the type of a node is that of its label."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.conv = HGTConv(width, CLASSES if heads == 1 else 4, heads, CLASSES, RELATIONS, dropout=0.0)
+
+    def forward(self, x: Tensor, edge_index: Tensor, kinds: Tensor, types: Tensor) -> Tensor:
+        graph = gw.graph((edge_index[0], edge_index[1]), num_nodes=x.shape[0])
+        return self.conv(graph, x, types, kinds)
+
+
 MODELS: Mapping[str, Callable[[], TwoLayers]] = {
     "GCN": lambda: TwoLayers(GCNConv(WIDTH, 8), GCNConv(8, CLASSES)),
     "SAGE": lambda: TwoLayers(SAGEConv(WIDTH, 8), SAGEConv(8, CLASSES)),
@@ -96,8 +109,9 @@ MODELS: Mapping[str, Callable[[], TwoLayers]] = {
     "RGCN bases": lambda: TwoLayers(
         RGCNConv(WIDTH, 8, RELATIONS, num_bases=2), RGCNConv(8, CLASSES, RELATIONS, num_bases=2)
     ),
+    "HGT": lambda: TwoLayers(TypedHGT(WIDTH, 2), TypedHGT(8, 1)),
 }
-RELATIONAL = ("RGCN", "RGCN bases")
+RELATIONAL = ("RGCN", "RGCN bases", "HGT")
 
 
 def model_of(name: str) -> TwoLayers:
@@ -135,9 +149,11 @@ def arguments(name: str, graph: Whole, part: Part | None = None) -> tuple[Tensor
     """The arguments of a model, of a part's own rows or of the whole graph."""
     if part is None:
         kinds = (graph.edge_type,) if name in RELATIONAL else ()
+        kinds += (graph.y,) if name == "HGT" else ()
         return graph.x, graph.edge_index, graph.y, graph.mask, *kinds
     own = part.nodes[NODES].own
     kinds = (part.edges[EDGES].data["kind"],) if name in RELATIONAL else ()
+    kinds += (graph.y[own],) if name == "HGT" else ()
     return graph.x[own], part.edge_index, graph.y[own], graph.mask[own], *kinds
 
 
@@ -158,15 +174,62 @@ def trained_alike(rank: int, name: str, kinds: list[str], size: int) -> list[tup
                     p.add_(1)
         found = train(shard(model, part), *arguments(name, graph, part))
         wanted = train(reference, *arguments(name, graph))
-        pairs = {
-            "losses": [(found.losses, wanted.losses)],
-            "rows": [(found.rows, wanted.rows[part.nodes[NODES].own])],
-            "gradients": list(zip(found.gradients, wanted.gradients, strict=True)),
-            "weights": list(zip(found.weights, wanted.weights, strict=True)),
-        }
-        for what, both in pairs.items():
-            out.append((kind, what, max((_difference(a, b) for a, b in both), default=0.0)))
+        out += _compared(kind, found, wanted, part.nodes[NODES].own)
     return out
+
+
+_TO_PAPERS = (("author", "writes", "paper"), ("paper", "cites", "paper"))
+
+
+class TwoTypes(nn.Module):
+    """PyG's HeteroConv on papers and authors, of sources to destinations of another type and of the same one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        wide = (WIDTH, WIDTH)
+        self.first = HeteroConv({
+            ("author", "writes", "paper"): SAGEConv(wide, 6), ("paper", "cites", "paper"): GATConv(WIDTH, 6),
+            ("paper", "by", "author"): SAGEConv(wide, 6),
+        })  # fmt: skip
+        self.second = HeteroConv({
+            ("author", "writes", "paper"): GATConv((6, 6), CLASSES, add_self_loops=False),
+            ("paper", "cites", "paper"): GCNConv(6, CLASSES),
+        })  # fmt: skip
+
+    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+        h = {kind: rows.tanh() for kind, rows in self.first(x, edges).items()}
+        out = self.second(h, {key: edges[key] for key in _TO_PAPERS})["paper"]
+        return F.cross_entropy(out, y), out
+
+
+def two_types_alike(rank: int, size: int) -> list[tuple[str, str, float]]:
+    """As `trained_alike`, on a graph of two node types."""
+    draw = torch.Generator().manual_seed(5)
+    nodes = {"author": 9, "paper": 14}
+    edges = {
+        (src, name, dst): torch.stack([torch.randint(0, nodes[t], (40,), generator=draw) for t in (src, dst)])
+        for src, name, dst in (("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author"))
+    }
+    owner = {kind: torch.randint(0, size, (count,), generator=draw) for kind, count in nodes.items()}
+    x = {kind: torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for kind, n in nodes.items()}
+    y = torch.randint(0, CLASSES, (nodes["paper"],), generator=draw)
+    part = parts_of(edges, nodes, owner, size)[rank]
+    torch.manual_seed(2)
+    reference = TwoTypes().double()
+    model = copy.deepcopy(reference)
+    own = {kind: part.nodes[kind].own for kind in nodes}
+    mine = {kind: x[kind][own[kind]] for kind in nodes}, {k: e.edge_index for k, e in part.edges.items()}, y[own["paper"]]
+    return _compared("two types", train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
+
+
+def _compared(kind: str, found: Trained, wanted: Trained, own: Tensor) -> list[tuple[str, str, float]]:
+    pairs = {
+        "losses": [(found.losses, wanted.losses)],
+        "rows": [(found.rows, wanted.rows[own])],
+        "gradients": list(zip(found.gradients, wanted.gradients, strict=True)),
+        "weights": list(zip(found.weights, wanted.weights, strict=True)),
+    }
+    return [(kind, what, max((_difference(a, b) for a, b in both), default=0.0)) for what, both in pairs.items()]
 
 
 def _difference(a: Tensor, b: Tensor) -> float:
