@@ -218,7 +218,8 @@ def two_types_alike(rank: int, size: int) -> list[tuple[str, str, float]]:
     reference = TwoTypes().double()
     model = copy.deepcopy(reference)
     own = {kind: part.nodes[kind].own for kind in nodes}
-    mine = {kind: x[kind][own[kind]] for kind in nodes}, {k: e.edge_index for k, e in part.edges.items()}, y[own["paper"]]
+    indices = {key: e.edge_index for key, e in part.edges.items()}
+    mine = {kind: x[kind][own[kind]] for kind in nodes}, indices, y[own["paper"]]
     return _compared("two types", train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
 
 

@@ -63,9 +63,10 @@ from graphweave.ir.message.nodes import (
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
-    types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo` the
-    mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have (parameters,
-    buffers). `link` begins the names of links (`core/ranks.py`)."""
+    types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo`
+    the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have
+    (parameters, buffers). `link` begins the names of links (`core/ranks.py`). With `stale`, the forward uses halo rows of
+    the last step."""
 
     link: str
     rank: int
@@ -73,6 +74,7 @@ class Sharding:
     halo: tuple[tuple[str, int], ...]
     mean_halo: tuple[tuple[str, int], ...]
     shared: frozenset[str]
+    stale: bool = False
 
     def link_to(self, node_type: str) -> str:
         """The name of the link for rows of a node type."""
@@ -101,8 +103,8 @@ Held: TypeAlias = Numbers | PairOfNumbers | None
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """`sharded` are the spaces of which each rank has rows of its own. `leaving` are the maps that lead to rows of other
-    ranks, each with the node type of these rows. `numbers` says what integers number."""
+    """`sharded` are the spaces of which each rank has rows of its own. `leaving` are the maps that lead to rows of
+    other ranks, each with the node type of these rows. `numbers` says what integers number."""
 
     sharded: frozenset[Space]
     leaving: Mapping[Ref, str]
@@ -181,8 +183,8 @@ class _Reader:
     # -------------------------------------------------------- which spaces are sharded
 
     def _spread(self) -> None:
-        """Finds the sharded spaces: those of the part's edges, of the user's tensors that no index leads to, the ends of
-        edges, and what is made from or leads to them."""
+        """Finds the sharded spaces: those of the part's edges, of the user's tensors that no index leads to, the ends
+        of edges, and what is made from or leads to them."""
         nodes, types = self.program.nodes, self.program.types
         ends = {t.cod for t in types if isinstance(t, MapType)}
         of_edges = set[Ref]()  # computed from the indices of edges
@@ -233,7 +235,7 @@ class _Reader:
         node, t = self.program.nodes[ref], self.program.types[ref]
         if isinstance(t, MapType) and isinstance(node, MapOf):
             if t.cod in self.sharded and t.dom == UNIT:
-                self._refuse(ref, "one row of a tensor is read, which lies on one rank", "Read it outside of the model.")
+                self._refuse(ref, "one row of a tensor is read, which lies on one rank", "Read it outside the model.")
             if t.cod in self.sharded:
                 self._add(t.dom)
             elif node.index in of_edges and t.dom in self.sharded:
@@ -344,13 +346,13 @@ class _Reader:
         keeps_pairs = node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.cat.default",
                                       "aten.slice.Tensor")  # fmt: skip
         if keeps_pairs and _along_columns(node):
-            pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]  # type: ignore[arg-type]
+            pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]
             return PairOfNumbers(
                 self._merged(ref, [p.first for p in pairs]), self._merged(ref, [p.second for p in pairs])
-            )  # type: ignore[arg-type]
+            )
         if node.target == "aten.stack.default" and len(chosen) == 2 and node.args[1:] in ((), (0,)):
             first, second = (self._merged(ref, [h]) for h in chosen)
-            return PairOfNumbers(first, second)  # type: ignore[arg-type]
+            return PairOfNumbers(first, second)
         return self._merged(ref, chosen)
 
     def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:

@@ -1,8 +1,8 @@
 """Sums of which each rank has a part only, and what may be done with them before the ranks' parts are added.
 
-A pair of a source and a relation may occur on several ranks, each with edges of its own. What is pushed to such *copied*
-pairs is a part of a sum. A result is right if it is linear in the parts and the ranks' results are added, as they are
-where pairs are pushed on to rows of others or to shared data.
+A pair of a source and a relation may occur on several ranks, each with edges of its own. What is pushed to such
+*copied* pairs is a part of a sum. A result is right if it is linear in the parts and the ranks' results are added,
+as they are where pairs are pushed on to rows of others or to shared data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphweave.ir.message.nodes import (
 
 
 def check_partial(program: Program, copied: frozenset[Space], refuse: Callable[[Ref, str, str], None]) -> None:
-    """Calls `refuse(ref, why, what to do)` for the first node that is not linear in parts of sums on `copied` spaces."""
+    """Calls `refuse(ref, why, what to do)` for a node that is not linear in parts of sums on `copied` spaces."""
     if not copied:
         return
     partial: set[Ref] = set()

@@ -40,8 +40,8 @@ class PassInputs:
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
     whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
     choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get, or
-    chooses it, and `steady` are names of inputs that are likely to be the same at the next call. `sharding` says how the
-    program lies on several ranks.
+    chooses it, and `steady` are names of inputs that are likely to be the same at the next call. `sharding` says how
+    the program lies on several ranks.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -57,7 +57,9 @@ class PassInputs:
     sharding: Sharding | None = None
 
 
-Pass: TypeAlias = Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
+Pass: TypeAlias = (
+    Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
+)
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
@@ -75,13 +77,13 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
         given.joins,
         given.added.by_cost,
         given.rewrite,
-        given.sharding and HaloCosts(given.sharding, given.statistics, given.steady),
+        None if given.sharding is None else HaloCosts(given.sharding, given.statistics, given.steady),
     ),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
     lambda given, keep: Relabel(given.relabel, keep, given.steady),
-    lambda given, keep: Shard(given.sharding, keep, given.steady, given.statistics),
+    lambda given, keep: Shard(given.sharding, keep, given.steady, given.statistics, given.tangents),
     lambda given, keep: BucketSums(given.tangents, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""

@@ -60,7 +60,7 @@ class ParseError(IRError):
 
 
 class ShardError(GraphweaveError):
-    """A model, or a call of it, cannot run over the parts of a graph (`graphweave.distributed.shard`), since its numbers
+    """A model, or a call of it, cannot run over the parts of a graph (`graphweave.distributed.shard`), as its numbers
     would not be those of the whole graph; the message names what stands in the way and the user's line."""
 
 

@@ -13,14 +13,20 @@ from weakref import WeakValueDictionary
 from graphweave.core.errors import ShardError
 
 
-class Link(Protocol):
-    """The rows of one node type that ranks read of each other, and sums over all ranks."""
-
-    def begin(self, x: Any) -> Callable[[], Any]: ...
-
-    def begin_sum(self, x: Any, fold: str) -> Callable[[], Any]: ...
+class Summing(Protocol):
+    """Folds over all ranks."""
 
     def all_reduce(self, x: Any, fold: str) -> Any: ...
+
+    def all_agree(self, good: bool) -> bool: ...
+
+
+class Link(Summing, Protocol):
+    """The rows of one node type that ranks read of each other, and folds over all ranks."""
+
+    def begin(self, x: Any, slot: int = 0) -> Callable[[], Any]: ...
+
+    def begin_sum(self, x: Any, fold: str) -> Callable[[], Any]: ...
 
     def steady(self, x: Any) -> Any: ...
 
@@ -28,7 +34,7 @@ class Link(Protocol):
 _links: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
-def register(name: str, link: Link) -> None:
+def register(name: str, link: Summing) -> None:
     """Make `link` known to programs as `name`, for as long as somebody holds it."""
     _links[name] = link
 
@@ -44,9 +50,9 @@ def link_of(name: str) -> Any:
     return found
 
 
-def exchanged(x: Any, link: str) -> Any:
-    """`x` [own rows, ...], then the halo rows from their owners."""
-    return link_of(link).begin(x)()
+def exchanged(x: Any, link: str, slot: int = 0) -> Any:
+    """`x` [own rows, ...], then the halo rows from their owners; those of the last call of a slot above 0."""
+    return link_of(link).begin(x, slot)()
 
 
 def summed_back(x: Any, fold: str, link: str) -> Any:
@@ -54,16 +60,16 @@ def summed_back(x: Any, fold: str, link: str) -> Any:
     return link_of(link).begin_sum(x, fold)()
 
 
-def begun(x: Any, link: str) -> Callable[[], Any]:
+def begun(x: Any, link: str, slot: int = 0) -> Callable[[], Any]:
     """`exchanged`, begun: the result is a function that waits for the rows and returns them."""
-    return link_of(link).begin(x)
+    found: Callable[[], Any] = link_of(link).begin(x, slot)
+    return found
 
 
 def begun_back(x: Any, fold: str, link: str) -> Callable[[], Any]:
     """`summed_back`, begun: the result is a function that waits for the rows and returns the folded ones."""
-    return link_of(link).begin_sum(x, fold)
-
-
+    found: Callable[[], Any] = link_of(link).begin_sum(x, fold)
+    return found
 
 
 def steady_rows(x: Any, link: str) -> Any:

@@ -1,4 +1,4 @@
-"""`graphweave.distributed.shard`: a model that each rank runs on its own part of a graph, with the numbers of the whole."""
+"""`graphweave.distributed.shard`: a model that each rank runs on its part of a graph, with the numbers of the whole."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shard(
     ranks = RankGroup(group, size)
     links = {
         kind: RankLink(
-            group, size, SentRows(n.send, n.send_counts.tolist(), n.halo_counts.tolist()), halo_dtype, stale=stale
+            group, size, SentRows(n.send, n.send_counts.tolist(), n.halo_counts.tolist()), halo_dtype
         )
         for kind, n in part.nodes.items()
     }  # fmt: skip
@@ -61,7 +61,7 @@ def shard(
         _send_from_first(module, ranks)
     edges = tuple((e.edge_index, src, dst) for (src, _, dst), e in part.edges.items())
     counts = {n.num_own for n in part.nodes.values()} | {e.edge_index.shape[1] for e in part.edges.values()}
-    over = OverRanks(name, part.rank, ranks, links, edges, frozenset(counts), module)
+    over = OverRanks(name, part.rank, ranks, links, edges, frozenset(counts), module, stale)
     options = {"ranks": over}
     if module is not None:
         return cast(T, CompiledModule(module, True, options))

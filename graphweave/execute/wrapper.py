@@ -260,14 +260,16 @@ class Wrapper:
         values = self._ensure(node.x)
         self._scope |= {"begun": begun, "begun_back": begun_back}
         if isinstance(node, Exchange):
-            self._line(f"w{ref} = begun({values}, {node.link!r})", (node.x,))
+            slot = f", {node.slot}" if node.slot else ""
+            self._line(f"w{ref} = begun({values}, {node.link!r}{slot})", (node.x,))
         else:
             self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r})", (node.x,))
         self._begun.add(ref)
 
     def _travels(self, i: int) -> bool:
         """Whether kernel i needs rows that are still on their way."""
-        needed = ancestors(self._program, (*self._kernels[i].reads, *self._demands.indices_of(i)), frozenset(self._ready))
+        read = (*self._kernels[i].reads, *self._demands.indices_of(i))
+        needed = ancestors(self._program, read, frozenset(self._ready))
         return any(r in self._begun and r not in self._ready for r in needed)
 
     def _ensure(self, ref: Ref) -> str:

@@ -98,7 +98,7 @@ class _Grouping:
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
         self.floating: set[Ref] = set()
-        self.impure: int | None = None  # the last call that draws, writes, or waits for other ranks: these keep their order
+        self.impure: int | None = None  # the last call that draws, writes or meets other ranks: these keep their order
         self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map along whose CSR they are computed
         self.multiplied: set[Ref] = set()  # products of rows, and nodes of their kernels that read them at the same row
 

@@ -54,8 +54,9 @@ def _buckets(program: Program, tangents: frozenset[str]) -> list[list[Ref]]:
     found: dict[tuple[str, DType], list[Ref]] = defaultdict(list)
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
-        last = isinstance(node, AllReduce) and node.fold is Fold.sum and ref in late and ref not in needed
-        if last and isinstance(t, Type) and t.space == UNIT:
+        if not isinstance(node, AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
+            continue
+        if isinstance(t, Type) and t.space == UNIT:
             found[(node.link, t.dtype)].append(ref)
     return list(found.values())
 

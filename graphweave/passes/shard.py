@@ -16,14 +16,15 @@ numbers would not be those of the whole graph. Equal exchanges are one, since eq
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphweave.analysis.flow import Flow
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.ownership import Numbers, Ownership, Sharding, ownership
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
-from graphweave.core.sizes import leaves, total
+from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
@@ -64,21 +65,22 @@ Folded: TypeAlias = Push | Gram
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`sharding` says how the program lies on the ranks; None leaves it as it is. `keep` are calls that must stay though
-    nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so what is received of them is
-    kept. `statistics` are the mean rows of the ranks."""
+    """`sharding` says how the program lies on the ranks; None leaves it as it is. `keep` are calls that must stay
+    though nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so what is received
+    of them is kept. `statistics` are the mean rows of the ranks, and `tangents` name the inputs of the backward."""
 
     sharding: Sharding | None
     keep: tuple[Ref, ...] = ()
     steady: frozenset[str] = frozenset()
-    statistics: Statistics = Statistics()
+    statistics: Statistics = field(default_factory=Statistics)
+    tangents: frozenset[str] = frozenset()
     name: str = "shard"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` for one rank. Raises ShardError if its numbers would not be those of the whole graph."""
         if self.sharding is None:
             return unchanged(program)
-        made = _Sharded(program, self.sharding, ownership(program, self.sharding), self.steady, self.statistics)
+        made = _Sharded(program, self.sharding, ownership(program, self.sharding), self)
         outputs = [None if r is None else made.where[r] for r in program.outputs]
         keep = [made.where[r] for r in self.keep]
         done = substitute(made.build, len(made.build.nodes), {}, outputs, keep, made.spaces())
@@ -88,16 +90,19 @@ class Shard:
 class _Sharded:
     """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
 
-    def __init__(
-        self, program: Program, sharding: Sharding, owned: Ownership, steady: frozenset[str], statistics: Statistics
-    ) -> None:  # fmt: skip
-        self._program, self._sharding, self._owned, self._steady = program, sharding, owned, steady
+    def __init__(self, program: Program, sharding: Sharding, owned: Ownership, given: Shard) -> None:
+        self._program, self._sharding, self._owned, self._steady = program, sharding, owned, given.steady
+        flow = Flow(program)
+        roots = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents)
+        late = flow.depending(frozenset(roots))
+        self._never_stale = late | flow.graph_only
+        self._may_be_stale = sharding.stale and bool(late)
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
         self._twins: dict[Space, tuple[Space, str]] = {}  # the twin of a space, and its node type
         for ref, node_type in owned.leaving.items():
             cod = _ends(program, ref).cod
             self._twins[cod] = Space(f"{cod.name}_all"), node_type
-        self._computed = computed_with_halo(program, owned.leaving, HaloCosts(sharding, statistics, steady))
+        self._computed = computed_with_halo(program, owned.leaving, HaloCosts(sharding, given.statistics, given.steady))
         self._all: dict[Ref, Ref] = {}
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}
@@ -108,10 +113,10 @@ class _Sharded:
             if ref not in self.where:
                 self.where[ref] = self._added(ref)
 
-    def spaces(self) -> list[tuple[Space, object]]:
+    def spaces(self) -> list[tuple[Space, Size | None]]:
         """The spaces of the program, and the twins with their row counts."""
         halo, rows = dict(self._sharding.halo), dict(self._program.spaces)
-        out: list[tuple[Space, object]] = list(self._program.spaces)
+        out: list[tuple[Space, Size | None]] = list(self._program.spaces)
         for space, (twin, node_type) in self._twins.items():
             size = rows.get(space)
             out.append((twin, None if size is None else total(size, halo[node_type])))
@@ -135,7 +140,9 @@ class _Sharded:
                 case _:
                     steady = isinstance(node, Input) and node.name in self._steady
                     link = self._sharding.link_to(node_type)
-                    made = self.build.add(Exchange(self.where[ref], link, twin, steady), loc)
+                    stale = self._may_be_stale and not steady and ref not in self._never_stale
+                    slot = ref + 1 if stale else 0
+                    made = self.build.add(Exchange(self.where[ref], link, twin, slot, steady), loc)
             self._all[ref] = made
         return self._all[ref]
 
@@ -209,7 +216,7 @@ class _Sharded:
             return self._copied(ref)
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
         new = with_operands(node, lambda r: along if r == m and along is not None else self.where[r])
-        if not isinstance(new, Push) or fold is Fold.sum and new.empty == 0:
+        if not isinstance(new, Push) or (fold is Fold.sum and new.empty == 0):
             return self._over_ranks(self.build.add(new, loc), ref, fold)
         assert along is not None
         bare = self._over_ranks(self.build.add(replace(new, empty=_identity(fold, t.dtype)), loc), ref, fold)
@@ -266,8 +273,8 @@ class _Sharded:
             return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.link), loc)
         if name not in (*_ON_SIZES, "truediv"):
             raise ShardError(
-                f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which is"
-                " not known to give the number of the whole graph. Pass the number as an argument."
+                f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which"
+                " is not known to give the number of the whole graph. Pass the number as an argument."
             )
         dtype = DType.f64 if name == "truediv" else DType.i64
         args = [self._counted(a, loc) for a in node.args]
@@ -281,8 +288,8 @@ class _Sharded:
             if self._differs(arg.ref):
                 return self._count(arg.ref, loc)
             kwargs = (("dtype", Atom("torch.float64")),)
-            same = Aten("aten.scalar_tensor.default", (Operand(self.where[arg.ref]),), kwargs, Type(UNIT, (), DType.f64))
-            return self.build.add(same, loc)
+            number, wide = (Operand(self.where[arg.ref]),), Type(UNIT, (), DType.f64)
+            return self.build.add(Aten("aten.scalar_tensor.default", number, kwargs, wide), loc)
         assert isinstance(arg, int | float)
         return self._number(arg, DType.f64 if isinstance(arg, float) else DType.i64, loc)
 

@@ -25,8 +25,8 @@ _ROWS_REDUCED = {"mul": "prod", "max": "amax", "min": "amin"}
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """Which rows travel: `send: [n] i64` are own rows that others read, ordered by reader, `send_counts` of each reader;
-    the halo rows come in the order of their owners, `halo_counts` of each."""
+    """Which rows travel: `send: [n] i64` are own rows that others read, ordered by reader, `send_counts` of each; the
+    halo rows come in the order of their owners, `halo_counts` of each."""
 
     send: Tensor
     send_counts: Sequence[int]
@@ -73,19 +73,20 @@ class RankGroup:
 
 
 class RankLink(RankGroup):
-    """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if they are
-    of a wider one."""
+    """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
+    is wider."""
 
-    def __init__(
-        self, group: Any, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None, *,
-        stale: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, group: Any, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None) -> None:
         super().__init__(group, size)
-        self.rows, self.halo_dtype, self.stale = rows, halo_dtype, stale
+        self.rows, self.halo_dtype = rows, halo_dtype
+        self._last: dict[int, tuple[Callable[[], None], Tensor]] = {}  # what the last call of each slot has sent for
         self._steady = SteadyRows()
 
-    def begin(self, x: Tensor) -> Callable[[], Tensor]:
-        """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows."""
+    def begin(self, x: Tensor, slot: int = 0) -> Callable[[], Tensor]:
+        """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows.
+
+        With a `slot` above 0, these are the rows of the last such call, and of this one if it is the first.
+        """
         own, halo = x.shape[0], self.rows.num_halo
         out = x.new_empty((own + halo, *x.shape[1:]))
         out[:own] = x
@@ -93,9 +94,13 @@ class RankLink(RankGroup):
             out[own:] = 0
             return lambda: out
         sent = self._narrow(x.index_select(0, self.rows.send.to(x.device)))
-        direct = sent.dtype is x.dtype
+        direct = sent.dtype is x.dtype and not slot
         received = out[own:] if direct else sent.new_empty((halo, *x.shape[1:]))
         wait = self._travel(sent, self.rows.send_counts, received, self.rows.halo_counts)
+        if slot:
+            last, self._last[slot] = self._last.get(slot, (wait, received)), (wait, received)
+            fits = last[1].shape == received.shape and last[1].dtype is received.dtype
+            wait, received = last if fits else (wait, received)
 
         def finish() -> Tensor:
             wait()
@@ -130,8 +135,10 @@ class RankLink(RankGroup):
         return self._steady(x, self.all_agree, lambda rows: self.begin(rows)())
 
     def _narrow(self, x: Tensor) -> Tensor:
-        wider = self.halo_dtype is not None and x.is_floating_point() and x.itemsize > self.halo_dtype.itemsize
-        return x.to(self.halo_dtype) if wider else x
+        narrow = self.halo_dtype
+        if narrow is None or not x.is_floating_point() or x.itemsize <= narrow.itemsize:
+            return x
+        return x.to(narrow)
 
     def _travel(
         self, sent: Tensor, to_each: Sequence[int], received: Tensor, from_each: Sequence[int]
@@ -148,7 +155,7 @@ class RankLink(RankGroup):
         )  # fmt: skip
         if work is None:
             raise ShardError(
-                "this rank is none of the process group's (torch.distributed gave no work). Pass the group of this part."
+                "this rank is none of the process group's (torch.distributed gave no work). Pass the part's group."
             )
 
         def wait(sent: Tensor = sent) -> None:  # what is sent must live until then

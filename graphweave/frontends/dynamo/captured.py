@@ -118,8 +118,8 @@ class Captured:
             return self._target(*args, **kwargs)
         if self._dry is not None and (inside_a_transform() or _has_any_global_hook()):
             raise ShardError(
-                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms and "
-                "hooks on all modules prevent. Call it without them."
+                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms"
+                " and hooks on all modules prevent. Call it without them."
             )
         if inside_a_transform():
             transformed(name_of(self._target))
@@ -167,8 +167,8 @@ class Captured:
                     raise
                 if self._on_ranks:
                     raise ShardError(
-                        f"{name_of(self._target)} runs on parts of a graph, so it must be captured whole, which failed: "
-                        f"{reason_of(error)[0]}. Change that line, or leave it out of what is sharded."
+                        f"{name_of(self._target)} runs on parts of a graph, so it must be captured whole, which failed:"
+                        f" {reason_of(error)[0]}. Change that line, or leave it out of what is sharded."
                     ) from error
                 failed = error
             finally:

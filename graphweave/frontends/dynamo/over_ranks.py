@@ -43,6 +43,7 @@ class OverRanks:
     edges: tuple[EdgeTensor, ...]
     counts: frozenset[int]
     model: torch.nn.Module | None = None
+    stale: bool = False
     _stand_ins: list[EdgeTensor] = field(default_factory=list)
     _halo: dict[str, int] = field(default_factory=dict)
 
@@ -51,14 +52,15 @@ class OverRanks:
     ) -> tuple[Sharding, Statistics]:
         """How `program` lies on the ranks, and mean row counts. `values` are the inputs of this call by name.
 
-        Every rank must call this at the same time. Raises ShardError if the ranks have captured different programs or no
-        argument is an index of the part's edges.
+        Every rank must call this at the same time. Raises ShardError if the ranks have captured different programs or
+        no argument is an index of the part's edges.
         """
         names, given = list(values), list(values.values())
         shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
         own: dict[str, Any] = {
             "program": _fingerprint(program),
-            "edges": {names[i]: ends for i, ends in self.edges_among(given).items()}, "rows": {s.name: n for s, n in rows.items()},
+            "edges": {names[i]: ends for i, ends in self.edges_among(given).items()},
+            "rows": {s.name: n for s, n in rows.items()},
             "halo": {name: link.rows.num_halo for name, link in self.links.items()},
         }  # fmt: skip
         with unset_fake_temporarily():
@@ -80,7 +82,7 @@ class OverRanks:
         self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         sharding = Sharding(
             self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
-            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared,
+            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared, self.stale,
         )  # fmt: skip
         means: dict[Space, int] = {}
         for space in rows:

@@ -103,7 +103,8 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             return Type(u.space, t.shape, t.dtype)
         case Exchange(x, _, space) | ExchangeBack(x, _, _, space):
             t = _value(x, types, node)
-            _expect(UNIT not in (t.space, space) and t.space != space, node, "rows, and another space for the result", t)
+            good = UNIT not in (t.space, space) and t.space != space
+            _expect(good, node, "rows, and another space for the result", t)
             return Type(space, t.shape, t.dtype)
         case AllReduce(x):
             return _value(x, types, node)

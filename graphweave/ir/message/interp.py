@@ -14,8 +14,8 @@ import torch
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
-from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.ranges import position, range_error
+from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
@@ -158,8 +158,10 @@ def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device 
             return call(inverse, values[x])
         case Reordered(x, index):
             return call(torch.index_select, values[x], 0, values[index])
-        case Exchange(x, link, _, steady):
-            return call(steady_rows if steady else exchanged, values[x], link)
+        case Exchange(x, link, steady=True):
+            return call(steady_rows, values[x], link)
+        case Exchange(x, link, slot=slot):
+            return call(exchanged, values[x], link, slot)
         case ExchangeBack(x, fold, link):
             return call(summed_back, values[x], fold.value, link)
         case AllReduce(x, fold, link):

@@ -21,12 +21,14 @@ class Exchange:
 
     The rows of `space` are the rows of V that this rank owns, then those of other ranks that it reads. Its transpose is
     `ExchangeBack` with a sum. With `steady`, x is likely to be the same at the next call, and what was received is kept
-    until x changes on some rank.
+    until x changes on some rank. With a `slot` above 0, the halo rows are those of the last call of that slot, while
+    this call's are sent for the next one; the first call waits for its own.
     """
 
     x: Ref
     link: str
     space: Space
+    slot: int = 0
     steady: bool = False
 
 
