@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from docs import scaling
 from docs.design import example
 from graphweave.compiler.pipeline import PIPELINE, PassInputs
 from graphweave.core.operators import Op
@@ -149,6 +150,9 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "operators": operators,
     "rules": rules,
     "passes": passes,
+    "halos": scaling.halos,
+    "scaling": scaling.scaling,
+    "published": scaling.published,
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from graphweave.cli import bench, doctor, train
+from graphweave.cli import bench, doctor, partition, train
 from graphweave.core.errors import GraphweaveError
 
 BAD_INPUT = 2
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_parser(commands)
     bench.add_parser(commands)
     doctor.add_parser(commands)
+    partition.add_parser(commands)
     return top
 
 

@@ -22,13 +22,13 @@ from graphweave.data.split import mask_of
 
 _INT64_MAX = (1 << 63) - 1
 
-_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
+HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 """Readers of an array's header, by version of the `.npy` format."""
 
-_UNREADABLE = (
+UNREADABLE = (
     OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, SyntaxError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
@@ -234,7 +234,7 @@ def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = 
             return Archive({key: file[key] for key in keys}, path.name, layout)
     except DataError:
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path.name}: not a readable .npz file ({why}). Write it with numpy.savez.") from error
 
@@ -245,7 +245,7 @@ def _check_header(archive: zipfile.ZipFile | None, key: str, name: str) -> None:
     if archive is None or f"{key}.npy" not in archive.namelist():
         return
     with archive.open(f"{key}.npy") as stream:
-        read = _HEADERS.get(np.lib.format.read_magic(stream))
+        read = HEADERS.get(np.lib.format.read_magic(stream))
         if read is None:  # another version of the format, which np.load reads without this check
             return
         shape, _, dtype = read(stream)

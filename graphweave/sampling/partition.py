@@ -30,8 +30,9 @@ _STARTS = 4
 
 
 def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
-    """int64 [num_nodes]: the clusters that METIS finds (Karypis and Kumar, "A fast and high quality multilevel scheme
-    for partitioning irregular graphs", 1998); None where `pymetis` is not installed. METIS is serial."""
+    """int64 [num_nodes]: clusters of about equal total size, found by METIS (Karypis and Kumar, "A fast and high
+    quality multilevel scheme for partitioning irregular graphs", 1998); None where `pymetis` is not installed. METIS
+    is serial."""
     try:
         import pymetis
     except ImportError:
@@ -43,10 +44,11 @@ def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
         raise DataError(
             f"METIS was built for fewer than 2^31 ends of edges (got {graph.neighbours.numel()}). Pass method='labels'."
         )
-    indptr, neighbours, weights = (t.numpy().astype(whole) for t in (graph.indptr, graph.neighbours, graph.weights))
+    arrays = (graph.indptr, graph.neighbours, graph.weights, graph.sizes)
+    indptr, neighbours, weights, sizes = (t.numpy().astype(whole, copy=False) for t in arrays)
     options = pymetis.Options(seed=folded(seed, [num_clusters]) & 0x7FFFFFFF)
     adjacency = pymetis.CSRAdjacency(indptr, neighbours)
-    _, found = pymetis.part_graph(num_clusters, adjacency, eweights=weights, options=options)
+    _, found = pymetis.part_graph(num_clusters, adjacency, vweights=sizes, eweights=weights, options=options)
     return torch.tensor(found, dtype=torch.int64)
 
 

@@ -78,19 +78,29 @@ def undirected(src: Tensor, dst: Tensor, weights: Tensor, sizes: Tensor) -> Undi
     keep = src != dst
     keys, place = (src[keep] * count + dst[keep]).unique(return_inverse=True)
     total = torch.zeros(keys.numel(), dtype=torch.int64).scatter_add_(0, place, weights[keep])
+    return _of_keys(keys, total, sizes)
+
+
+def undirected_of(src: Tensor, dst: Tensor, num_nodes: int, sizes: Tensor | None = None) -> Undirected:
+    """The graph in which u and v are joined if there is an edge between them in any direction; its weight is the number
+    of these edges. `sizes`: int64 [num_nodes], > 0; by default 1 each."""
+    u, v = src.long(), dst.long()
+    keep = u != v
+    u, v = u[keep], v[keep]
+    keys = torch.cat([u * num_nodes + v, v * num_nodes + u])
+    keys.numpy().sort()  # in place, in a fifth of the time of torch.unique with its inverse
+    keys, total = keys.unique_consecutive(return_counts=True)
+    sizes = torch.ones(num_nodes, dtype=torch.int64) if sizes is None else sizes
+    return _of_keys(keys, total, sizes)
+
+
+def _of_keys(keys: Tensor, weights: Tensor, sizes: Tensor) -> Undirected:
+    """`keys`: u * num_nodes + v for each neighbour v of u, in rising order."""
+    count = sizes.numel()
     heads = keys.div(max(count, 1), rounding_mode="floor")
     indptr = torch.zeros(count + 1, dtype=torch.int64)
     indptr[1:] = torch.bincount(heads, minlength=count).cumsum(0)
-    return Undirected(indptr, keys - heads * count, total, sizes)
-
-
-def undirected_of(src: Tensor, dst: Tensor, num_nodes: int) -> Undirected:
-    """The graph in which u and v are joined if there is an edge between them in any direction; its weight is the number
-    of these edges."""
-    u, v = src.long(), dst.long()
-    ends = torch.cat([u, v]), torch.cat([v, u])
-    sizes = torch.ones(num_nodes, dtype=torch.int64)
-    return undirected(*ends, torch.ones_like(ends[0]), sizes)
+    return Undirected(indptr, keys - heads * count, weights, sizes)
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,27 @@
+"""Training on several ranks: `python -m bench.ranks COMMAND --help`. Each command is a module of its own.
+
+- `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
+- `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench import ranks_halo, ranks_partition
+
+COMMANDS = {"halo": ranks_halo, "partition": ranks_partition}
+"""Modules with `main(argv)` by the name of their command."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="bench.ranks", description=__doc__.splitlines()[0], add_help=False)
+    parser.add_argument("command", choices=tuple(COMMANDS))
+    options, rest = parser.parse_known_args(argv)
+    return COMMANDS[options.command].main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""How long `graphweave partition` takes, from file to parts on disk, against METIS's own time for the same graph.
+
+    python -m bench.ranks partition [--nodes 1000000] [--edges 15000000] [--parts 4] [--rounds 3] [--features 0]
+                                    [--methods metis random ldg] [--out FILE]
+
+The graph is an R-MAT graph with shuffled numbers, in an uncompressed file. `metis alone` is `pymetis.part_graph` on
+arrays that are ready, with the weights and the seed that the command gives it. Each run of the command is a process of
+its own, and counts all that it does: reading, METIS, sorting, writing, digests. Command and METIS take turns, and
+METIS's parts must be those of the command. `ratio` is the command's median over METIS's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.common import arguments, ratio_table, save
+from bench.turns import ROOT
+from graphweave.data import rmat
+from graphweave.distributed.load import load_part
+from graphweave.distributed.manifest import read_manifest
+from graphweave.distributed.parts import NODES
+from graphweave.sampling.partition import metis
+from graphweave.sampling.undirected import undirected_of
+
+QUALITY = ("edges cut", "most of mean edges", "replication")
+"""Columns that say how good a partition is."""
+
+
+def metis_alone(index: torch.Tensor, nodes: int, parts: int) -> tuple[float, torch.Tensor]:
+    """Seconds of METIS, and its parts."""
+    graph = undirected_of(index[0], index[1], nodes, 1 + torch.bincount(index[1], minlength=nodes))
+    begin = time.perf_counter()
+    found = metis(graph, parts, 0)
+    assert found is not None, "pymetis is not installed"
+    return time.perf_counter() - begin, found
+
+
+def command(file: Path, folder: Path, method: str, parts: int) -> float:
+    """Seconds of a run of the command."""
+    argv = [sys.executable, "-m", "graphweave", "partition", str(file), "--parts", str(parts), "--method", method,
+            "--out", str(folder)]  # fmt: skip
+    begin = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    subprocess.run(argv, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def owners(folder: Path, nodes: int) -> torch.Tensor:
+    found = torch.full((nodes,), -1)
+    for rank in range(read_manifest(folder).num_parts):
+        found[load_part(folder, rank).nodes[NODES].own] = rank
+    return found
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Cut, balance, and rows in the parts for each row of the graph."""
+    manifest = read_manifest(folder)
+    edges, nodes = manifest.num_edges[0], manifest.node_types[NODES]
+    return {
+        "edges cut": manifest.cut_edges[0] / max(edges, 1),
+        "most of mean edges": max(part.num_edges[0] for part in manifest.parts) * manifest.num_parts / max(edges, 1),
+        "replication": sum(part.num_own[0] + part.num_halo[0] for part in manifest.parts) / nodes,
+    }
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    index = rmat(options.nodes, options.edges)
+    times: dict[str, list[float]] = {"metis alone": [], **{name: [] for name in options.methods}}
+    quality: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        file = Path(folder) / "rmat.npz"
+        more = {"feat": np.zeros((options.nodes, options.features), np.float32)} if options.features else {}
+        np.savez(file, src=index[0], dst=index[1], num_nodes=options.nodes, **more)
+        for _ in range(options.rounds):
+            seconds, expected = metis_alone(index, options.nodes, options.parts)
+            times["metis alone"].append(seconds)
+            for name in options.methods:
+                out = Path(folder) / name
+                times[name].append(command(file, out, name, options.parts))
+                quality[name] = described(out)
+                if name == "metis" and not torch.equal(owners(out, options.nodes), expected):
+                    raise AssertionError("the command's parts are not METIS's")
+    return {
+        name: {"seconds": median(taken), "all": taken, "ratio": median(taken) / median(times["metis alone"]),
+               **quality.get(name, {})}
+        for name, taken in times.items()
+    }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.prog = "bench.ranks partition"
+    add = parser.add_argument
+    add("--nodes", type=int, default=1_000_000)
+    add("--edges", type=int, default=15_000_000)
+    add("--features", type=int, default=0, help="width of features in the file (default: none)")
+    add("--parts", type=int, default=4)
+    add("--rounds", type=int, default=3)
+    add("--methods", nargs="*", default=["metis", "random", "ldg"])
+    add("--folder", type=Path, help="where graph and parts are written (default: the system's folder for such files)")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    found = measured(options)
+    rows = [
+        (
+            name,
+            f"{one['seconds']:.2f}",
+            f"{one['ratio']:.2f}x",
+            *(f"{one[key]:.3f}" if key in one else "" for key in QUALITY),
+        )
+        for name, one in found.items()
+    ]
+    title = f"R-MAT, {options.nodes:,} nodes, {options.edges:,} edges, {options.parts} parts"
+    ratio_table(title, ["", "seconds", "of METIS", *QUALITY], rows)
+    sizes = {key: getattr(options, key) for key in ("nodes", "edges", "features", "parts", "rounds")}
+    save(options.out, {"benchmark": "ranks_partition", "sizes": sizes, "results": found})
+    return 0
