@@ -1,5 +1,6 @@
 """Training on several ranks: `python -m bench.ranks COMMAND --help`. Each command is a module of its own.
 
+- `full-graph` times training over parts against one process, and its memory (bench/ranks_full_graph.py).
 - `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
 - `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
 """
@@ -10,9 +11,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import ranks_halo, ranks_partition
+from bench import ranks_full_graph, ranks_halo, ranks_partition
 
-COMMANDS = {"halo": ranks_halo, "partition": ranks_partition}
+COMMANDS = {"full-graph": ranks_full_graph, "halo": ranks_halo, "partition": ranks_partition}
 """Modules with `main(argv)` by the name of their command."""
 
 
