@@ -238,13 +238,39 @@ def _difference(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item() if a.numel() else 0.0
 
 
+def _small(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The arguments with features in float32."""
+    return args[0].float(), *args[1:]
+
+
 def counted(rank: int, name: str, kind: str, size: int, steps: int) -> tuple[dict[str, int], int, int]:
-    """Counters over the last of `steps` training steps, and the part's halo rows and rows that it sends."""
+    """Counters over the last of `steps` training steps in float32, the part's halo rows, and the rows that it sends."""
     graph = graph_of(kind, size)
     part = graph.part(rank, size)
-    model = shard(model_of(name), part)
-    train(model, *arguments(name, graph, part), steps=steps - 1)
+    model, args = shard(model_of(name).float(), part), _small(arguments(name, graph, part))
+    train(model, *args, steps=steps - 1)
     gw.reset_counters()
-    train(model, *arguments(name, graph, part), steps=1)
+    train(model, *args, steps=1)
     nodes = part.nodes[NODES]
     return gw.counters(), nodes.num_halo, len(nodes.send)
+
+
+def with_options(rank: int, name: str, kind: str, size: int, options: dict[str, Any]) -> tuple[float, int]:
+    """The largest difference of a loss from that of one process, and the bytes sent, over three steps."""
+    graph = graph_of(kind, size)
+    part, reference = graph.part(rank, size), model_of(name)
+    gw.reset_counters()
+    found = train(shard(copy.deepcopy(reference), part, **options), *arguments(name, graph, part))
+    sent = gw.counters()["halo_bytes"]
+    return _difference(found.losses, train(reference, *arguments(name, graph)).losses), sent
+
+
+def stale_losses(rank: int, name: str, kind: str, size: int, steps: int) -> tuple[list[float], list[float]]:
+    """The losses of training with halo rows of the same step, and with those of the last one."""
+    graph = graph_of(kind, size)
+    part = graph.part(rank, size)
+    exact, stale = (
+        train(shard(model_of(name), part, stale=stale), *arguments(name, graph, part), steps=steps).losses.tolist()
+        for stale in (False, True)
+    )
+    return exact, stale

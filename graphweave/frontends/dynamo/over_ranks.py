@@ -73,9 +73,8 @@ class OverRanks:
                 )
         edges = {name: ends for other in said for name, ends in other["edges"].items()}
         if not edges:
-            given = ", ".join(values) or "none"
             raise ShardError(
-                f"expected an index of the part's edges among the arguments (got {given}). Pass part.edge_index, or "
+                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index, or "
                 "edge_index of each of part.edges, itself and not a copy."
             )
         halo = {name: link.rows.num_halo for name, link in self.links.items()}

@@ -14,7 +14,7 @@ from graphweave.ir.message.types import MESSAGE, Ref
 node = MESSAGE.union("Node")
 
 
-@node()
+@node("exchange {x} over {link} to {space}| slot={slot}| {steady}")
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """out[r] = x[r] for own rows r, then the halo rows, which other ranks own: `x: V x F -> space x F`.
@@ -32,7 +32,7 @@ class Exchange:
     steady: bool = False
 
 
-@node()
+@node("exchangeback.{fold} {x} over {link} to {space}")
 @dataclass(frozen=True, slots=True)
 class ExchangeBack:
     """out[v] = fold of x over all copies of row v, its own one and those in the halos of other ranks: `x: V' x F ->
@@ -47,7 +47,7 @@ class ExchangeBack:
     space: Space
 
 
-@node()
+@node("allreduce.{fold} {x} over {link}")
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """out = fold of x over all ranks, the same on every rank: `x: S x F -> S x F`, where S is the unit space or another
