@@ -11,7 +11,7 @@ from tests.ranks_cases import CLASSES, counted, stale_losses, trained_alike, two
 from tests.ranks_support import RankPool, ranks
 
 TOLERANCE = 1e-9
-"""Float64, sums in another order. Adam divides by gradients that are nearly zero, which magnifies what they differ by."""
+"""Float64, sums in another order. Adam divides by gradients that are nearly zero, which magnifies differences."""
 
 SHAPES = ["undirected", "nearest", "empty part", "one node", "no halo", "all halo", "no edges"]
 
@@ -60,7 +60,9 @@ def test_what_is_sent_is_counted(two: RankPool) -> None:
 
 
 def test_halo_rows_in_half_the_bytes(two: RankPool) -> None:
-    whole, half = (two.run(with_options, "SAGE", "undirected", 2, given) for given in ({}, {"halo_dtype": torch.bfloat16}))
+    whole, half = (
+        two.run(with_options, "SAGE", "undirected", 2, given) for given in ({}, {"halo_dtype": torch.bfloat16})
+    )
     for (exact, full), (error, bytes_sent) in zip(whole, half, strict=True):
         assert exact < TOLERANCE
         assert TOLERANCE < error < 0.03  # of losses of about 1: bfloat16 keeps 8 bits of what other ranks' rows add

@@ -17,7 +17,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.shard import Shard
-from tests.support import random_graph
+from tests.support import by_default, random_graph
 
 SHARDING = Sharding("part", 1, (("edges", "_N", "_N"),), (("_N", 7),), (("_N", 7),), frozenset({"w"}))
 
@@ -75,8 +75,8 @@ def test_features_that_stay_are_sent_instead_of_their_product() -> None:
 
 
 def test_gradients_of_weights_are_summed_at_once() -> None:
-    program = parse(SUM_OF_NEIGHBOURS.replace("return %10, %13", "%14: unit[3, 3] f32 = gram %3, %12\nreturn %10, %13, %14"))
-    divided = Shard(SHARDING)(program).program
+    two = SUM_OF_NEIGHBOURS.replace("return %10, %13", "%14: unit[3, 3] f32 = gram %3, %12\nreturn %10, %13, %14")
+    divided = Shard(SHARDING)(parse(two)).program
     assert show(divided).count("allreduce") == 2
     assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
 
@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["a slice of rows", *(pytest.param(n, marks=pytest.mark.slow) for n in [*REFUSED][1:])])
+@pytest.mark.parametrize("name", by_default(REFUSED, "a slice of rows"))
 def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
     function, said = REFUSED[name]
     part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]

@@ -65,8 +65,8 @@ class Sharding:
     """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
     types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo`
     the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have
-    (parameters, buffers). `link` begins the names of links (`core/ranks.py`). With `stale`, the forward uses halo rows of
-    the last step."""
+    (parameters, buffers). `link` begins the names of links (`core/ranks.py`). With `stale`, the forward uses halo rows
+    of the last step."""
 
     link: str
     rank: int
@@ -102,7 +102,7 @@ Held: TypeAlias = Numbers | PairOfNumbers | None
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class OwnedRows:
     """`sharded` are the spaces of which each rank has rows of its own. `leaving` are the maps that lead to rows of
     other ranks, each with the node type of these rows. `numbers` says what integers number."""
 
@@ -143,7 +143,7 @@ _OF_SIZES = frozenset(
 """Calls that read or take sizes. What they make has the same value in every row."""
 
 
-def ownership(program: Program, sharding: Sharding) -> Ownership:
+def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
     """Whose rows are whose in `program`. Raises ShardError where its numbers would not be those of the whole graph."""
     return _Reader(program, sharding).read()
 
@@ -170,7 +170,7 @@ class _Reader:
         self._maps()
         return self.leaving
 
-    def read(self) -> Ownership:
+    def read(self) -> OwnedRows:
         self._spread()
         for ref in range(len(self.program.nodes)):
             self.numbers[ref] = self._numbers(ref)
@@ -178,7 +178,7 @@ class _Reader:
         check_partial(self.program, self._copied(), self._refuse)
         for ref in range(len(self.program.nodes)):
             self._check(ref)
-        return Ownership(frozenset(self.sharded), self.leaving, self.numbers)
+        return OwnedRows(frozenset(self.sharded), self.leaving, self.numbers)
 
     # -------------------------------------------------------- which spaces are sharded
 
@@ -196,8 +196,8 @@ class _Reader:
                     self._add(t.space)
             elif self._is_index_work(ref) and not of_edges.isdisjoint(operands(node)):
                 of_edges.add(ref)
-                if isinstance(t := types[ref], Type):
-                    self._add(t.space)
+                if isinstance(made := types[ref], Type):
+                    self._add(made.space)
         shared = {
             t.space for n in nodes if isinstance(n, Input) and n.name in self.sharding.shared
             and isinstance(t := n.type, Type)
@@ -212,8 +212,8 @@ class _Reader:
                 if not symbols.isdisjoint(leaves(size)):
                     self._add(space)
         for ref, node in enumerate(nodes):
-            t = types[ref]
-            if isinstance(t, AnyType) and (t.dims is not None or t.items is not None):
+            described = types[ref]
+            if isinstance(described, AnyType) and (described.dims is not None or described.items is not None):
                 mine = isinstance(node, Input) and node.name not in self.sharding.shared
                 if mine or any(self._is_divided(r) for r in operands(node)):
                     self.outside.add(ref)

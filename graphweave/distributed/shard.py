@@ -80,7 +80,7 @@ def _ranks_of(group: dist.ProcessGroup | None, part: Part) -> int:
     size, rank = (dist.get_world_size(group), dist.get_rank(group)) if there else (1, 0)
     if (size, rank) != (part.num_parts, part.rank):
         raise ShardError(
-            f"part {part.rank} of {part.num_parts} was given to rank {rank} of {size}. Start one process for each part"
+            f"part {part.rank} of {part.num_parts} was given to rank {rank} of {size}. Run one process for each part"
             " (torchrun --nproc-per-node), call torch.distributed.init_process_group, and load the part of the rank."
         )
     return size

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
-from graphweave.analysis.ownership import Numbers, Ownership, Sharding, ownership
+from graphweave.analysis.ownership import Numbers, OwnedRows, Sharding, owned_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import Size, leaves, total
@@ -80,7 +80,7 @@ class Shard:
         """`program` for one rank. Raises ShardError if its numbers would not be those of the whole graph."""
         if self.sharding is None:
             return unchanged(program)
-        made = _Sharded(program, self.sharding, ownership(program, self.sharding), self)
+        made = _Sharded(program, self.sharding, owned_rows(program, self.sharding), self)
         outputs = [None if r is None else made.where[r] for r in program.outputs]
         keep = [made.where[r] for r in self.keep]
         done = substitute(made.build, len(made.build.nodes), {}, outputs, keep, made.spaces())
@@ -90,7 +90,7 @@ class Shard:
 class _Sharded:
     """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
 
-    def __init__(self, program: Program, sharding: Sharding, owned: Ownership, given: Shard) -> None:
+    def __init__(self, program: Program, sharding: Sharding, owned: OwnedRows, given: Shard) -> None:
         self._program, self._sharding, self._owned, self._steady = program, sharding, owned, given.steady
         flow = Flow(program)
         roots = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents)

@@ -16,7 +16,7 @@ from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.compiler.pipeline import PassInputs
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, SettingsError, ShardError
@@ -42,7 +42,7 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
-from graphweave.frontends.dynamo.over_ranks import OverRanks
+from graphweave.frontends.dynamo.over_ranks import OverRanks, optimised_over_ranks
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
@@ -355,7 +355,7 @@ class _GraphCompilation:
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         if self.options.schedule == "tune":
             given = self._tuned(imported, given, options, at_hand, module, num_forward, found)
-        done = _optimised_over(imported, given)
+        done = optimised_over_ranks(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
         if ranks is not None:
@@ -403,20 +403,6 @@ class _GraphCompilation:
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
         return self.gradients.finish(run) if backward and self.gradients is not None else run
-
-
-def _optimised_over(imported: Imported, given: PassInputs) -> Rewritten:
-    """The program after all passes. Over ranks, without what makes spaces that cannot be divided, if others cannot."""
-    ways = [given]
-    if given.sharding is not None:
-        apart = replace(given, merge=False)
-        ways += [apart, replace(apart, relational=replace(given.relational, compact=False))]
-    for way in ways[:-1]:
-        try:
-            return optimise(imported.program, way, imported.effects)
-        except ShardError as error:
-            _log.info("a form of the program cannot run over parts: %s", error)
-    return optimise(imported.program, ways[-1], imported.effects)
 
 
 def _steady(module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None) -> frozenset[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,11 +20,16 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.statistics import Statistics, statistics_of
+from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.errors import ShardError
+from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Ref, Type
 from graphweave.passes.relational import Measure
+from graphweave.passes.rewritten import Rewritten
 from graphweave.runtime.rank_link import RankGroup, RankLink
+
+_log = logger(__name__)
 
 EdgeTensor = tuple[Tensor, str, str]
 """An `edge_index` of a part, with the node types of sources and destinations."""
@@ -74,8 +79,8 @@ class OverRanks:
         edges = {name: ends for other in said for name, ends in other["edges"].items()}
         if not edges:
             raise ShardError(
-                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index, or "
-                "edge_index of each of part.edges, itself and not a copy."
+                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index,"
+                " or edge_index of each of part.edges, itself and not a copy."
             )
         halo = {name: link.rows.num_halo for name, link in self.links.items()}
         self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
@@ -164,3 +169,17 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _fingerprint(program: Program) -> str:
     kept = program.nodes, program.types, program.outputs, program.spaces
     return hashlib.sha256(re.sub(r"cuda:\d+", "cuda", repr(kept)).encode()).hexdigest()
+
+
+def optimised_over_ranks(program: Program, given: PassInputs, effects: Iterable[Ref]) -> Rewritten:
+    """`program` after all passes. Over ranks, without merged relations or pairs if with these it cannot be divided."""
+    ways, effects = [given], tuple(effects)
+    if given.sharding is not None:
+        apart = replace(given, merge=False)
+        ways += [apart, replace(apart, relational=replace(given.relational, compact=False))]
+    for way in ways[:-1]:
+        try:
+            return optimise(program, way, effects)
+        except ShardError as error:
+            _log.info("a form of the program cannot run over parts: %s", error)
+    return optimise(program, ways[-1], effects)
