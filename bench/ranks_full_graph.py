@@ -38,9 +38,9 @@ from bench.common import arguments, peak_extra_bytes, ratio_table, save
 from bench.graphs import data_dir
 from bench.turns import ROOT
 from graphweave.data import rmat
+from graphweave.distributed.full_graph import shard
 from graphweave.distributed.part import Part
 from graphweave.distributed.parts import NODES, parts_of
-from graphweave.distributed.shard import shard
 from graphweave.sampling.partition import metis
 from graphweave.sampling.undirected import undirected_of
 

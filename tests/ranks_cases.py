@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, HeteroConv, RGCNConv, SAGEConv
 
 import graphweave as gw
+from graphweave.distributed.full_graph import shard
 from graphweave.distributed.part import Part
 from graphweave.distributed.parts import EDGES, NODES, parts_of
-from graphweave.distributed.shard import shard
 from graphweave.nn import HGTConv
 
 WIDTH, CLASSES, RELATIONS = 5, 3, 4
@@ -100,6 +100,18 @@ class TypedHGT(nn.Module):
         return self.conv(graph, x, types, kinds)
 
 
+class Normed(nn.Module):
+    """A convolution, a batch norm over all nodes, and how far rows are from the mean of all rows."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.conv, self.norm = GCNConv(width, out), nn.BatchNorm1d(out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.norm(self.conv(x, edge_index))
+        return h - h.mean(0) + h.amax(0)
+
+
 MODELS: Mapping[str, Callable[[], TwoLayers]] = {
     "GCN": lambda: TwoLayers(GCNConv(WIDTH, 8), GCNConv(8, CLASSES)),
     "SAGE": lambda: TwoLayers(SAGEConv(WIDTH, 8), SAGEConv(8, CLASSES)),
@@ -109,6 +121,7 @@ MODELS: Mapping[str, Callable[[], TwoLayers]] = {
     "RGCN bases": lambda: TwoLayers(
         RGCNConv(WIDTH, 8, RELATIONS, num_bases=2), RGCNConv(8, CLASSES, RELATIONS, num_bases=2)
     ),
+    "batch norm": lambda: TwoLayers(Normed(WIDTH, 8), Normed(8, CLASSES)),
     "HGT": lambda: TwoLayers(TypedHGT(WIDTH, 2), TypedHGT(8, 1)),
 }
 RELATIONAL = ("RGCN", "RGCN bases", "HGT")
@@ -274,3 +287,43 @@ def stale_losses(rank: int, name: str, kind: str, size: int, steps: int) -> tupl
         for stale in (False, True)
     )
     return exact, stale
+
+
+def loss_outside(rank: int, kind: str, size: int) -> list[tuple[str, str, float]]:
+    """As `trained_alike`, of one step whose loss is computed from own rows outside of the model, and of inference."""
+    graph = graph_of(kind, size)
+    part = graph.part(rank, size)
+    own = part.nodes[NODES].own
+    torch.manual_seed(4)
+    reference = GCNConv(WIDTH, CLASSES).double()
+    model = copy.deepcopy(reference)
+    sharded = shard(model, part)
+    out = sharded(graph.x[own], part.edge_index)
+    (F.cross_entropy(out, graph.y[own], reduction="sum") / len(graph.y)).backward()
+    wanted = reference(graph.x, graph.edge_index)
+    F.cross_entropy(wanted, graph.y).backward()
+    with torch.no_grad():
+        without = sharded(graph.x[own], part.edge_index)
+    pairs = zip(model.parameters(), reference.parameters(), strict=True)
+    return [
+        (kind, "rows", _difference(out.detach(), wanted.detach()[own])),
+        (kind, "rows of inference", _difference(without, wanted.detach()[own])),
+        (kind, "gradients", max(_difference(a.grad, b.grad) for a, b in pairs if a.grad is not None)),
+    ]
+
+
+class Dropped(nn.Module):
+    """Neighbours' sums after dropout, and what dropout keeps of ones."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        kept = F.dropout(torch.ones_like(x), 0.5)
+        return torch.zeros_like(x).index_add(0, edge_index[1], (x * kept)[edge_index[0]]), kept
+
+
+def dropped(rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What the rank's dropout keeps, its sums, and the features of all nodes."""
+    torch.manual_seed(9)
+    graph = graph_of("undirected", size)
+    part = graph.part(rank, size)
+    sums, kept = shard(Dropped(), part)(graph.x[part.nodes[NODES].own], part.edge_index)
+    return kept, sums, part.nodes[NODES].own

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from graphweave.analysis.ownership import Sharding
 from graphweave.core.errors import ShardError
+from graphweave.distributed.full_graph import shard
 from graphweave.distributed.parts import parts_of
-from graphweave.distributed.shard import shard
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.shard import Shard
+from tests.ranks_cases import trained_alike
 from tests.support import by_default, random_graph
 
 SHARDING = Sharding("part", 1, (("edges", "_N", "_N"),), (("_N", 7),), (("_N", 7),), frozenset({"w"}))
@@ -109,6 +110,11 @@ def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
     part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]
     with pytest.raises(ShardError, match=said):
         shard(Rows(function), part)(torch.randn(9, 3), part.edge_index)
+
+
+@pytest.mark.slow
+def test_one_rank_needs_no_process_group() -> None:
+    assert all(error < 1e-9 for _, _, error in trained_alike(0, "SAGE", ["undirected"], 1))
 
 
 def test_a_copy_of_the_edges_is_refused() -> None:
