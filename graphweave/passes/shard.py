@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from graphweave.analysis.flow import Flow
+from graphweave.analysis.flow import Flow, ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.ownership import Numbers, OwnedRows, Sharding, owned_rows
 from graphweave.analysis.statistics import Statistics
@@ -42,6 +42,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     Operand,
+    Part,
     Pointwise,
     Program,
     Pull,
@@ -96,6 +97,8 @@ class _Sharded:
         roots = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents)
         late = flow.depending(frozenset(roots))
         self._never_stale = late | flow.graph_only
+        results = [r for r in program.outputs if r is not None and r not in late]
+        self._forward = ancestors(program, [*results, *given.keep]) if late else set(range(len(program.nodes)))
         self._may_be_stale = sharding.stale and bool(late)
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
         self._twins: dict[Space, tuple[Space, str]] = {}  # the twin of a space, and its node type
@@ -120,6 +123,7 @@ class _Sharded:
         for space, (twin, node_type) in self._twins.items():
             size = rows.get(space)
             out.append((twin, None if size is None else total(size, halo[node_type])))
+            out.append((_halo_of(space), halo[node_type]))
         return out
 
     # -------------------------------------------------------- own and halo rows
@@ -185,7 +189,20 @@ class _Sharded:
         return self._copied(ref)
 
     def _copied(self, ref: Ref) -> Ref:
-        return self.build.add(with_operands(self._program.nodes[ref], self.where.__getitem__), self._program.locs[ref])
+        kept = self.where.__getitem__ if ref in self._forward else self._kept
+        return self.build.add(with_operands(self._program.nodes[ref], kept), self._program.locs[ref])
+
+    def _kept(self, ref: Ref) -> Ref:
+        """An operand of the backward. Of a value that was sent in the forward, the backward reads the own rows among
+        own and halo rows, so that they are not kept twice."""
+        sent = self._all.get(ref)
+        if sent is None or ref not in self._forward or not isinstance(self.build.nodes[sent], Exchange):
+            return self.where[ref]
+        if isinstance(self._program.nodes[ref], Input) or ref in self._never_stale:
+            return self.where[ref]
+        t = self._program.types[ref]
+        assert isinstance(t, Type)
+        return self.build.add(Part(sent, (t.space, _halo_of(t.space)), 0), self._program.locs[ref])
 
     def _reading(self, ref: Ref) -> Ref:
         """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""
@@ -215,7 +232,8 @@ class _Sharded:
         if not leaves_rank and (source.space not in self._owned.sharded or t.space in self._owned.sharded):
             return self._copied(ref)
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
-        new = with_operands(node, lambda r: along if r == m and along is not None else self.where[r])
+        kept = self.where.__getitem__ if ref in self._forward else self._kept
+        new = with_operands(node, lambda r: along if r == m and along is not None else kept(r))
         if not isinstance(new, Push) or (fold is Fold.sum and new.empty == 0):
             return self._over_ranks(self.build.add(new, loc), ref, fold)
         assert along is not None
@@ -313,6 +331,11 @@ class _Sharded:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63
         return self.build.add(Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)
+
+
+def _halo_of(space: Space) -> Space:
+    """The space of a rank's halo rows of `space`."""
+    return Space(f"{space.name}_halo")
 
 
 def _ends(program: Program, ref: Ref) -> MapType:
