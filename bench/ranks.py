@@ -1,6 +1,7 @@
 """Training on several ranks: `python -m bench.ranks COMMAND --help`. Each command is a module of its own.
 
 - `data-parallel` times training on two ranks against one process (bench/ranks_data_parallel.py).
+- `full-graph` times training over parts against one process, and its memory (bench/ranks_full_graph.py).
 - `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
 - `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
 """
@@ -11,9 +12,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import ranks_data_parallel, ranks_halo, ranks_partition
+from bench import ranks_data_parallel, ranks_full_graph, ranks_halo, ranks_partition
 
-COMMANDS = {"data-parallel": ranks_data_parallel, "halo": ranks_halo, "partition": ranks_partition}
+COMMANDS = {
+    "data-parallel": ranks_data_parallel, "full-graph": ranks_full_graph, "halo": ranks_halo, "partition": ranks_partition
+}  # fmt: skip
 """Modules with `main(argv)` by the name of their command."""
 
 

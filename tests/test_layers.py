@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {
         "core",
         "data",
+        "frontends",
         "graph",
         "runtime",
         "sampling",

@@ -83,6 +83,7 @@ PUBLIC: dict[str, list[str]] = {
         "rmat",
         "symmetrise",
     ],
+    "graphweave.distributed": ["shard"],
     "graphweave.extend": ["Handle", "algebra", "pointwise", "pull", "push", "rowwise", "rule"],
     "graphweave.extend.algebra": [
         "AddMatMul",

@@ -14,10 +14,13 @@ from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
     NOTHING,
+    AllReduce,
     AnyType,
     AssertIndex,
     Aten,
     Const,
+    Exchange,
+    ExchangeBack,
     Input,
     Inverse,
     JoinIndices,
@@ -35,6 +38,9 @@ from graphweave.ir.message.nodes import (
     Type,
     UniquePairs,
 )
+
+BETWEEN_RANKS = Exchange | ExchangeBack | AllReduce
+"""Nodes in which all ranks take part, so that they must come in the same order on each."""
 
 _MADE_ONCE = UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | AssertIndex
 
@@ -94,7 +100,7 @@ class Flow:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
         results, and none of the calls in `_NO_WORK`."""
         node = self._program.nodes[ref]
-        if isinstance(node, _MADE_ONCE):
+        if isinstance(node, _MADE_ONCE | BETWEEN_RANKS):
             return True
         if not isinstance(node, Aten) or is_view(node) or is_scalar(self._program, ref):
             return False
@@ -154,9 +160,11 @@ def is_scalar(program: Program, ref: Ref) -> bool:
 
 
 def has_effects(program: Program, ref: Ref) -> bool:
-    """Whether the node is a call that draws or writes something, or is made for its effect. Such calls keep their
-    order."""
+    """Whether the node is a call that draws or writes something, or is made for its effect, or takes part in something
+    that all ranks do. Such calls keep their order."""
     node = program.nodes[ref]
+    if isinstance(node, BETWEEN_RANKS):
+        return True
     return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
 
 

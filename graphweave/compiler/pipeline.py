@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphweave.analysis.halo import HaloCosts
+from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.locality import RowOrder
 from graphweave.core.log import logger
@@ -15,6 +17,7 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
+from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.narrow_gathers import NarrowGathers
@@ -23,6 +26,7 @@ from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.rule import AddedRules
+from graphweave.passes.shard import Shard
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
 
@@ -36,7 +40,8 @@ class PassInputs:
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
     whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
     choice is made by cost; without `merge` operations of one kind stay apart. `relabel` is the order that nodes get, or
-    chooses it, and `steady` are names of inputs that are likely to be the same at the next call.
+    chooses it, and `steady` are names of inputs that are likely to be the same at the next call. `sharding` says how
+    the program lies on several ranks.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -49,9 +54,12 @@ class PassInputs:
     merge: bool = True
     relabel: RowOrder | ChooseOrder | None = None
     steady: frozenset[str] = frozenset()
+    sharding: Sharding | None = None
 
 
-Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Relabel | Rewrite | Simplify | SinkReshape | ToEdges
+Pass: TypeAlias = (
+    Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
+)
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
@@ -69,11 +77,14 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
         given.joins,
         given.added.by_cost,
         given.rewrite,
+        None if given.sharding is None else HaloCosts(given.sharding, given.statistics, given.steady),
     ),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
     lambda given, keep: Relabel(given.relabel, keep, given.steady),
+    lambda given, keep: Shard(given.sharding, keep, given.steady, given.statistics, given.tangents),
+    lambda given, keep: BucketSums(given.tangents, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
@@ -94,9 +105,7 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
     notes: tuple[str, ...] = ()
     for pass_maker in PIPELINE:
         pass_ = pass_maker(given, keep)
-        if (not given.merge and isinstance(pass_, Merge | ToEdges)) or (
-            isinstance(pass_, Relabel) and pass_.order is None
-        ):
+        if _left_out(pass_, given):
             continue
         done = pass_(program)
         verify(done.program)
@@ -109,6 +118,17 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
         given = replace(given, statistics=with_unions(given.statistics, done.unions))
         program = done.program
     return Rewritten(program, where, steps, unions, notes=notes)
+
+
+def _left_out(pass_: Pass, given: PassInputs) -> bool:
+    match pass_:
+        case Merge() | ToEdges():
+            return not given.merge
+        case Relabel(order):
+            return order is None
+        case Shard() | BucketSums():
+            return given.sharding is None
+    return False
 
 
 def _tell(pass_: Pass, before: Program, done: Rewritten) -> None:

@@ -27,6 +27,10 @@ COUNTERS: dict[str, str] = {
     "cuda_graph_replays": "calls of compiled programs that replayed a CUDA graph",
     "cuda_graph_skips": "calls that ran as they are though CUDA graphs were asked for, since they cannot be captured",
     "cuda_graph_failures": "captures that failed; the program runs as it is from then on",
+    "exchanges": "exchanges of halo rows with other ranks, forward and back",
+    "exchange_hits": "exchanges left out, since no rank's rows had changed",
+    "halo_bytes": "bytes of halo rows sent to other ranks",
+    "all_reduces": "values summed (or otherwise reduced) over all ranks by compiled programs",
     "eager_fallbacks": "whole functions that ran eagerly instead of compiled",
 }
 """Name -> meaning of every counter; the set is fixed."""

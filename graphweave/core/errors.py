@@ -63,6 +63,11 @@ class ParseError(IRError):
     """Text that is not a program of the IR; the message carries the line."""
 
 
+class ShardError(GraphweaveError):
+    """A model, or a call of it, cannot run over the parts of a graph (`graphweave.distributed.shard`), as its numbers
+    would not be those of the whole graph; the message names what stands in the way and the user's line."""
+
+
 class VerifyError(GraphweaveError):
     """A compiled region disagrees with eager execution (`options={"verify": True}`)."""
 

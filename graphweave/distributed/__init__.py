@@ -1,1 +1,15 @@
 """The same model on many processes: parts of a graph, exchange of rows, and training on ranks (docs/distributed.md)."""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["shard"]
+
+_MODULE_OF = {"shard": "full_graph"}
+"""Name -> the module that defines it, loaded when the name is first asked for: the compiler takes seconds to load."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -13,6 +13,7 @@ from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
+from graphweave.core.ranks import begun, begun_back
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
@@ -25,10 +26,13 @@ from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
+    AllReduce,
     AnyType,
     Aten,
     Broadcast,
     Cast,
+    Exchange,
+    ExchangeBack,
     Input,
     MapOf,
     Node,
@@ -47,6 +51,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )  # fmt: skip
 from graphweave.lower.schedule import Region
+from graphweave.runtime.agreed import AgreedMemo
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
@@ -81,6 +86,7 @@ class Wrapper:
         self._scope |= {"settled": settled, "memory_of": memory_of}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # the text of each line, and the values that it reads
         self._ready: dict[Ref, str] = {}
+        self._begun: set[Ref] = set()  # rows that travel between ranks, or have come
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
@@ -133,7 +139,11 @@ class Wrapper:
             if waiting and not self._may_join(i, waiting) and not self._may_come_before(i, waiting):
                 self._stretch(waiting)
                 waiting = []
-            if not isinstance(step, Region):
+            node = self._program.nodes[step.ref] if not isinstance(step, Region) else None
+            if isinstance(node, ExchangeBack) or (isinstance(node, Exchange) and not node.steady):
+                assert not isinstance(step, Region)
+                self._begin(step.ref, node)
+            elif not isinstance(step, Region):
                 if turned(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
                     self._ensure(step.ref)
             elif self._is_drivable(i):
@@ -156,7 +166,7 @@ class Wrapper:
     def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
         """Whether kernel i may run in one call with the `waiting` ones: no call computes one of its inputs from their
         results."""
-        if not self._is_drivable(i):
+        if not self._is_drivable(i) or self._travels(i):
             return False
         written = {r for w in waiting for r in self._kernels[w].writes}
         computed = (r for r in self._kernels[i].reads if r not in written)
@@ -202,7 +212,9 @@ class Wrapper:
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
-        self._scope["memo"] = GivenOut(given) if given else memo.kept
+        kept = GivenOut(given) if given else memo.kept
+        link = next((n.link for n in plan.program.nodes if isinstance(n, Exchange | ExchangeBack | AllReduce)), None)
+        self._scope["memo"] = kept if link is None else AgreedMemo(link, kept)
         names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
@@ -240,11 +252,37 @@ class Wrapper:
         outs = "".join(f"v{r}, " for r in kernel.writes)
         self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
 
+    def _begin(self, ref: Ref, node: Exchange | ExchangeBack) -> None:
+        """Write the line that begins to move rows between ranks, unless it is written. `_ensure` writes the one that
+        waits for them, before the first line that needs them."""
+        if ref in self._ready or ref in self._begun:
+            return
+        values = self._ensure(node.x)
+        self._scope |= {"begun": begun, "begun_back": begun_back}
+        if isinstance(node, Exchange):
+            slot = f", {node.slot}" if node.slot else ""
+            self._line(f"w{ref} = begun({values}, {node.link!r}{slot})", (node.x,))
+        else:
+            self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r})", (node.x,))
+        self._begun.add(ref)
+
+    def _travels(self, i: int) -> bool:
+        """Whether kernel i needs rows that are still on their way."""
+        read = (*self._kernels[i].reads, *self._demands.indices_of(i))
+        needed = ancestors(self._program, read, frozenset(self._ready))
+        return any(r in self._begun and r not in self._ready for r in needed)
+
     def _ensure(self, ref: Ref) -> str:
         """The variable that holds `ref`. PyTorch computes it here if nothing has computed it yet."""
         if ref in self._ready:
             return self._ready[ref]
         node = self._program.nodes[ref]
+        if isinstance(node, ExchangeBack) or (isinstance(node, Exchange) and not node.steady):
+            self._begin(ref, node)
+            self._line(f"v{ref} = w{ref}()", ())
+            self._line(f"del w{ref}", ())
+            self._ready[ref] = f"v{ref}"
+            return self._ready[ref]
         if isinstance(node, ToUnit):
             return "None"
         if isinstance(node, Own):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_structure
+from graphweave.analysis.flow import BETWEEN_RANKS, is_structure
 from graphweave.analysis.typed import call_operands, matrices
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -98,7 +98,7 @@ class _Grouping:
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
         self.floating: set[Ref] = set()
-        self.impure: int | None = None  # the last call that draws random numbers or writes: these keep their order
+        self.impure: int | None = None  # the last call that draws, writes or meets other ranks: these keep their order
         self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map along whose CSR they are computed
         self.multiplied: set[Ref] = set()  # products of rows, and nodes of their kernels that read them at the same row
 
@@ -132,7 +132,7 @@ class _Grouping:
         self.group_of[ref] = len(self.groups) - 1
         self.groups[-1].before |= self._producers(call_operands(self.program, ref))
         node = self.program.nodes[ref]
-        if isinstance(node, Aten) and node.serial:
+        if isinstance(node, BETWEEN_RANKS) or (isinstance(node, Aten) and node.serial):
             self.groups[-1].before |= {self.impure} if self.impure is not None else set()
             self.impure = len(self.groups) - 1
 

@@ -35,6 +35,7 @@ from graphweave.ir.message.nodes import (
 from graphweave.lower.grouping import Group, group
 from graphweave.lower.kernel_products import stored_operands
 from graphweave.lower.options import Options
+from graphweave.lower.overlap import overlapped
 
 TALL = 16_384
 """A product by itself is worth a kernel if it has at least this many rows."""
@@ -98,7 +99,8 @@ def schedule(
             members = tuple(sorted(g.members))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
-    return StepOrder(tuple(steps), demanded | given)
+    made = [(step, step.members if isinstance(step, Region) else (step.ref,)) for step in steps]
+    return StepOrder(tuple(overlapped(program, made)), demanded | given)
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:

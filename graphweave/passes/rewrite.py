@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from graphweave.analysis.cost import Cost, cost
+from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
+from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import is_typed_product
-from graphweave.core.types import Space
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, Program, Push, Ref
 from graphweave.passes.moves import ORDER, Move, Moves, added, forward_pairs, reorderings
@@ -37,8 +38,8 @@ class Rewrite:
     """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
 
     `joins` says whether kernels of the target compute products of rows. Without `free` nothing is done but what
-    `relational` decides. `added` are rules tried beside those of
-    `moves.py`.
+    `relational` decides. `added` are rules tried beside those of `moves.py`. `wire` prices rows that travel between
+    ranks; with it, choices between forms that move work across an exchange count its bytes.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -49,6 +50,7 @@ class Rewrite:
     joins: bool = True
     added: tuple[Rule, ...] = ()
     free: bool = True
+    wire: HaloCosts | None = None
     name: str = "rewrite"
 
     def __call__(self, program: Program) -> Rewritten:
@@ -89,7 +91,11 @@ class _Rewriting:
         self.late = facts.flow.depending(_tangents(facts.program, self.settings.tangents))
 
     def _cost(self, facts: Facts, keep: tuple[Ref, ...]) -> Cost:
-        return cost(facts, _tangents(facts.program, self.settings.tangents), keep, joins=self.settings.joins)
+        settings = self.settings
+        spent = cost(facts, _tangents(facts.program, settings.tangents), keep, joins=settings.joins)
+        if settings.wire is not None:
+            spent.add(UNIT, bytes=seconds_on_the_wire(facts.program, settings.wire) * BANDWIDTH)
+        return spent
 
     def begin(self) -> None:
         """Do what the start says, whether or not it gains by itself."""

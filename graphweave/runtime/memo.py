@@ -14,7 +14,7 @@ from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing
-from graphweave.runtime.tracked import TrackedCache, ordinary, place, unseen_edits, versions_of
+from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, unseen_edits, versions_of
 from graphweave.runtime.unseen_edits import Watch
 
 Results: TypeAlias = tuple[Tensor | int, ...]
@@ -73,7 +73,7 @@ class Memo:
         """As `__call__`, but returns the very tensors that are kept. They must not reach code that might rebind or flag
         them."""
         tensors = tuple(x for x in inputs if isinstance(x, Tensor))
-        key = (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
+        key = _key(fn, inputs)
         found = self._cache.get(key, tensors)
         if found is not None and tuple([t._version for t in found.tensors]) == found.versions:
             bump("hoist_hits")
@@ -94,12 +94,26 @@ class Memo:
         self._cache.put(key, tensors, versions, value, made)
         return results
 
+    def holds(self, fn: Callable[..., Results], *inputs: Tensor | int) -> bool:
+        """Whether the next such call finds results of an earlier one."""
+        tensors = tuple(x for x in inputs if isinstance(x, Tensor))
+        found = self._cache.get(_key(fn, inputs), tensors)
+        return found is not None and tuple([t._version for t in found.tensors]) == found.versions
+
+    def drop(self, fn: Callable[..., Results], *inputs: Tensor | int) -> None:
+        """Forget the results of such calls."""
+        self._cache.drop(_key(fn, inputs))
+
     def clear(self) -> None:
         self._cache.clear()
 
     def stats(self) -> dict[str, int]:
         """The number of `entries`, and the `bytes` that they hold."""
         return self._cache.stats()
+
+
+def _key(fn: Callable[..., Results], inputs: tuple[Tensor | int, ...]) -> Key:
+    return (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
 
 
 memo = Memo()

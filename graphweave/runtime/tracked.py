@@ -178,6 +178,12 @@ class TrackedCache(Generic[T]):
             dropped = [self._pop(key) for key in found]
         del dropped
 
+    def drop(self, key: Key) -> None:
+        """Drop the entry under `key`, if there is one."""
+        with _lock:
+            dropped = self._pop(key)
+        del dropped
+
     def clear(self) -> None:
         with _lock:
             dropped = [self._pop(key) for key in list(self._entries)]

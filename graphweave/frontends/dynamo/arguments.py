@@ -40,13 +40,16 @@ def as_traced(arg: Any) -> Any:
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
-def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
+def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool, any_rows: bool = False) -> None:
     """Turn comparisons of sizes into guards of the compiled code. Call it in a trace.
 
-    `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges.
+    `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges. With
+    `any_rows` the number of rows is not compared.
     """
     # A graph with one row gets compiled code of its own, since squeeze() would take the dim of rows for a feature dim.
-    if not of_nodes:
+    if any_rows:
+        pass
+    elif not of_nodes:
         if features.size(0) == 1:
             pass
     # If the number of nodes is known not to be 0, neither is the number of nodes plus a data-dependent number of edges,

@@ -32,10 +32,13 @@ class Gradients:
     `saved` maps the name of each random call to the placeholder of `module` that holds what it drew.
     """
 
-    def __init__(self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str]) -> None:
+    def __init__(
+        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], why_once: str = ""
+    ) -> None:  # fmt: skip
+        """`why_once` says why there are no gradients of these gradients; they can be had if it is empty."""
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
-        self.joint = joint
+        self.joint, self.why_once = joint, why_once
         self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
@@ -116,6 +119,7 @@ def _equip(function: Any, known: Gradients) -> None:
         drawn = {name: args[i] for name, i in known.drawn.items()}
         if not why and not drawn.keys() >= set(joint.draws):
             why = "it draws random numbers, which were not kept"
+        why = known.why_once or why
         if why:
             return Refused.apply(impl, joint.about, why, torch.empty(0, requires_grad=True), *args)
         tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]

@@ -16,10 +16,10 @@ from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.compiler.pipeline import PassInputs
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
-from graphweave.core.errors import RuleError, SettingsError
+from graphweave.core.errors import RuleError, SettingsError, ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.locality import RowOrder
@@ -42,6 +42,7 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.over_ranks import OverRanks, optimised_over_ranks
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
@@ -81,6 +82,9 @@ class CompileOptions:
     one operation in place of many of a kind, such as those of the relations of a heterogeneous layer. `relabel`: an
     order in which nodes are computed and stored between the arguments and the results (`passes/relabel.py`); "auto"
     measures on the graph of the first call whether one pays (`tuning/order.py`).
+
+    `ranks` are the ranks that the function runs on, each with a part of the graph; `graphweave.distributed.shard` sets
+    it. Nothing then runs eagerly, since eager calls would see one rank's rows: what cannot be compiled is a ShardError.
     """
 
     verify: bool = False
@@ -95,6 +99,7 @@ class CompileOptions:
     fuse: bool = True
     merge: bool = True
     relabel: RowOrder | Literal[False, "auto"] = False
+    ranks: OverRanks | None = None
 
 
 _SWITCH = (True, False)
@@ -128,6 +133,8 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
             continue
         if name == "budget":
             check_budget(value)
+            continue
+        if name == "ranks" and isinstance(value, OverRanks):
             continue
         if name not in _ALLOWED:
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
@@ -255,6 +262,7 @@ class _GraphCompilation:
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module, self.options)
         if options is None:
+            self._must_compile(None)
             return make_boxed_func(module.forward)
         guard_sizes(module)
         bump("compilations")
@@ -268,6 +276,7 @@ class _GraphCompilation:
         except Exception as error:
             if interrupt_in(error) is not None:
                 raise
+            self._must_compile(error)
             _fall_back(error, module)
             return make_boxed_func(module.forward)
 
@@ -284,6 +293,7 @@ class _GraphCompilation:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         options = _options(joint, self.options)
         if options is None:
+            self._must_compile(None)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         guard_sizes(joint)
         bump("compilations")
@@ -306,10 +316,12 @@ class _GraphCompilation:
         except Exception as error:
             if interrupt_in(error) is not None:
                 raise
+            self._must_compile(error)
             _fall_back(error, joint)
             forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
             drawn = {}
-        self.gradients = Gradients(graph, backward, drawn)
+        apart = "" if self.options.ranks is None else "it runs on parts of a graph; take them on one process"
+        self.gradients = Gradients(graph, backward, drawn, apart)
         return forward, backward
 
     def _optimised(
@@ -336,17 +348,28 @@ class _GraphCompilation:
             statistics, tangents, relational, at_hand, options.row_products, in_force(), self.options.rewrite,
             self.options.merge, self._order(options, at_hand), _steady(module, tangents, num_forward),
         )  # fmt: skip
+        if (ranks := self.options.ranks) is not None:
+            sharding, statistics = ranks.agreed(imported.program, at_hand.values, rows)
+            given = replace(given, statistics=statistics, measure=ranks.mean_of(at_hand), sharding=sharding)
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         if self.options.schedule == "tune":
             given = self._tuned(imported, given, options, at_hand, module, num_forward, found)
-        done = optimise(imported.program, given, imported.effects)
+        done = optimised_over_ranks(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
+        if ranks is not None:
+            statistics = ranks.with_halo(statistics, done.program)
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
             record_capture(_capture_note(module, imported, done, rows, glossary, given, options.fuse))
-        return _rewritten(imported, done), glossary, reference
+        return _rewritten(imported, done, guarded=ranks is None), glossary, reference
+
+    def _must_compile(self, error: Exception | None) -> None:
+        """ShardError if the function runs on several ranks, where PyTorch's calls would see one rank's rows only."""
+        if self.options.ranks is not None:
+            why = "this machine has no usable compiler" if error is None else f"{type(error).__name__}: {error}"
+            raise ShardError(f"a model over parts must be compiled, and could not be: {why}. Report this.") from error
 
     def _order(self, options: Options, at_hand: GraphAtHand) -> RowOrder | OrderThatPays | None:
         """The order of nodes that was asked for, or what chooses one. With "tune" the tuner tries orders itself."""
@@ -409,10 +432,11 @@ def _capture_note(
     return CaptureNote(tuple(spaces.items()), moved if fuse else None, eager.calls, eager.moved, bool(given.tangents))
 
 
-def _rewritten(imported: Imported, done: Rewritten) -> Imported:
-    """`imported` with its program rewritten. Adds guards on choices that were made by cost."""
+def _rewritten(imported: Imported, done: Rewritten, *, guarded: bool) -> Imported:
+    """`imported` with its program rewritten. If `guarded`, adds guards on choices that were made by cost."""
     rows = row_counts(done.program, imported, done.unions)
-    guard_choices(done.steps, rows)
+    if guarded:
+        guard_choices(done.steps, rows)
     where = done.where
     return replace(
         imported,

@@ -19,6 +19,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from graphweave.core.counters import bump
+from graphweave.core.errors import ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
@@ -33,6 +34,7 @@ from graphweave.frontends.dynamo.capture_settings import (
     CaptureSettings,
     asked,
 )  # fmt: skip
+from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.progress import shown
@@ -85,20 +87,27 @@ class Captured:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
+        ranks = (options or {}).get("ranks")
+        self._dry = None if ranks is None else DryCalls(target, ranks)
+        self._on_ranks = on_ranks = ranks is not None
+
         def traced(*args: Any, **kwargs: Any) -> Any:
             # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
                 for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
-                    guard_sizes_of(t, of_nodes=i == 0)
+                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
-        self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
-        self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED)
+        self._compiled: Any = torch.compile(
+            traced, backend=backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
+        )
+        # sizes 0 and 1 must not have code of their own where other ranks have other sizes
+        self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED[: 1 if self._on_ranks else None])
         self._traced = False
         self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
@@ -107,6 +116,11 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
+        if self._dry is not None and (inside_a_transform() or _has_any_global_hook()):
+            raise ShardError(
+                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms"
+                " and hooks on all modules prevent. Call it without them."
+            )
         if inside_a_transform():
             transformed(name_of(self._target))
             return self._target(*args, **kwargs)
@@ -140,7 +154,9 @@ class Captured:
             before = None if self._traced else State(self._target)
             failed: Exception
             try:
-                with polyfilled(sparse=in_use() or not self._whole), pages_in_a_line():
+                with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
+                    if self._dry is not None:
+                        self._dry.before(self._run, args, kwargs)
                     out = self._run(args, kwargs)
                 self._traced = self._whole = True
                 return out
@@ -149,6 +165,11 @@ class Captured:
                     raise interrupt from None
                 if not _arose_in_tracing(error):
                     raise
+                if self._on_ranks:
+                    raise ShardError(
+                        f"{name_of(self._target)} runs on parts of a graph, so it must be captured whole, which failed:"
+                        f" {reason_of(error)[0]}. Change that line, or leave it out of what is sharded."
+                    ) from error
                 failed = error
             finally:
                 broken = _breaks_since(breaks)
@@ -166,7 +187,7 @@ class Captured:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         token = asked.set(self._settings[0][self._traced])
         try:
-            if len(self._settings) > 1:
+            if len(self._settings) > 1 or self._on_ranks:
                 return self._compiled(*args, **kwargs)
             with frame_by_frame():
                 return self._compiled(*args, **kwargs)

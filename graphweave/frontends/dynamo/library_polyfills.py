@@ -162,6 +162,25 @@ def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any
     return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
 
 
+def _attention(
+    self: Any, alpha_j: Tensor, alpha_i: Tensor | None, edge_attr: Tensor | None, index: Tensor, ptr: Tensor | None,
+    dim_size: int | None,
+) -> Tensor:  # fmt: skip
+    """GATConv's attention weights: the softmax over the edges of a destination, of a leaky ReLU of the ends' scores.
+
+    The original asks first whether there are edges, which a rank without edges would answer in its own way. Without
+    edges, this computes on no rows.
+    """
+    from torch_geometric.utils import softmax  # optional, but already imported if this is called
+
+    scores = alpha_j if alpha_i is None else alpha_i + alpha_j
+    if edge_attr is not None and self.lin_edge is not None:
+        rows = self.lin_edge(edge_attr if edge_attr.dim() > 1 else edge_attr.unsqueeze(1))
+        scores = scores + (rows.view(-1, self.heads, self.out_channels) * self.att_edge).sum(-1)
+    weights = softmax(torch.nn.functional.leaky_relu(scores, self.negative_slope), index, ptr, dim_size)
+    return torch.nn.functional.dropout(weights, self.dropout, self.training)
+
+
 POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
     ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
@@ -175,3 +194,8 @@ POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
 """Module, attribute, and the polyfill that replaces it."""
+
+ON_RANKS: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...] = (
+    ("torch_geometric.nn.conv.gat_conv", ("GATConv", "edge_update"), _attention),
+)
+"""As `POLYFILLS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""

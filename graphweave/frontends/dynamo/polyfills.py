@@ -45,16 +45,17 @@ class _Group:
 
 
 _always, _for_sparse = _Group(library_polyfills.POLYFILLS), _Group(sparse_polyfills.POLYFILLS)
+_on_ranks = _Group(library_polyfills.ON_RANKS)
 
 
 @contextmanager
-def polyfilled(*, sparse: bool = True) -> Iterator[None]:
+def polyfilled(*, sparse: bool = True, ranks: bool = False) -> Iterator[None]:
     """Within the block, polyfills are in place. Blocks may be nested, and entered by several threads.
 
     Polyfills for sparse tensors are in place only with `sparse`: there are many of them, and setting them takes longer
-    than everything else that a small call does in Python.
+    than everything else that a small call does in Python. Those for functions over parts are in place with `ranks`.
     """
-    groups = (_always, _for_sparse) if sparse else (_always,)
+    groups = (_always, *((_for_sparse,) if sparse else ()), *((_on_ranks,) if ranks else ()))
     with _lock:
         for group in groups:
             group.enter()

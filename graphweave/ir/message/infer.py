@@ -12,6 +12,7 @@ from graphweave.ir.message.nodes import (
     NOTHING,
     AddMatMul,
     After,
+    AllReduce,
     AnyType,
     AssertIndex,
     Aten,
@@ -19,6 +20,8 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    Exchange,
+    ExchangeBack,
     Gram,
     Input,
     Inverse,
@@ -98,6 +101,13 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             t, u = _value(x, types, node), _index(index, types, node)
             _expect(UNIT not in (t.space, u.space), node, "rows, and their places among rows of another space", t, u)
             return Type(u.space, t.shape, t.dtype)
+        case Exchange(x, _, space) | ExchangeBack(x, _, _, space):
+            t = _value(x, types, node)
+            good = UNIT not in (t.space, space) and t.space != space
+            _expect(good, node, "rows, and another space for the result", t)
+            return Type(space, t.shape, t.dtype)
+        case AllReduce(x):
+            return _value(x, types, node)
         case After(x, others):
             for other in others:
                 _at(other, types, node)

@@ -15,6 +15,7 @@ import torch
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.ranges import position, range_error
+from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
@@ -22,6 +23,7 @@ from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import (
     AddMatMul,
     After,
+    AllReduce,
     AnyType,
     AssertIndex,
     Aten,
@@ -29,6 +31,8 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    Exchange,
+    ExchangeBack,
     Gram,
     Input,
     Inverse,
@@ -154,6 +158,14 @@ def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device 
             return call(inverse, values[x])
         case Reordered(x, index):
             return call(torch.index_select, values[x], 0, values[index])
+        case Exchange(x, link, steady=True):
+            return call(steady_rows, values[x], link)
+        case Exchange(x, link, slot=slot):
+            return call(exchanged, values[x], link, slot)
+        case ExchangeBack(x, fold, link):
+            return call(summed_back, values[x], fold.value, link)
+        case AllReduce(x, fold, link):
+            return call(all_reduced, values[x], fold.value, link)
         case After(x):
             return values[x]
         case LaidOut(x, order, whole):

@@ -22,6 +22,9 @@ from graphweave.ir.message.graph_nodes import Places as Places
 from graphweave.ir.message.graph_nodes import Reordered as Reordered
 from graphweave.ir.message.graph_nodes import RowsOfSegments as RowsOfSegments
 from graphweave.ir.message.graph_nodes import UniquePairs as UniquePairs
+from graphweave.ir.message.rank_nodes import AllReduce as AllReduce
+from graphweave.ir.message.rank_nodes import Exchange as Exchange
+from graphweave.ir.message.rank_nodes import ExchangeBack as ExchangeBack
 from graphweave.ir.message.types import MESSAGE as MESSAGE
 from graphweave.ir.message.types import AnyType as AnyType
 from graphweave.ir.message.types import MapType as MapType
@@ -378,7 +381,7 @@ class Aten:
 
 Opaque: TypeAlias = (
     UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | Reordered
-    | After | AssertIndex | LaidOut | Own | Kept | Aten
+    | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 

@@ -1,0 +1,228 @@
+"""Full-graph training over parts: two ranks against one process, time and peak memory of a rank.
+
+    python -m bench.ranks full-graph [--graphs rmat-1.2m rmat-15m coauthor_physics] [--models gat sage] [--parts 2]
+                                     [--method metis|random] [--rounds 7] [--halo float32|bfloat16] [--stale]
+                                     [--threads 1] [--data-dir DIR] [--out FILE]
+
+Two layers of 64 hidden features (GAT: 4 heads x 16) and a cross-entropy loss inside the model, Adam. Every process has
+`--threads` threads, so that two ranks on two cores stand for two machines. The graph is divided beforehand (METIS, in
+memory), and each process loads what it needs. Before timing, the losses of all steps are compared with those of one
+process. `seconds` is the median step, of the slowest rank; `peak` is the most that a process has resident beyond what
+it had before it loaded its data, of the largest rank. It counts data, formats, weights and all that a step takes.
+`bytes sent` and `exchanges` are those of a step of rank 0. Ratios are to one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, SAGEConv
+
+import graphweave as gw
+from bench.common import arguments, peak_extra_bytes, ratio_table, save
+from bench.graphs import data_dir
+from bench.turns import ROOT
+from graphweave.data import rmat
+from graphweave.distributed.full_graph import shard
+from graphweave.distributed.part import Part
+from graphweave.distributed.parts import NODES, parts_of
+from graphweave.sampling.partition import metis
+from graphweave.sampling.undirected import undirected_of
+
+GRAPHS = {"rmat-1.2m": (100_000, 1_200_000), "rmat-15m": (1_000_000, 15_000_000), "rmat-60k": (6_000, 60_000)}
+"""Nodes and edges of the R-MAT graphs; any other name is a file of the data folder."""
+FEATURES, HIDDEN, CLASSES = 64, 64, 32
+_WARM_UP = 3
+"""Steps before the timed ones: the first compiles, and the third is the first whose features are already there."""
+
+
+class Model(nn.Module):
+    """Two layers and the loss."""
+
+    def __init__(self, kind: str, features: int, classes: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers: Any = nn.ModuleList(
+            [GATConv(features, HIDDEN // 4, heads=4), GATConv(HIDDEN, classes)] if kind == "gat"
+            else [SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)]
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
+        hidden = F.relu(self.layers[0](x, edge_index))
+        return F.cross_entropy(self.layers[1](hidden, edge_index), y)
+
+
+def loaded(name: str, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, edges and labels."""
+    draw = torch.Generator().manual_seed(0)
+    if name in GRAPHS:
+        nodes, edges = GRAPHS[name]
+        x = torch.randn(nodes, FEATURES, generator=draw)
+        return x, rmat(nodes, edges), torch.randint(CLASSES, (nodes,), generator=draw)
+    found = np.load(folder / f"{name}.npz")
+    index = torch.from_numpy(np.stack([found["src"], found["dst"]]).astype(np.int64))
+    nodes = int(index.max()) + 1
+    y = torch.from_numpy(found["y"]).long() if "y" in found else torch.randint(CLASSES, (nodes,), generator=draw)
+    return torch.randn(len(y), FEATURES, generator=draw), index, y
+
+
+def divided(x: Tensor, index: Tensor, y: Tensor, parts: int, method: str) -> list[Part]:
+    nodes = len(x)
+    owner = torch.arange(nodes) % parts
+    if method == "metis" and parts > 1:
+        found = metis(undirected_of(index[0], index[1], nodes, 1 + torch.bincount(index[1], minlength=nodes)), parts, 0)
+        assert found is not None, "pymetis is not installed: pass --method random"
+        owner = found
+    return parts_of(index, nodes, owner, parts, node_data={"x": x, "y": y})
+
+
+def step_of(model: nn.Module) -> Any:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step(*args: Tensor) -> float:
+        optimizer.zero_grad()
+        loss = model(*args)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def worker(options: argparse.Namespace) -> None:
+    """One rank: warms the compiler up on a small graph, loads its data, and makes the steps."""
+    torch.set_num_threads(options.threads)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", store=dist.FileStore(options.store, size), rank=rank, world_size=size)
+    kind, halo = options.models[0], None if options.halo == "float32" else getattr(torch, options.halo)
+
+    def prepared(part: Part) -> Any:
+        model = Model(kind, part.nodes[NODES].data["x"].shape[1], options.classes)
+        step = step_of(shard(model, part, halo_dtype=halo, stale=options.stale) if size > 1 else gw.compile(model))
+        data = part.nodes[NODES].data
+        return lambda: step(data["x"], part.edge_index, data["y"])
+
+    small = rmat(200, 2000), torch.randn(200, options.features), torch.randint(options.classes, (200,))
+    warm = prepared(divided(small[1], small[0], small[2], size, "random")[rank])
+    for _ in range(2):
+        warm()
+    losses: list[float] = []
+    times: list[float] = []
+
+    def run() -> None:
+        step = prepared(torch.load(options.part.format(rank), weights_only=False))
+        for i in range(_WARM_UP + options.rounds):
+            if i == _WARM_UP:
+                gw.reset_counters()
+            dist.barrier()
+            begin = time.perf_counter()
+            losses.append(step())
+            times.append(time.perf_counter() - begin)
+
+    peak = peak_extra_bytes(run)
+    counts = gw.counters()
+    found = {
+        "seconds": times[_WARM_UP:], "first": times[0], "peak": peak, "losses": losses,
+        "bytes sent": counts["halo_bytes"] / options.rounds, "exchanges": counts["exchanges"] / options.rounds,
+    }  # fmt: skip
+    Path(options.worker.format(rank)).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def measured(graph: str, kind: str, parts: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The results of `parts` ranks, the slowest and the largest."""
+    x, index, y = loaded(graph, options.data_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        made = divided(x, index, y, parts, options.method)
+        for rank, part in enumerate(made):
+            torch.save(part, f"{folder}/part{rank}.pt")
+        halo = [part.nodes[NODES].num_halo for part in made]
+        classes, features = int(y.max()) + 1, x.shape[1]
+        del x, index, y, made
+        argv = [
+            sys.executable, "-m", "bench.ranks", "full-graph", "--models", kind, "--halo", options.halo, "--rounds",
+            str(options.rounds), "--threads", str(options.threads), "--worker", folder + "/rank{}.json", "--store",
+            f"{folder}/store", "--part", folder + "/part{}.pt", "--classes", str(classes), "--features", str(features),
+            *(["--stale"] if options.stale else []),
+        ]  # fmt: skip
+        threads = {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
+        ranks = [
+            subprocess.Popen(argv, cwd=ROOT, env={**os.environ, **threads, "RANK": str(r), "WORLD_SIZE": str(parts)})
+            for r in range(parts)
+        ]
+        for process in ranks:
+            if process.wait(options.timeout):
+                raise RuntimeError(f"{graph}, {kind}: a rank ended with status {process.returncode}")
+        found = [json.loads(Path(f"{folder}/rank{r}.json").read_text()) for r in range(parts)]
+    slowest = [max(each) for each in zip(*(f["seconds"] for f in found), strict=True)]
+    return {
+        "seconds": median(slowest), "all": slowest, "peak": max(f["peak"] for f in found), "halo rows": halo,
+        "losses": found[0]["losses"], "bytes sent": found[0]["bytes sent"], "exchanges": found[0]["exchanges"],
+        "first": max(f["first"] for f in found),
+    }  # fmt: skip
+
+
+def compared(graph: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    one, many = (measured(graph, kind, parts, options) for parts in (1, options.parts))
+    error = max(abs(a - b) / abs(a) for a, b in zip(one["losses"], many["losses"], strict=True))
+    exact = options.halo == "float32" and not options.stale
+    if exact and error > 1e-3:  # float32, some steps of Adam; tests compare in float64
+        raise AssertionError(f"{graph}, {kind}: losses of {options.parts} ranks differ by {error:.2g} of them")
+    return {
+        "one": one, "ranks": many, "loss error": error, "time": many["seconds"] / one["seconds"],
+        "memory": many["peak"] / one["peak"],
+    }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.prog = "bench.ranks full-graph"
+    add = parser.add_argument
+    add("--graphs", nargs="+", default=["rmat-1.2m", "rmat-15m", "coauthor_physics"])
+    add("--models", nargs="+", choices=("gat", "sage"), default=["gat", "sage"])
+    add("--parts", type=int, default=2)
+    add("--method", choices=("metis", "random"), default="metis")
+    add("--rounds", type=int, default=7)
+    add("--halo", choices=("float32", "bfloat16"), default="float32")
+    add("--stale", action="store_true")
+    add("--timeout", type=float, default=1800, help="seconds that a rank may take")
+    add("--data-dir", type=Path, default=data_dir())
+    for name in ("--store", "--part"):
+        add(name, help=argparse.SUPPRESS)
+    for name in ("--classes", "--features"):
+        add(name, type=int, help=argparse.SUPPRESS)
+    parser.set_defaults(threads=1)
+    options = parser.parse_args(argv)
+    if options.worker is not None:
+        options.worker = str(options.worker)
+        worker(options)
+        return 0
+    results = {f"{g} {m}": compared(g, m, options) for g in options.graphs for m in options.models}
+    rows = [
+        (
+            name, f"{r['one']['seconds']:.3f}", f"{r['ranks']['seconds']:.3f}", f"{r['time']:.2f}x",
+            f"{r['one']['peak'] / 1e6:.0f}", f"{r['ranks']['peak'] / 1e6:.0f}", f"{r['memory']:.2f}x",
+            f"{r['ranks']['bytes sent'] / 1e6:.2f}", f"{r['ranks']['exchanges']:.0f}", f"{r['loss error']:.1g}",
+        )
+        for name, r in results.items()
+    ]  # fmt: skip
+    head = ["", "one, s", "ranks, s", "time", "one, MB", "a rank, MB", "memory", "MB sent", "exchanges", "loss error"]
+    ratio_table(f"{options.parts} ranks of {options.threads} threads, halo rows in {options.halo}", head, rows)
+    asked = {key: getattr(options, key) for key in ("parts", "method", "rounds", "threads", "halo", "stale")}
+    save(options.out, {"benchmark": "ranks_full_graph", "options": asked, "results": results})
+    return 0

@@ -1,0 +1,196 @@
+"""Which values travel to other ranks, and which are computed there again from others that do.
+
+A value with halo rows can be had in two ways: its own rows are sent, or, if it is row-wise work, it is computed on own
+and halo rows together from operands that have halo rows. So `x W` is sent if it is narrower than x, x if several
+functions of it are read, and nothing if x has been kept from an earlier call. Both ways are priced, work and wire, and
+the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
+from graphweave.analysis.flow import Flow
+from graphweave.analysis.ownership import Sharding, leaving_maps
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapType,
+    MatMul,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)
+
+WIRE_BANDWIDTH = 1e9
+"""Bytes a second between two ranks: ten gigabits, about what machines of a cluster have."""
+WIRE_LATENCY = 50e-6
+"""Seconds of one exchange without rows."""
+_ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+_MAX_CANDIDATES = 32
+"""At most this many values that nobody asked for are tried as ones to send."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaloCosts:
+    """How a program lies on the ranks, mean row counts, and inputs that are likely to be the same at the next call."""
+
+    sharding: Sharding
+    statistics: Statistics
+    steady: frozenset[str] = frozenset()
+
+
+def computed_with_halo(program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> frozenset[Ref]:
+    """The values that are computed on halo rows from others; all other values that are needed there are sent.
+
+    `leaving` are the maps that lead to rows of other ranks, each with the node type of these rows.
+    """
+    return _Choice(program, leaving, costs).choose()[0]
+
+
+def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
+    """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
+    choice = _Choice(program, leaving_maps(program, costs.sharding), costs)
+    back = (r for r, n in enumerate(program.nodes) if isinstance(n, Push | Gram) and n.map in choice.leaving)
+    return choice.choose()[1] + sum(choice.sending(r) for r in back)
+
+
+class _Choice:
+    """`asked` are values that are read along maps that leave, `owned` those that others read on own rows."""
+
+    def __init__(self, program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> None:
+        self.program, self.leaving, self.costs = program, leaving, costs
+        self.once = Flow(program).graph_only
+        mean = dict(costs.sharding.mean_halo)
+        self.halo: dict[Space, int] = {}
+        for m, node_type in leaving.items():
+            t = program.types[m]
+            assert isinstance(t, MapType)
+            self.halo[t.cod] = mean[node_type]
+        asked, owned = set[Ref](), {r for r in program.outputs if r is not None}
+        for node in program.nodes:
+            if isinstance(node, Pull) and node.map in leaving:
+                asked.add(node.x)
+            else:
+                owned.update(operands(node))
+        self.asked, self.owned = frozenset(asked), frozenset(owned)
+
+    def choose(self) -> tuple[frozenset[Ref], float]:
+        """What is computed on halo rows, and the seconds that all of it takes."""
+        sent = frozenset[Ref]()
+        best, price = self._plan(sent)
+        for candidate in self._candidates():
+            tried, cheaper = self._plan(sent | {candidate})
+            if cheaper < price:
+                best, price, sent = tried, cheaper, sent | {candidate}
+        return best, price
+
+    def _candidates(self) -> list[Ref]:
+        """Values from which several of the asked ones are computed row by row, the nearest first."""
+        below: dict[Ref, set[Ref]] = {}
+        for ref in sorted(self.asked):
+            todo, seen = list(self._parts(ref) or ()), set[Ref]()
+            while todo:
+                r = todo.pop()
+                if r not in seen:
+                    seen.add(r)
+                    below.setdefault(r, set()).add(ref)
+                    todo.extend(self._parts(r) or ())
+        shared = (r for r, by in below.items() if len(by) > 1 and r not in self.asked)
+        return sorted(shared, reverse=True)[:_MAX_CANDIDATES]
+
+    def _plan(self, sent: frozenset[Ref]) -> tuple[frozenset[Ref], float]:
+        """What is computed on halo rows, and the seconds that this and sending the rest takes, if the values in `sent`
+        are sent in any case."""
+        have: set[Ref] = set()  # with halo rows
+        computed: set[Ref] = set()
+        seconds = 0.0
+        for ref in sorted(sent):
+            seconds += self.sending(ref)
+            have.add(ref)
+        for ref in sorted(self.asked - sent):
+            made, again = self._again(ref, have)
+            sending = self.sending(ref)
+            if again < sending:
+                computed |= made - have
+                have |= made
+            seconds += min(again, sending)
+            have.add(ref)
+        return frozenset(computed), seconds
+
+    def _again(self, ref: Ref, have: set[Ref]) -> tuple[set[Ref], float]:
+        """The values that are computed to have `ref` on halo rows without sending it, and the seconds that takes."""
+        parts = self._parts(ref)
+        if parts is None:
+            return set(), float("inf")
+        made, seconds = {ref}, self._work(ref)
+        for part in parts:
+            if part in have or part in made:
+                continue
+            deeper, again = self._again(part, have)
+            sending = self.sending(part)
+            if again < sending:
+                made |= deeper
+            seconds += min(again, sending)
+        return made, seconds
+
+    def _parts(self, ref: Ref) -> tuple[Ref, ...] | None:
+        """The operands of row-wise work that have rows; None if the value is no such work."""
+        node = self.program.nodes[ref]
+        if isinstance(node, MatMul) and node.map is None:
+            return (node.x,)
+        if not isinstance(node, _ROW_WISE):
+            return None
+        return tuple(dict.fromkeys(r for r in operands(node) if self._space(r) != UNIT))
+
+    def sending(self, ref: Ref) -> float:
+        """Seconds to send the halo rows of `ref`; none if it stays the same from call to call."""
+        node = self.program.nodes[ref]
+        steady = isinstance(node, Input) and node.name in self.costs.steady
+        spread = isinstance(node, Pull) and isinstance(self.program.nodes[node.map], ToUnit)
+        if isinstance(node, Const) or spread or steady or ref in self.once:
+            return 0.0
+        t = self._type(ref)
+        sent = self._bytes(ref) * self.halo.get(t.space, 0)
+        return sent / WIRE_BANDWIDTH + WIRE_LATENCY
+
+    def _work(self, ref: Ref) -> float:
+        """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart."""
+        t, node = self._type(ref), self.program.nodes[ref]
+        rows = self.halo.get(t.space, 0) + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
+        if isinstance(node, MatMul):
+            w = self._type(node.w)
+            return rows * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
+        return rows * (numel(t.shape) / VECTOR_RATE + self._bytes(ref) / BANDWIDTH)
+
+    def _bytes(self, ref: Ref) -> int:
+        t = self._type(ref)
+        return numel(t.shape) * t.dtype.itemsize
+
+    def _type(self, ref: Ref) -> Type:
+        t = self.program.types[ref]
+        assert isinstance(t, Type)
+        return t
+
+    def _space(self, ref: Ref) -> Space:
+        t = self.program.types[ref]
+        return t.space if isinstance(t, Type) else UNIT

@@ -1,0 +1,485 @@
+"""Which rows of a program each rank has of its own, and which indices name rows of other ranks.
+
+A program over the parts of a graph is one program for all ranks (as in GSPMD, Xu et al., "GSPMD: General and Scalable
+Parallelization for ML Computation Graphs"). Its spaces are of two kinds. Of a *sharded* space each rank has some of the
+rows: nodes, edges, and what is chosen from these. Of a *replicated* one all ranks have all rows: shared data, types.
+
+An index *leaves* if its numbers may name halo rows: the sources of a part's edges, and what is filtered, joined or
+otherwise made from them. To take an index for one that leaves is never wrong, since own rows have the same numbers in
+both numberings; it only costs an exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.analysis.partial_sums import check_partial
+from graphweave.core.errors import ShardError
+from graphweave.core.sizes import leaves
+from graphweave.core.types import UNIT, Op, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import (
+    After,
+    AllReduce,
+    AnyType,
+    AssertIndex,
+    Aten,
+    Broadcast,
+    Cast,
+    Exchange,
+    ExchangeBack,
+    Input,
+    Inverse,
+    Join,
+    JoinIndices,
+    Kept,
+    LaidOut,
+    MapOf,
+    MapType,
+    NumbersOfSegments,
+    Operand,
+    Own,
+    PairIndex,
+    Part,
+    Permute,
+    Places,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reordered,
+    Reshape,
+    RowsOfSegments,
+    Slice,
+    Type,
+    UniquePairs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
+    types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo`
+    the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have
+    (parameters, buffers). `link` begins the names of links (`core/ranks.py`). With `stale`, the forward uses halo rows
+    of the last step."""
+
+    link: str
+    rank: int
+    edges: tuple[tuple[str, str, str], ...]
+    halo: tuple[tuple[str, int], ...]
+    mean_halo: tuple[tuple[str, int], ...]
+    shared: frozenset[str]
+    stale: bool = False
+
+    def link_to(self, node_type: str) -> str:
+        """The name of the link for rows of a node type."""
+        return f"{self.link}:{node_type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The value holds numbers of a rank's own rows, or with `leaves` of own and halo rows; of nodes of a type, or of
+    other rows if `node_type` is None."""
+
+    node_type: str | None = None
+    leaves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairOfNumbers:
+    """A tensor [2, n] of two indices, as `edge_index` is."""
+
+    first: Numbers | None
+    second: Numbers | None
+
+
+Held: TypeAlias = Numbers | PairOfNumbers | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRows:
+    """`sharded` are the spaces of which each rank has rows of its own. `leaving` are the maps that lead to rows of
+    other ranks, each with the node type of these rows. `numbers` says what integers number."""
+
+    sharded: frozenset[Space]
+    leaving: Mapping[Ref, str]
+    numbers: Mapping[Ref, Held]
+
+
+_COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
+_SAME_ROWS = frozenset(
+    f"aten.{name}" for name in (
+        "clone.default", "alias.default", "detach.default", "_to_copy.default", "contiguous.default",
+    )
+)  # fmt: skip
+"""Calls of which each row of the result is that row of the operand."""
+_REARRANGES = frozenset(
+    f"aten.{name}" for name in (
+        "reshape.default", "view.default", "_unsafe_view.default", "repeat.default", "expand.default", "stack.default",
+        "cat.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default",
+        "t.default", "transpose.int", "flip.default", "index.Tensor", "index_select.default", "select.int",
+        "unbind.int", "slice.Tensor", "split.Tensor", "masked_select.default",
+    )
+)  # fmt: skip
+"""Calls whose result has elements of their operands, in another place."""
+_POSITIONS = frozenset(
+    f"aten.{name}" for name in (
+        "nonzero.default", "argsort.default", "argsort.stable", "arange.default", "arange.start", "arange.start_step",
+    )
+)  # fmt: skip
+"""Calls whose result are numbers of rows that this rank has."""
+_SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
+_OF_SIZES = frozenset(
+    f"aten.{name}" for name in (
+        "sym_size.int", "_assert_scalar.default", "scalar_tensor.default", "full.default", "zeros.default",
+        "ones.default", "empty.memory_format", "_local_scalar_dense.default", "sym_constrain_range_for_size.default",
+    )
+)  # fmt: skip
+"""Calls that read or take sizes. What they make has the same value in every row."""
+
+
+def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
+    """Whose rows are whose in `program`. Raises ShardError where its numbers would not be those of the whole graph."""
+    return _Reader(program, sharding).read()
+
+
+def leaving_maps(program: Program, sharding: Sharding) -> Mapping[Ref, str]:
+    """The maps of `program` that lead to rows of other ranks, each with the node type of these rows. Nothing is
+    refused."""
+    return _Reader(program, sharding, strict=False).maps_alone()
+
+
+class _Reader:
+    def __init__(self, program: Program, sharding: Sharding, *, strict: bool = True) -> None:
+        self.strict = strict
+        self.program, self.sharding = program, sharding
+        self.given = {name: (src, dst) for name, src, dst in sharding.edges}
+        self.numbers: dict[Ref, Held] = {}
+        self.sharded: set[Space] = set()
+        self.leaving: dict[Ref, str] = {}
+        self.outside: set[Ref] = set()  # divided tensors outside the algebra, such as pairs of indices
+
+    def maps_alone(self) -> Mapping[Ref, str]:
+        for ref in range(len(self.program.nodes)):
+            self.numbers[ref] = self._numbers(ref)
+        self._maps()
+        return self.leaving
+
+    def read(self) -> OwnedRows:
+        self._spread()
+        for ref in range(len(self.program.nodes)):
+            self.numbers[ref] = self._numbers(ref)
+        self._maps()
+        check_partial(self.program, self._copied(), self._refuse)
+        for ref in range(len(self.program.nodes)):
+            self._check(ref)
+        return OwnedRows(frozenset(self.sharded), self.leaving, self.numbers)
+
+    # -------------------------------------------------------- which spaces are sharded
+
+    def _spread(self) -> None:
+        """Finds the sharded spaces: those of the part's edges, of the user's tensors that no index leads to, the ends
+        of edges, and what is made from or leads to them."""
+        nodes, types = self.program.nodes, self.program.types
+        ends = {t.cod for t in types if isinstance(t, MapType)}
+        of_edges = set[Ref]()  # computed from the indices of edges
+        for ref, node in enumerate(nodes):
+            if isinstance(node, Input):
+                if node.name in self.given:
+                    of_edges.add(ref)
+                elif isinstance(t := node.type, Type) and t.space not in ends and node.name not in self.sharding.shared:
+                    self._add(t.space)
+            elif self._is_index_work(ref) and not of_edges.isdisjoint(operands(node)):
+                of_edges.add(ref)
+                if isinstance(made := types[ref], Type):
+                    self._add(made.space)
+        shared = {
+            t.space for n in nodes if isinstance(n, Input) and n.name in self.sharding.shared
+            and isinstance(t := n.type, Type)
+        }  # fmt: skip
+        before = -1
+        while before != len(self.sharded):
+            before = len(self.sharded)
+            for ref in range(len(nodes)):
+                self._spread_through(ref, of_edges)
+            symbols = {s for space, size in self.program.spaces if space in self.sharded for s in leaves(size)}
+            for space, size in self.program.spaces:
+                if not symbols.isdisjoint(leaves(size)):
+                    self._add(space)
+        for ref, node in enumerate(nodes):
+            described = types[ref]
+            if isinstance(described, AnyType) and (described.dims is not None or described.items is not None):
+                mine = isinstance(node, Input) and node.name not in self.sharding.shared
+                if mine or any(self._is_divided(r) for r in operands(node)):
+                    self.outside.add(ref)
+        for space in sorted(shared & self.sharded, key=lambda s: s.name):
+            self._refuse(
+                next(r for r, t in enumerate(types) if isinstance(t, Type) and t.space == space),
+                "a parameter has a row for each node or edge, of which a rank has only its own",
+                "Pass it as an argument with the rank's own rows.",
+            )
+        for space, size in self.program.spaces:
+            if space in self.sharded and isinstance(size, int):
+                self._refuse(
+                    next(r for r, t in enumerate(types) if isinstance(t, Type) and t.space == space),
+                    f"the {size} rows of a tensor were compiled in, which differ from rank to rank",
+                    "Do not compile the number of nodes in (mark_static, assertions on sizes).",
+                )
+
+    def _spread_through(self, ref: Ref, of_edges: set[Ref]) -> None:
+        node, t = self.program.nodes[ref], self.program.types[ref]
+        if isinstance(t, MapType) and isinstance(node, MapOf):
+            if t.cod in self.sharded and t.dom == UNIT:
+                self._refuse(ref, "one row of a tensor is read, which lies on one rank", "Read it outside the model.")
+            if t.cod in self.sharded:
+                self._add(t.dom)
+            elif node.index in of_edges and t.dom in self.sharded:
+                self._add(t.cod)
+        elif isinstance(node, UniquePairs):
+            if self._on_sharded(node.a):
+                self._add(node.space)
+        elif isinstance(node, Join | RowsOfSegments | NumbersOfSegments | JoinIndices | Part):
+            of = node.of if not isinstance(node, Join) else tuple(self._space(x) for x in node.xs)
+            union = self._space(node.x) if isinstance(node, Part) else node.space
+            if isinstance(node, JoinIndices):
+                of = tuple(self._space(x) for x in node.indices)
+            if union in self.sharded or any(s in self.sharded for s in of):
+                self._add(union)
+                for space in of:
+                    self._add(space)
+        elif isinstance(node, Aten) and isinstance(t, Type) and t.space != UNIT:
+            if any(self._on_sharded(r) for r in operands(node)):
+                self._add(t.space)
+        elif isinstance(node, Inverse) and self._on_sharded(node.x):
+            self._add(node.space)
+
+    def _add(self, space: Space) -> None:
+        if space != UNIT:
+            self.sharded.add(space)
+
+    def _space(self, ref: Ref) -> Space:
+        t = self.program.types[ref]
+        return t.space if isinstance(t, Type) else UNIT
+
+    def _on_sharded(self, ref: Ref) -> bool:
+        return self._space(ref) in self.sharded
+
+    def _is_index_work(self, ref: Ref) -> bool:
+        """Whether the node is integers made from integers, rows of which are rows of the result."""
+        node, t = self.program.nodes[ref], self.program.types[ref]
+        if isinstance(node, MapOf | Push | Reduce | AssertIndex) or not isinstance(t, Type | AnyType):
+            return False
+        return t.dtype is None or not t.dtype.is_float
+
+    # -------------------------------------------------------- what integers number
+
+    def _numbers(self, ref: Ref) -> Held:
+        node, t = self.program.nodes[ref], self.program.types[ref]
+        match node:
+            case Input(name):
+                if name not in self.given:
+                    return None
+                src, dst = self.given[name]
+                return PairOfNumbers(Numbers(src, leaves=True), Numbers(dst))
+            case Pull(x) | Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Part(x) | Cast(x) | Reordered(x):
+                return self._if_integral(ref, self.numbers[x])
+            case After(x) | LaidOut(x) | Own(x) | Kept(x) | Exchange(x) | ExchangeBack(x) | AllReduce(x):
+                return self.numbers[x]
+            case JoinIndices(indices, of):
+                held = self._merged(ref, [self.numbers[x] for x in indices])
+                if held is not None and held.leaves and len(of) > 1:
+                    self._refuse(ref, "edges of several node types are joined", "Leave out merge (options).")
+                return held
+            case Join(xs):
+                return self._merged(ref, [self.numbers[x] for x in xs])
+            case RowsOfSegments() | Places() | Inverse():
+                return Numbers() if self._on_sharded(ref) else None
+            case PairIndex(pairs, part):
+                made = self.program.nodes[pairs]
+                assert isinstance(made, UniquePairs)
+                return Numbers() if part == "rows" else self.numbers[made.a if part == "a" else made.b]
+            case Pointwise(Op.where, (_, a, b)):
+                return self._merged(ref, [self.numbers[a], self.numbers[b]])
+            case Aten():
+                return self._of_call(ref, node)
+            case _:
+                del t
+                return None
+
+    def _if_integral(self, ref: Ref, held: Held) -> Held:
+        t = self.program.types[ref]
+        if held is None or not isinstance(t, Type) or t.dtype.value == "bool":
+            return None
+        if t.dtype.is_float:
+            self._refuse(
+                ref, "numbers of rows become floats, which differ from those of the whole graph",
+                "Pass what is known of each node as an argument.",
+            )  # fmt: skip
+        return held
+
+    def _of_call(self, ref: Ref, node: Aten) -> Held:
+        t, held = self.program.types[ref], [self.numbers[r] for r in operands(node)]
+        if node.target == "aten.select.int" and isinstance(pair := held[0], PairOfNumbers) and node.args[1] == 0:
+            return pair.first if node.args[2] in (0, -2) else pair.second
+        if node.target == "builtin.getitem":
+            source = self.program.nodes[operands(node)[0]]
+            if isinstance(source, Aten) and source.target in _SORTS:
+                return held[0] if node.args[1] == 0 else Numbers()
+            if isinstance(source, Aten) and source.target == "aten.unbind.int" and isinstance(held[0], PairOfNumbers):
+                return held[0].first if node.args[1] == 0 else held[0].second
+            return held[0]
+        if node.target in _POSITIONS:
+            # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
+            return Numbers() if not isinstance(t, Type) or t.space in self.sharded else None
+        if node.target in _SORTS | _SAME_ROWS | {"aten.unbind.int"}:
+            return next((h for h in held if h is not None), None)
+        if node.target not in _REARRANGES:
+            return None
+        chosen = [self.numbers[r] for r in _moved(node)]
+        if node.target == "aten.flip.default" and isinstance(pair := chosen[0], PairOfNumbers):
+            return PairOfNumbers(pair.second, pair.first) if node.args[1] == (0,) else pair
+        keeps_pairs = node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.cat.default",
+                                      "aten.slice.Tensor")  # fmt: skip
+        if keeps_pairs and _along_columns(node):
+            pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]
+            return PairOfNumbers(
+                self._merged(ref, [p.first for p in pairs]), self._merged(ref, [p.second for p in pairs])
+            )
+        if node.target == "aten.stack.default" and len(chosen) == 2 and node.args[1:] in ((), (0,)):
+            first, second = (self._merged(ref, [h]) for h in chosen)
+            return PairOfNumbers(first, second)
+        return self._merged(ref, chosen)
+
+    def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:
+        """What a value holds whose elements are those of several."""
+        flat: list[Numbers] = []
+        for h in held:
+            flat += [n for n in ((h.first, h.second) if isinstance(h, PairOfNumbers) else (h,)) if n is not None]
+        if not flat:
+            return None
+        types = {n.node_type for n in flat if n.node_type is not None}
+        leaves = any(n.leaves for n in flat)
+        if leaves and len(types) > 1:
+            self._refuse(
+                ref, f"an index holds numbers of nodes of {len(types)} types ({', '.join(sorted(types))})",
+                "Keep the edges of each type in an index of their own.",
+            )  # fmt: skip
+        return Numbers(types.pop() if len(types) == 1 else None, leaves)
+
+    # -------------------------------------------------------- maps
+
+    def _maps(self) -> None:
+        of: dict[Space, str] = {}
+        for ref, node in enumerate(self.program.nodes):
+            if not isinstance(node, MapOf):
+                continue
+            held = self.numbers[node.index]
+            assert not isinstance(held, PairOfNumbers)
+            if held is not None and node.cod not in self.sharded:
+                self._refuse(
+                    ref, "numbers of a rank's rows choose rows of shared data",
+                    "Pass the rows themselves, those of the rank's own nodes.",
+                )  # fmt: skip
+            if held is None or not held.leaves or held.node_type is None:
+                continue
+            if of.setdefault(node.cod, held.node_type) != held.node_type:
+                self._refuse(
+                    ref, f"rows of one tensor are numbered as nodes of {of[node.cod]!r} and of {held.node_type!r}",
+                    "Pass the edges of each type with the tensors of its own node types.",
+                )  # fmt: skip
+            self.leaving[ref] = held.node_type
+
+    def _copied(self) -> frozenset[Space]:
+        """Spaces of pairs of which several ranks may have the same: none of the two ends belongs to one rank alone."""
+
+        def of_one_rank(x: Ref) -> bool:
+            held = self.numbers[x]
+            return isinstance(held, Numbers) and not held.leaves
+
+        return frozenset(
+            n.space for n in self.program.nodes
+            if isinstance(n, UniquePairs) and n.space in self.sharded and not of_one_rank(n.a) and not of_one_rank(n.b)
+        )  # fmt: skip
+
+    # -------------------------------------------------------- what must be refused
+
+    def _check(self, ref: Ref) -> None:
+        node = self.program.nodes[ref]
+        match node:
+            case Pointwise(op, args) if op in _COMPARISONS:
+                held = [self.numbers[a] for a in args]
+                if any(h is not None for h in held) and any(h is None for h in held):
+                    self._refuse(
+                        ref, "a number of a row is compared with a number that is none",
+                        "A mask with a value for each own row says the same on every rank.",
+                    )  # fmt: skip
+            case Pointwise(op, args) if op is not Op.where and any(self.numbers[a] is not None for a in args):
+                self._refuse(
+                    ref, f"numbers of rows are computed with ({op.value}), but each rank numbers its rows itself",
+                    "Compute the index from the whole graph before it is divided.",
+                )  # fmt: skip
+            case Push(x) | Reduce(x) if self.numbers[x] is not None:
+                self._refuse(
+                    ref, "numbers of rows are reduced, but each rank numbers its rows itself",
+                    "Pass the number of nodes, or compute it from the features (x.shape[0]).",
+                )  # fmt: skip
+            case Places() | Inverse() | Reordered() if self._on_sharded(ref):
+                self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
+            case Aten():
+                self._check_call(ref, node)
+
+    def _check_call(self, ref: Ref, node: Aten) -> None:
+        """Refuses a call of PyTorch on rows that a rank has of its own, unless it is known to treat each row alike."""
+        used = [r for r in operands(node) if self._is_divided(r)]
+        if not used and not self._is_divided(ref):
+            return
+        if node.target.startswith("builtin.") or node.target in _OF_SIZES | _SAME_ROWS:
+            return
+        integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
+        if integral and node.target in _REARRANGES | _POSITIONS | _SORTS:
+            return
+        if node.serial and not used and self._space(ref) == UNIT:
+            return
+        self._refuse(
+            ref, f"{node.target} is left to PyTorch, which sees only the rows of one rank",
+            "Write it with operations on rows, or call it outside of the model.",
+        )  # fmt: skip
+
+    def _is_divided(self, ref: Ref) -> bool:
+        return ref in self.outside or self._on_sharded(ref)
+
+    def _is_integral(self, ref: Ref) -> bool:
+        t = self.program.types[ref]
+        if isinstance(t, AnyType) and t.items is not None:
+            return all(i.dtype is not None and not i.dtype.is_float for i in t.items)
+        return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
+
+    def _refuse(self, ref: Ref, why: str, do: str) -> None:
+        if not self.strict:
+            return
+        where = self.program.locs[ref]
+        raise ShardError(f"the model cannot run over parts: {why}{f' ({where})' if where else ''}. {do}")
+
+
+def _moved(node: Aten) -> tuple[Ref, ...]:
+    """The operands whose elements are those of the result, not the indices that choose them."""
+    refs = operands(node)
+    if node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.masked_select.default"):
+        return refs[:1]
+    return refs
+
+
+def _along_columns(node: Aten) -> bool:
+    """Whether a call on [2, n] chooses or joins columns, so that both rows stay."""
+    match node.args:
+        case (_, (None, Operand())):
+            return True
+        case (_, 1 | -1, *_):
+            return True
+        case _:
+            return False

@@ -1,0 +1,185 @@
+"""What a compilation for several ranks knows of them, and what the ranks agree upon before each compiles.
+
+All ranks must run the same program, since each exchange is one that all take part in. So they compare what they have
+captured, and choices by cost are made from the same numbers of rows, the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.ownership import Sharding
+from graphweave.analysis.statistics import Statistics, statistics_of
+from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.core.errors import ShardError
+from graphweave.core.log import logger
+from graphweave.core.types import Space
+from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Ref, Type
+from graphweave.passes.relational import Measure
+from graphweave.passes.rewritten import Rewritten
+from graphweave.runtime.rank_link import RankGroup, RankLink
+
+_log = logger(__name__)
+
+EdgeTensor = tuple[Tensor, str, str]
+"""An `edge_index` of a part, with the node types of sources and destinations."""
+
+
+@dataclass(frozen=True, eq=False)
+class OverRanks:
+    """The ranks that a function runs on. `links` has the link of each node type, `counts` are the
+    numbers of own rows and of edges of each type, and `model` is the module whose parameters and buffers all ranks
+    have."""
+
+    name: str
+    rank: int
+    group: RankGroup
+    links: Mapping[str, RankLink]
+    edges: tuple[EdgeTensor, ...]
+    counts: frozenset[int]
+    model: torch.nn.Module | None = None
+    stale: bool = False
+    _stand_ins: list[EdgeTensor] = field(default_factory=list)
+    _halo: dict[str, int] = field(default_factory=dict)
+
+    def agreed(
+        self, program: Program, values: Mapping[str, Any], rows: Mapping[Space, int]
+    ) -> tuple[Sharding, Statistics]:
+        """How `program` lies on the ranks, and mean row counts. `values` are the inputs of this call by name.
+
+        Every rank must call this at the same time. Raises ShardError if the ranks have captured different programs or
+        no argument is an index of the part's edges.
+        """
+        names, given = list(values), list(values.values())
+        shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
+        own: dict[str, Any] = {
+            "program": _fingerprint(program),
+            "edges": {names[i]: ends for i, ends in self.edges_among(given).items()},
+            "rows": {s.name: n for s, n in rows.items()},
+            "halo": {name: link.rows.num_halo for name, link in self.links.items()},
+        }  # fmt: skip
+        with unset_fake_temporarily():
+            said = self.group.all_gather(own)
+        for rank, other in enumerate(said):
+            if other["program"] != own["program"]:
+                raise ShardError(
+                    f"ranks {self.rank} and {rank} captured different programs (fingerprints {own['program'][:8]} and "
+                    f"{other['program'][:8]}). Call the model on every rank, with arguments of the same kinds."
+                )
+        edges = {name: ends for other in said for name, ends in other["edges"].items()}
+        if not edges:
+            raise ShardError(
+                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index,"
+                " or edge_index of each of part.edges, itself and not a copy."
+            )
+        halo = {name: link.rows.num_halo for name, link in self.links.items()}
+        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
+        sharding = Sharding(
+            self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
+            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared, self.stale,
+        )  # fmt: skip
+        means: dict[Space, int] = {}
+        for space in rows:
+            counts = [other["rows"].get(space.name, 0) for other in said]
+            means[space] = -(-sum(counts) // len(counts))
+        return sharding, statistics_of(means)
+
+    def mean_of(self, measure: Measure) -> Measure:
+        """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
+
+        def mean(facts: Facts, ref: Ref) -> int | None:
+            own = measure(facts, ref)
+            with unset_fake_temporarily():
+                known = [n for n in self.group.all_gather(own) if n is not None]
+            return -(-sum(known) // len(known)) if known else None
+
+        return mean
+
+    def with_halo(self, statistics: Statistics, program: Program) -> Statistics:
+        """`statistics` with the mean numbers of own and halo rows together."""
+        more: dict[Space, int] = {}
+        for node in program.nodes:
+            if isinstance(node, Exchange | ExchangeBack):
+                read = program.types[node.x]
+                assert isinstance(read, Type)
+                own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
+                more[both] = statistics.rows(own) + self._halo[node.link.removeprefix(f"{self.name}:")]
+        return Statistics((*statistics.counted, *more.items()), statistics.default)
+
+    @contextmanager
+    def alone(self, edges: list[EdgeTensor]) -> Iterator[None]:
+        """Within the block, calls send nothing and take what others would send as zeros. `edges` stand for the
+        part's."""
+        groups = (self.group, *self.links.values())
+        self._stand_ins.extend(edges)
+        for group in groups:
+            group.dry = True
+        try:
+            yield
+        finally:
+            self._stand_ins.clear()
+            for group in groups:
+                group.dry = False
+
+    def edges_among(self, values: Sequence[Any]) -> dict[int, tuple[str, str]]:
+        """The positions of indices of the part's edges among `values`, each with the types of its ends.
+
+        An index without edges cannot be told from another one by its memory, so those are taken in their order.
+        """
+        known = self._stand_ins or self.edges
+        found: dict[int, tuple[str, str]] = {}
+        empty = [ends for index, *ends in known if not index.numel()]
+        for i, value in enumerate(values):
+            if not isinstance(value, Tensor):
+                continue
+            for index, src, dst in known:
+                if index.numel() and _same(value, index):
+                    found[i] = (src, dst)
+            if empty and not value.numel() and value.shape == (2, 0) and not value.is_floating_point():
+                src, dst = empty.pop(0)
+                found[i] = (src, dst)
+        return found
+
+    def is_shared(self, value: Tensor) -> bool:
+        """Whether all ranks have this tensor: a parameter or a buffer."""
+        held = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
+        storages = {t.untyped_storage().data_ptr() for t in held if t.numel()}
+        return isinstance(value, torch.nn.Parameter) or (
+            bool(value.numel()) and value.untyped_storage().data_ptr() in storages
+        )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether `a` is `b`, or the same memory seen in the same way."""
+    if a is b:
+        return True
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
+def _fingerprint(program: Program) -> str:
+    kept = program.nodes, program.types, program.outputs, program.spaces
+    return hashlib.sha256(re.sub(r"cuda:\d+", "cuda", repr(kept)).encode()).hexdigest()
+
+
+def optimised_over_ranks(program: Program, given: PassInputs, effects: Iterable[Ref]) -> Rewritten:
+    """`program` after all passes. Over ranks, without merged relations or pairs if with these it cannot be divided."""
+    ways, effects = [given], tuple(effects)
+    if given.sharding is not None:
+        apart = replace(given, merge=False)
+        ways += [apart, replace(apart, relational=replace(given.relational, compact=False))]
+    for way in ways[:-1]:
+        try:
+            return optimise(program, way, effects)
+        except ShardError as error:
+            _log.info("a form of the program cannot run over parts: %s", error)
+    return optimise(program, ways[-1], effects)

@@ -1,0 +1,355 @@
+"""A program for a whole graph -> the program that each rank runs on its own rows.
+
+    y = push(pull(x, src), dst)
+->  y = push(pull(exchange(x), src'), dst)
+
+    g = push(pull(y, dst), src)
+->  g = exchange_back(push(pull(y, dst), src'))
+
+A sharded space V on which rows of others are read has a twin: the rank's own rows, then its halo rows. The map `src'`
+leads there. A pull along a map that leaves reads `Exchange(x)`, a push along it is a push to the twin, then the halo
+rows are added to their owners' (`ExchangeBack`). What is pushed to shared data is pushed on each rank, then `AllReduce`
+folds the ranks'. `analysis/ownership.py` says which maps leave and which spaces are sharded; it refuses programs whose
+numbers would not be those of the whole graph. Equal exchanges are one, since equal nodes are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from graphweave.analysis.flow import Flow, ancestors
+from graphweave.analysis.halo import HaloCosts, computed_with_halo
+from graphweave.analysis.ownership import Numbers, OwnedRows, Sharding, owned_rows
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.errors import ShardError
+from graphweave.core.sizes import Size, leaves, total
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.nodes import (
+    AllReduce,
+    AnyType,
+    Aten,
+    Atom,
+    Cast,
+    Const,
+    Exchange,
+    ExchangeBack,
+    Gram,
+    Input,
+    JoinIndices,
+    MapOf,
+    MapType,
+    Operand,
+    Part,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Random,
+    Ref,
+    ToUnit,
+    Type,
+)
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.substitute import substitute
+
+_SEED_STEP = 0x9E3779B97F4A7C15 >> 1
+"""Distance of the seeds of neighbouring ranks: an odd number near 2**63 / golden ratio."""
+
+_ON_SIZES: dict[str, Op] = {"add": Op.add, "sub": Op.sub, "mul": Op.mul}
+"""Functions of Python numbers that are computed from counts over all ranks."""
+
+Folded: TypeAlias = Push | Gram
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`sharding` says how the program lies on the ranks; None leaves it as it is. `keep` are calls that must stay
+    though nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so what is received
+    of them is kept. `statistics` are the mean rows of the ranks, and `tangents` name the inputs of the backward."""
+
+    sharding: Sharding | None
+    keep: tuple[Ref, ...] = ()
+    steady: frozenset[str] = frozenset()
+    statistics: Statistics = field(default_factory=Statistics)
+    tangents: frozenset[str] = frozenset()
+    name: str = "shard"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` for one rank. Raises ShardError if its numbers would not be those of the whole graph."""
+        if self.sharding is None:
+            return unchanged(program)
+        made = _Sharded(program, self.sharding, owned_rows(program, self.sharding), self)
+        outputs = [None if r is None else made.where[r] for r in program.outputs]
+        keep = [made.where[r] for r in self.keep]
+        done = substitute(made.build, len(made.build.nodes), {}, outputs, keep, made.spaces())
+        return replace(done, where={old: done.where[new] for old, new in made.where.items() if new in done.where})
+
+
+class _Sharded:
+    """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
+
+    def __init__(self, program: Program, sharding: Sharding, owned: OwnedRows, given: Shard) -> None:
+        self._program, self._sharding, self._owned, self._steady = program, sharding, owned, given.steady
+        flow = Flow(program)
+        roots = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents)
+        late = flow.depending(frozenset(roots))
+        self._never_stale = late | flow.graph_only
+        results = [r for r in program.outputs if r is not None and r not in late]
+        self._forward = ancestors(program, [*results, *given.keep]) if late else set(range(len(program.nodes)))
+        self._may_be_stale = sharding.stale and bool(late)
+        self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
+        self._twins: dict[Space, tuple[Space, str]] = {}  # the twin of a space, and its node type
+        for ref, node_type in owned.leaving.items():
+            cod = _ends(program, ref).cod
+            self._twins[cod] = Space(f"{cod.name}_all"), node_type
+        self._computed = computed_with_halo(program, owned.leaving, HaloCosts(sharding, given.statistics, given.steady))
+        self._all: dict[Ref, Ref] = {}
+        self.build = Builder()
+        self.where: dict[Ref, Ref] = {}
+        for ref, node in enumerate(program.nodes):
+            if isinstance(node, Input):
+                self.where[ref] = self.build.add(node, program.locs[ref])
+        for ref in range(len(program.nodes)):
+            if ref not in self.where:
+                self.where[ref] = self._added(ref)
+
+    def spaces(self) -> list[tuple[Space, Size | None]]:
+        """The spaces of the program, and the twins with their row counts."""
+        halo, rows = dict(self._sharding.halo), dict(self._program.spaces)
+        out: list[tuple[Space, Size | None]] = list(self._program.spaces)
+        for space, (twin, node_type) in self._twins.items():
+            size = rows.get(space)
+            out.append((twin, None if size is None else total(size, halo[node_type])))
+            out.append((_halo_of(space), halo[node_type]))
+        return out
+
+    # -------------------------------------------------------- own and halo rows
+
+    def _with_halo(self, ref: Ref) -> Ref:
+        """The value on its space's twin: own rows, then halo rows."""
+        if ref not in self._all:
+            node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
+            assert isinstance(t, Type)
+            twin, node_type = self._twins[t.space]
+            match node:
+                case Const():
+                    made = self.build.add(replace(node, type=replace(t, space=twin)), loc)
+                case Pull(x, m) if isinstance(self._program.nodes[m], ToUnit):
+                    made = self.build.add(Pull(self.where[x], self.build.add(ToUnit(twin), loc)), loc)
+                case _ if ref in self._computed:
+                    made = self.build.add(with_operands(node, lambda r: self._beside(r, t.space)), loc)
+                case _:
+                    steady = isinstance(node, Input) and node.name in self._steady
+                    link = self._sharding.link_to(node_type)
+                    stale = self._may_be_stale and not steady and ref not in self._never_stale
+                    slot = ref + 1 if stale else 0
+                    made = self.build.add(Exchange(self.where[ref], link, twin, slot, steady), loc)
+            self._all[ref] = made
+        return self._all[ref]
+
+    def _beside(self, ref: Ref, space: Space) -> Ref:
+        """An operand of row-wise work on the twin of `space`."""
+        t = self._program.types[ref]
+        return self._with_halo(ref) if isinstance(t, Type) and t.space == space else self.where[ref]
+
+    def _map(self, ref: Ref) -> Ref:
+        """A map that leaves, to the twin."""
+        node = self._program.nodes[ref]
+        assert isinstance(node, MapOf)
+        twin, _ = self._twins[node.cod]
+        return self.build.add(MapOf(self.where[node.index], twin), self._program.locs[ref])
+
+    def _leaves(self, ref: Ref) -> bool:
+        held = self._owned.numbers[ref]
+        return isinstance(held, Numbers) and held.leaves
+
+    # -------------------------------------------------------- one node
+
+    def _added(self, ref: Ref) -> Ref:
+        node, loc = self._program.nodes[ref], self._program.locs[ref]
+        match node:
+            case Push() | Gram():
+                return self._folded(ref, node)
+            case Random(seed, t):
+                return self.build.add(Random(self._seed(seed, t.space, loc), t), loc)
+            case Aten(target="aten.scalar_tensor.default", args=(Operand(size), *_), type=t):
+                if self._differs(size):
+                    assert isinstance(t, Type)
+                    return self._cast(self._count(size, loc), t.dtype, loc)
+            case JoinIndices(indices, of) if self._leaves(ref):
+                twins = tuple(self._twins[space][0] for space in of)
+                renamed = tuple(self.where[i] for i in indices)
+                never = (False,) * len(indices)
+                return self.build.add(replace(node, indices=renamed, of=twins, wraps=never), loc)
+            case _ if any(r in self._owned.leaving for r in operands(node)):
+                return self._reading(ref)
+        return self._copied(ref)
+
+    def _copied(self, ref: Ref) -> Ref:
+        kept = self.where.__getitem__ if ref in self._forward else self._kept
+        return self.build.add(with_operands(self._program.nodes[ref], kept), self._program.locs[ref])
+
+    def _kept(self, ref: Ref) -> Ref:
+        """An operand of the backward. Of a value that was sent in the forward, the backward reads the own rows among
+        own and halo rows, so that they are not kept twice."""
+        sent = self._all.get(ref)
+        if sent is None or ref not in self._forward or not isinstance(self.build.nodes[sent], Exchange):
+            return self.where[ref]
+        if isinstance(self._program.nodes[ref], Input) or ref in self._never_stale:
+            return self.where[ref]
+        t = self._program.types[ref]
+        assert isinstance(t, Type)
+        return self.build.add(Part(sent, (t.space, _halo_of(t.space)), 0), self._program.locs[ref])
+
+    def _reading(self, ref: Ref) -> Ref:
+        """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""
+        node = self._program.nodes[ref]
+        leaving = [r for r in operands(node) if r in self._owned.leaving]
+        spaces = {_ends(self._program, m).cod for m in leaving}
+
+        def operand(r: Ref) -> Ref:
+            t = self._program.types[r]
+            if r in leaving:
+                return self._map(r)
+            on_other_end = isinstance(t, Type) and t.space in spaces and (not isinstance(node, Pull) or r == node.x)
+            return self._with_halo(r) if on_other_end else self.where[r]
+
+        return self.build.add(with_operands(node, operand), self._program.locs[ref])
+
+    # -------------------------------------------------------- folds
+
+    def _folded(self, ref: Ref, node: Folded) -> Ref:
+        """A push or gram: on the rank's rows, then over the ranks if others have rows for the same result."""
+        m, loc = node.map, self._program.locs[ref]
+        source, t = self._program.types[node.x], self._program.types[ref]
+        assert isinstance(source, Type)
+        assert isinstance(t, Type)
+        fold = node.fold if isinstance(node, Push) else Fold.sum
+        leaves_rank = m is not None and m in self._owned.leaving
+        if not leaves_rank and (source.space not in self._owned.sharded or t.space in self._owned.sharded):
+            return self._copied(ref)
+        along = None if m is None else self._map(m) if leaves_rank else self.where[m]
+        kept = self.where.__getitem__ if ref in self._forward else self._kept
+        new = with_operands(node, lambda r: along if r == m and along is not None else kept(r))
+        if not isinstance(new, Push) or (fold is Fold.sum and new.empty == 0):
+            return self._over_ranks(self.build.add(new, loc), ref, fold)
+        assert along is not None
+        bare = self._over_ranks(self.build.add(replace(new, empty=_identity(fold, t.dtype)), loc), ref, fold)
+        return self._or_empty(bare, ref, along, new.empty)
+
+    def _over_ranks(self, folded: Ref, ref: Ref, fold: Fold) -> Ref:
+        node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
+        assert isinstance(node, Push | Gram)
+        assert isinstance(t, Type)
+        if node.map is not None and node.map in self._owned.leaving:
+            _, node_type = self._twins[t.space]
+            return self.build.add(ExchangeBack(folded, fold, self._sharding.link_to(node_type), t.space), loc)
+        return self.build.add(AllReduce(folded, fold, self._sharding.link), loc)
+
+    def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: float) -> Ref:
+        """`folded`, and `empty` where no rank pushes anything."""
+        source, t, loc = self._types(ref), self._program.types[ref], self._program.locs[ref]
+        assert isinstance(t, Type)
+        one = self.build.add(Const(1, Type(source, (), DType.i64)), loc)
+        count = self._over_ranks(self.build.add(Push(one, along, Fold.sum), loc), ref, Fold.sum)
+        some = self.build.add(Pointwise(Op.gt, (count, self._number(0, DType.i64, loc))), loc)
+        wide = Type(UNIT, t.shape, t.dtype)
+        nothing = self.build.add(Const(empty if t.dtype.is_float else int(empty), wide), loc)
+        return self.build.add(Pointwise(Op.where, (some, folded, nothing)), loc)
+
+    def _types(self, ref: Ref) -> Space:
+        node = self._program.nodes[ref]
+        assert isinstance(node, Push)
+        source = self._program.types[node.x]
+        assert isinstance(source, Type)
+        return source.space
+
+    # -------------------------------------------------------- counts and seeds
+
+    def _differs(self, size: Ref) -> bool:
+        """Whether a number is computed from numbers of rows that differ from rank to rank."""
+        t = self._program.types[size]
+        node = self._program.nodes[size]
+        if isinstance(t, AnyType) and t.size is not None and not self._symbols.isdisjoint(leaves(t.size)):
+            return True
+        return isinstance(node, Aten) and any(self._differs(r) for r in operands(node) if self._is_number(r))
+
+    def _is_number(self, ref: Ref) -> bool:
+        t = self._program.types[ref]
+        return isinstance(t, AnyType) and t.dims is None and t.items is None
+
+    def _count(self, size: Ref, loc: str) -> Ref:
+        """A number of rows over all ranks, or a function of such, as an i64 or f64 of shared data."""
+        node = self._program.nodes[size]
+        name = node.target.removeprefix("builtin.") if isinstance(node, Aten) else ""
+        if not isinstance(node, Aten) or node.target == "aten.sym_size.int":
+            kwargs = (("dtype", Atom("torch.int64")),)
+            own = Aten("aten.scalar_tensor.default", (Operand(self.where[size]),), kwargs, Type(UNIT, (), DType.i64))
+            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.link), loc)
+        if name not in (*_ON_SIZES, "truediv"):
+            raise ShardError(
+                f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which"
+                " is not known to give the number of the whole graph. Pass the number as an argument."
+            )
+        dtype = DType.f64 if name == "truediv" else DType.i64
+        args = [self._counted(a, loc) for a in node.args]
+        if any(self._dtype(a) is DType.f64 for a in args):
+            dtype = DType.f64
+        cast = tuple(self._cast(a, dtype, loc) for a in args)
+        return self.build.add(Pointwise(_ON_SIZES.get(name, Op.div), cast), loc)
+
+    def _counted(self, arg: object, loc: str) -> Ref:
+        if isinstance(arg, Operand):
+            if self._differs(arg.ref):
+                return self._count(arg.ref, loc)
+            kwargs = (("dtype", Atom("torch.float64")),)
+            number, wide = (Operand(self.where[arg.ref]),), Type(UNIT, (), DType.f64)
+            return self.build.add(Aten("aten.scalar_tensor.default", number, kwargs, wide), loc)
+        assert isinstance(arg, int | float)
+        return self._number(arg, DType.f64 if isinstance(arg, float) else DType.i64, loc)
+
+    def _dtype(self, ref: Ref) -> DType:
+        t = self.build.types[ref]
+        assert isinstance(t, Type)
+        return t.dtype
+
+    def _cast(self, ref: Ref, dtype: DType, loc: str) -> Ref:
+        return ref if self._dtype(ref) is dtype else self.build.add(Cast(ref, dtype), loc)
+
+    def _number(self, value: float, dtype: DType, loc: str) -> Ref:
+        return self.build.add(Const(value, Type(UNIT, (), dtype)), loc)
+
+    def _seed(self, seed: Ref, space: Space, loc: str) -> Ref:
+        """The seed of random numbers: another one on each rank for rows of its own, the same for what all have."""
+        new = self.where[seed]
+        if space not in self._owned.sharded:
+            return self.build.add(AllReduce(new, Fold.max, self._sharding.link), loc)
+        if self._sharding.rank == 0:
+            return new
+        offset = (self._sharding.rank * _SEED_STEP) % 2**63
+        return self.build.add(Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)
+
+
+def _halo_of(space: Space) -> Space:
+    """The space of a rank's halo rows of `space`."""
+    return Space(f"{space.name}_halo")
+
+
+def _ends(program: Program, ref: Ref) -> MapType:
+    t = program.types[ref]
+    assert isinstance(t, MapType)
+    return t
+
+
+def _identity(fold: Fold, dtype: DType) -> float:
+    """What the fold gives for no values at all."""
+    if fold in (Fold.sum, Fold.mul):
+        return float(fold is Fold.mul)
+    if dtype is DType.bool:
+        return float(fold is Fold.min)
+    lowest = -math.inf if dtype.is_float else -(2 ** (8 * dtype.itemsize - 1)) if dtype is not DType.u8 else 0
+    highest = math.inf if dtype.is_float else 2 ** (8 * dtype.itemsize - (dtype is not DType.u8)) - 1
+    return lowest if fold is Fold.max else highest

@@ -1,0 +1,59 @@
+"""What several ranks remember together: a rank may use what it remembers only if all others can, too.
+
+Work that the ranks do together, such as an exchange, must be done by all of them or by none. Each rank's caches forget
+by themselves, so the ranks ask each other first: one number reduced over all ranks, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.core.ranks import link_of
+from graphweave.core.settings import settings
+from graphweave.runtime.memo import Results, memo
+from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
+
+
+class AgreedMemo:
+    """`memo.kept` for functions in which ranks exchange rows: all ranks take what they remember, or all compute it."""
+
+    def __init__(self, link: str, kept: Callable[..., Results]) -> None:
+        """`link` names a link of the ranks, and `kept` gives what is remembered, or computes it."""
+        self._link, self._kept = link, kept
+
+    def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
+        if not link_of(self._link).all_agree(memo.holds(fn, *inputs)):
+            memo.drop(fn, *inputs)
+        return self._kept(fn, *inputs)
+
+
+class SteadyRows:
+    """Own and halo rows of tensors that stay the same from call to call, such as features.
+
+    They are kept when the same tensor comes for the second time, and used while it is unchanged on all ranks. What is
+    kept takes at most GRAPHWEAVE_FORMAT_BYTES, the tensors included.
+    """
+
+    def __init__(self) -> None:
+        self._cache: TrackedCache[Tensor] = TrackedCache(lambda: settings().format_bytes)
+        self._before: tuple[Key, object] | None = None
+
+    def __call__(self, x: Tensor, agree: Callable[[bool], bool], exchange: Callable[[Tensor], Tensor]) -> Tensor:
+        """`exchange(x)`, or what an earlier call of it gave. `agree(good)` says whether all ranks say yes."""
+        key = (place(x),)
+        found = self._cache.get(key, (x,))
+        if agree(found is not None):
+            assert found is not None
+            bump("exchange_hits")
+            return found.detach()
+        versions = versions_of((x,))
+        with ordinary(), torch.no_grad():
+            rows = exchange(x.detach())
+        if versions is not None and self._before == (key, versions):
+            self._cache.put(key, (x,), versions, rows, (rows,))
+        self._before = (key, versions)
+        return rows.detach()

@@ -1,0 +1,168 @@
+"""Rows that ranks read of each other, and sums over ranks: one call of `torch.distributed` for each.
+
+A link belongs to a process group and to the nodes of one type. It knows which of the rank's rows go to which other
+rank, and how many rows each other one sends. Rows travel as bytes in one `all_to_all_single`, whatever their dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.core.errors import ShardError
+from graphweave.runtime.agreed import SteadyRows
+
+_REDUCED = {"sum": dist.ReduceOp.SUM, "mul": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_ROWS_REDUCED = {"mul": "prod", "max": "amax", "min": "amin"}
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """Which rows travel: `send: [n] i64` are own rows that others read, ordered by reader, `send_counts` of each; the
+    halo rows come in the order of their owners, `halo_counts` of each."""
+
+    send: Tensor
+    send_counts: Sequence[int]
+    halo_counts: Sequence[int]
+
+    @property
+    def num_halo(self) -> int:
+        """Rows of other ranks that this one reads."""
+        return sum(self.halo_counts)
+
+
+class RankGroup:
+    """The ranks of a job. Without a process group there is one rank, and nothing travels."""
+
+    def __init__(self, group: Any, size: int) -> None:
+        """`group` is a process group of `size` ranks, None for a single rank."""
+        self.group, self.size = group, size
+        self.dry = False
+        """While true, nothing is sent, and what would come is zero."""
+
+    def all_reduce(self, x: Tensor, fold: str) -> Tensor:
+        """The fold of `x` over all ranks."""
+        if self.size == 1 or self.dry:
+            return x
+        bump("all_reduces")
+        out = x.to(torch.uint8) if x.dtype is torch.bool else x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(out, _REDUCED[fold], group=self.group)
+        return out.to(x.dtype)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """The Python objects that the ranks give, in the order of the ranks."""
+        out: list[Any] = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(out, value, group=self.group)
+        return out
+
+    def all_agree(self, good: bool) -> bool:
+        """Whether all ranks say yes."""
+        if self.size == 1 or self.dry:
+            return good
+        said = torch.tensor(int(good))
+        dist.all_reduce(said, dist.ReduceOp.MIN, group=self.group)
+        return bool(said)
+
+
+class RankLink(RankGroup):
+    """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
+    is wider."""
+
+    def __init__(self, group: Any, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None) -> None:
+        super().__init__(group, size)
+        self.rows, self.halo_dtype = rows, halo_dtype
+        self._last: dict[int, tuple[Callable[[], None], Tensor]] = {}  # what the last call of each slot has sent for
+        self._steady = SteadyRows()
+
+    def begin(self, x: Tensor, slot: int = 0) -> Callable[[], Tensor]:
+        """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows.
+
+        With a `slot` above 0, these are the rows of the last such call, and of this one if it is the first.
+        """
+        own, halo = x.shape[0], self.rows.num_halo
+        out = x.new_empty((own + halo, *x.shape[1:]))
+        out[:own] = x
+        if self.dry:
+            out[own:] = 0
+            return lambda: out
+        sent = self._narrow(x.index_select(0, self.rows.send.to(x.device)))
+        direct = sent.dtype is x.dtype and not slot
+        received = out[own:] if direct else sent.new_empty((halo, *x.shape[1:]))
+        wait = self._travel(sent, self.rows.send_counts, received, self.rows.halo_counts)
+        if slot:
+            last, self._last[slot] = self._last.get(slot, (wait, received)), (wait, received)
+            fits = last[1].shape == received.shape and last[1].dtype is received.dtype
+            wait, received = last if fits else (wait, received)
+
+        def finish() -> Tensor:
+            wait()
+            if not direct:
+                out[own:] = received
+            return out
+
+        return finish
+
+    def begin_sum(self, x: Tensor, fold: str) -> Callable[[], Tensor]:
+        """Begin to send halo rows to their owners; the result waits and gives `x` [own rows, ...] folded with what has
+        come."""
+        own = x.shape[0] - self.rows.num_halo
+        if self.dry:
+            return lambda: x[:own].clone()
+        sent = self._narrow(x[own:].contiguous())
+        received = sent.new_empty((self.rows.send.shape[0], *x.shape[1:]))
+        wait = self._travel(sent, self.rows.halo_counts, received, self.rows.send_counts)
+
+        def finish() -> Tensor:
+            out = x[:own].clone()
+            wait()
+            rows, send = received.to(x.dtype), self.rows.send.to(x.device)
+            if fold == "sum":
+                return out.index_add_(0, send, rows)
+            return out.index_reduce_(0, send, rows, _ROWS_REDUCED[fold])
+
+        return finish
+
+    def steady(self, x: Tensor) -> Tensor:
+        """As `begin`, at once, or what an earlier call gave, if x has changed on no rank."""
+        return self._steady(x, self.all_agree, lambda rows: self.begin(rows)())
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        narrow = self.halo_dtype
+        if narrow is None or not x.is_floating_point() or x.itemsize <= narrow.itemsize:
+            return x
+        return x.to(narrow)
+
+    def _travel(
+        self, sent: Tensor, to_each: Sequence[int], received: Tensor, from_each: Sequence[int]
+    ) -> Callable[[], None]:
+        """Begin to send rows; the result waits for those that come."""
+        bump("exchanges")
+        if self.size == 1:
+            return lambda: None
+        row = math.prod(sent.shape[1:]) * sent.itemsize
+        bump("halo_bytes", sent.shape[0] * row)
+        work = dist.all_to_all_single(
+            _as_bytes(received), _as_bytes(sent), [n * row for n in from_each], [n * row for n in to_each],
+            group=self.group, async_op=True,
+        )  # fmt: skip
+        if work is None:
+            raise ShardError(
+                "this rank is none of the process group's (torch.distributed gave no work). Pass the part's group."
+            )
+
+        def wait(sent: Tensor = sent) -> None:  # what is sent must live until then
+            work.wait()
+
+        return wait
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    return x.reshape(-1).view(torch.uint8)

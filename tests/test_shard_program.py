@@ -1,0 +1,129 @@
+"""The pass that divides a program among ranks, in text, and models that cannot be divided, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphweave.analysis.ownership import Sharding
+from graphweave.core.errors import ShardError
+from graphweave.distributed.full_graph import shard
+from graphweave.distributed.parts import parts_of
+from graphweave.ir.message.parse import parse
+from graphweave.ir.message.show import show
+from graphweave.passes.bucket_sums import BucketSums
+from graphweave.passes.shard import Shard
+from tests.ranks_cases import trained_alike
+from tests.support import by_default, random_graph
+
+SHARDING = Sharding("part", 1, (("edges", "_N", "_N"),), (("_N", 7),), (("_N", 7),), frozenset({"w"}))
+
+SUM_OF_NEIGHBOURS = """
+space V = n
+space E = e
+%0: any "i64[2, e]" = input edges
+%1: V[4] f32 = input x
+%2: unit[4, 3] f32 = input w
+%3: V[3] f32 = input tangent
+%4: E[] i64 = call aten.select.int(%0, 0, 0)
+%5: E[] i64 = call aten.select.int(%0, 0, 1)
+%6: E -> V = map %4 to V
+%7: E -> V = map %5 to V
+%8: V[3] f32 = matmul %1, %2
+%9: E[3] f32 = pull %8, %6
+%10: V[3] f32 = push.sum %9, %7
+%11: E[3] f32 = pull %3, %7
+%12: V[3] f32 = push.sum %11, %6
+%13: unit[4, 3] f32 = gram %1, %12
+return %10, %13
+"""
+
+
+MOVED = [
+    'V_all[3] f32 = exchange %7 over "part:_N" to V_all',
+    'V[3] f32 = exchangeback.sum %13 over "part:_N" to V',
+    "unit[4, 3] f32 = allreduce.sum %15 over part",
+]
+
+
+def test_rows_of_others_are_exchanged() -> None:
+    """What sources give is sent, what they get is added at their owner, and the weights' gradient is summed."""
+    done = Shard(SHARDING)(parse(SUM_OF_NEIGHBOURS)).program
+    assert "space V_all = 7 + n" in show(done) or "space V_all = n + 7" in show(done)
+    moved = [line.split(": ", 1)[1] for line in show(done).splitlines() if "exchange" in line or "allreduce" in line]
+    assert moved == MOVED
+    text = show(done)
+    assert show(parse(text)) == text
+
+
+def test_two_passes_leave_a_divided_program_alone() -> None:
+    """A program whose edges are no argument of the part is not divided a second time."""
+    program = parse(SUM_OF_NEIGHBOURS)
+    assert Shard(None)(program).program is program
+    assert BucketSums(frozenset())(program).program is program
+
+
+def test_features_that_stay_are_sent_instead_of_their_product() -> None:
+    text = show(Shard(SHARDING, steady=frozenset({"x"}))(parse(SUM_OF_NEIGHBOURS)).program)
+    (line,) = [line for line in text.splitlines() if "exchange %" in line]
+    assert "exchange %1 " in line
+    assert line.endswith("steady")
+    assert "V_all[3] f32 = matmul" in text
+
+
+def test_gradients_of_weights_are_summed_at_once() -> None:
+    two = SUM_OF_NEIGHBOURS.replace("return %10, %13", "%14: unit[3, 3] f32 = gram %3, %12\nreturn %10, %13, %14")
+    divided = Shard(SHARDING)(parse(two)).program
+    assert show(divided).count("allreduce") == 2
+    assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
+
+
+class Rows(nn.Module):
+    """A function of features and edges, as a module."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.table = nn.Parameter(torch.randn(9, 3))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        gathered = x[edge_index[0]]
+        return self.function(torch.zeros_like(x).index_add(0, edge_index[1], gathered), edge_index)
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "a slice of rows": (lambda h, e: h[:2].sum(), "aten.slice"),
+    "a running sum": (lambda h, e: h.cumsum(0), "aten.cumsum"),
+    "row numbers as numbers": (lambda h, e: h * e[1].float().mean(), "become floats"),
+    "computed numbers": (lambda h, e: h[(e[0] * 2) % 5], "computed with"),
+    "numbers compared": (lambda h, e: h[e[1][e[0] < 3]], "compared"),
+}
+
+
+@pytest.mark.parametrize("name", by_default(REFUSED, "a slice of rows"))
+def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
+    function, said = REFUSED[name]
+    part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]
+    with pytest.raises(ShardError, match=said):
+        shard(Rows(function), part)(torch.randn(9, 3), part.edge_index)
+
+
+@pytest.mark.slow
+def test_one_rank_needs_no_process_group() -> None:
+    assert all(error < 1e-9 for _, _, error in trained_alike(0, "SAGE", ["undirected"], 1))
+
+
+def test_a_copy_of_the_edges_is_refused() -> None:
+    part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]
+    with pytest.raises(ShardError, match="not a copy"):
+        shard(Rows(lambda h, e: F.relu(h)), part)(torch.randn(9, 3), part.edge_index.clone())
+
+
+def test_a_part_of_other_ranks_is_refused() -> None:
+    part = parts_of(random_graph(9, 9, 30), 9, torch.arange(9) % 2, 2)[1]
+    with pytest.raises(ShardError, match="part 1 of 2 was given to rank 0 of 1"):
+        shard(Rows(lambda h, e: h), part)
