@@ -39,7 +39,7 @@ from bench.graphs import data_dir
 from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import NODES, parts_of
 from graphweave.sampling.partition import metis
 from graphweave.sampling.undirected import undirected_of
@@ -84,7 +84,7 @@ def loaded(name: str, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(len(y), FEATURES, generator=draw), index, y
 
 
-def divided(x: Tensor, index: Tensor, y: Tensor, parts: int, method: str) -> list[Part]:
+def divided(x: Tensor, index: Tensor, y: Tensor, parts: int, method: str) -> list[GraphPart]:
     nodes = len(x)
     owner = torch.arange(nodes) % parts
     if method == "metis" and parts > 1:
@@ -115,7 +115,7 @@ def worker(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(options.store, size), rank=rank, world_size=size)
     kind, halo = options.models[0], None if options.halo == "float32" else getattr(torch, options.halo)
 
-    def prepared(part: Part) -> Any:
+    def prepared(part: GraphPart) -> Any:
         model = Model(kind, part.nodes[NODES].data["x"].shape[1], options.classes)
         step = step_of(shard(model, part, halo_dtype=halo, stale=options.stale) if size > 1 else gw.compile(model))
         data = part.nodes[NODES].data

@@ -14,7 +14,7 @@ from torch_geometric.nn import GATConv, GCNConv, HeteroConv, RGCNConv, SAGEConv
 
 import graphweave as gw
 from graphweave.distributed.full_graph import shard
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import EDGES, NODES, parts_of
 from graphweave.nn import HGTConv
 
@@ -32,7 +32,7 @@ class Whole:
     mask: Tensor
     edge_type: Tensor
 
-    def part(self, rank: int, size: int) -> Part:
+    def part(self, rank: int, size: int) -> GraphPart:
         kinds = {"kind": self.edge_type}
         return parts_of(self.edge_index, len(self.assignment), self.assignment, size, edge_data=kinds)[rank]
 
@@ -158,7 +158,7 @@ def train(model: nn.Module, *args: Any, steps: int = 3) -> Trained:
     )  # fmt: skip
 
 
-def arguments(name: str, graph: Whole, part: Part | None = None) -> tuple[Tensor, ...]:
+def arguments(name: str, graph: Whole, part: GraphPart | None = None) -> tuple[Tensor, ...]:
     """The arguments of a model, of a part's own rows or of the whole graph."""
     if part is None:
         kinds = (graph.edge_type,) if name in RELATIONAL else ()

@@ -23,7 +23,7 @@ from graphweave.distributed.cost import (
 )
 from graphweave.distributed.graph_file import graph_file
 from graphweave.distributed.load import load_part
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import NODES, parts_of
 from graphweave.distributed.report import rank_loads, report
 from graphweave.distributed.write import write_partition
@@ -32,7 +32,7 @@ WIDTHS = (8, 16, 5)
 CLUSTER = Cluster(1e9, 1e-5, 1e-8)
 
 
-def exchanged(parts: list[Part], rows: list[Tensor]) -> list[list[Tensor]]:
+def exchanged(parts: list[GraphPart], rows: list[Tensor]) -> list[list[Tensor]]:
     """What each rank gets from each other one, when each rank sends the rows that the others read."""
     got: list[list[Tensor]] = [[] for _ in parts]
     for part, own in zip(parts, rows, strict=True):
@@ -42,7 +42,7 @@ def exchanged(parts: list[Part], rows: list[Tensor]) -> list[list[Tensor]]:
     return got
 
 
-def returned(parts: list[Part], gradients: list[Tensor]) -> list[list[Tensor]]:
+def returned(parts: list[GraphPart], gradients: list[Tensor]) -> list[list[Tensor]]:
     """The gradients of halo rows that each rank gets back from each other one."""
     got: list[list[Tensor]] = [[] for _ in parts]
     for part, halo in zip(parts, gradients, strict=True):

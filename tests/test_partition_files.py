@@ -19,7 +19,7 @@ from graphweave.distributed.graph_file import graph_file, joined_pieces
 from graphweave.distributed.load import load_part
 from graphweave.distributed.manifest import read_manifest
 from graphweave.distributed.methods import METHODS, stretches
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import EDGES, NODES, EdgeType, parts_of
 from graphweave.distributed.write import write_partition
 from tests.programs.graphs import EdgeList, zoo
@@ -33,7 +33,7 @@ def saved(path: Path, graph: EdgeList, **more: object) -> Path:
     return path
 
 
-def same_parts(found: list[Part], expected: list[Part]) -> None:
+def same_parts(found: list[GraphPart], expected: list[GraphPart]) -> None:
     for part, other in zip(found, expected, strict=True):
         assert (part.rank, part.num_parts, [*part.nodes], [*part.edges]) == (
             other.rank, other.num_parts, [*other.nodes], [*other.edges]
@@ -52,12 +52,12 @@ def same_parts(found: list[Part], expected: list[Part]) -> None:
                 assert torch.equal(a.data[key], rows) and a.data[key].dtype == rows.dtype, key
 
 
-def loaded(folder: Path) -> list[Part]:
+def loaded(folder: Path) -> list[GraphPart]:
     num_parts = read_manifest(folder).num_parts
     return [load_part(folder, rank, num_parts) for rank in range(num_parts)]
 
 
-def owners(parts: list[Part], kind: str = NODES) -> torch.Tensor:
+def owners(parts: list[GraphPart], kind: str = NODES) -> torch.Tensor:
     """The owner of each node of a type."""
     found = torch.full((parts[0].nodes[kind].total,), -1)
     for part in parts:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError, IndexRangeError
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import EDGES, NODES, EdgeType, parts_of
 from tests.programs.graphs import EdgeList, zoo
 
@@ -20,7 +20,7 @@ def assigned(count: int, num_parts: int, seed: int = 0) -> Tensor:
 
 
 def assert_are_parts_of(
-    parts: list[Part], edges: dict[EdgeType, Tensor], num_nodes: dict[str, int], owners: dict[str, Tensor]
+    parts: list[GraphPart], edges: dict[EdgeType, Tensor], num_nodes: dict[str, int], owners: dict[str, Tensor]
 ) -> None:
     """The definition, node by node and edge by edge, in Python's lists and sets."""
     for part in parts:

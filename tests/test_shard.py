@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.rank_pool import RankPool, ranks
 from tests.ranks_cases import (
     CLASSES,
     counted,
@@ -18,7 +19,6 @@ from tests.ranks_cases import (
     two_types_alike,
     with_options,
 )
-from tests.rank_pool import RankPool, ranks
 from tests.support import by_default
 
 TOLERANCE = 1e-7

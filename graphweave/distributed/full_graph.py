@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from graphweave.core.errors import ShardError
 from graphweave.core.ranks import register
-from graphweave.distributed.part import Part
+from graphweave.distributed.part import GraphPart
 from graphweave.frontends.dynamo.captured import Captured
 from graphweave.frontends.dynamo.compiled_module import CompiledModule
 from graphweave.frontends.dynamo.over_ranks import OverRanks
@@ -24,7 +24,7 @@ _serial = itertools.count()
 
 
 def shard(
-    model: T, part: Part, *, group: dist.ProcessGroup | None = None, halo_dtype: torch.dtype | None = None,
+    model: T, part: GraphPart, *, group: dist.ProcessGroup | None = None, halo_dtype: torch.dtype | None = None,
     stale: bool = False,
 ) -> T:  # fmt: skip
     """`model` on this rank's part of a graph: it computes what `model` computes on the whole graph, for own rows.
@@ -74,7 +74,7 @@ def shard(
     return cast(T, sharded)
 
 
-def _ranks_of(group: dist.ProcessGroup | None, part: Part) -> int:
+def _ranks_of(group: dist.ProcessGroup | None, part: GraphPart) -> int:
     """The number of ranks; ShardError if the process group has another one than the part, or another rank."""
     there = dist.is_available() and dist.is_initialized()
     size, rank = (dist.get_world_size(group), dist.get_rank(group)) if there else (1, 0)

@@ -11,10 +11,10 @@ from graphweave.core.errors import DataError
 from graphweave.data.archive import UNREADABLE
 from graphweave.data.mapped import mapped_array
 from graphweave.distributed.manifest import NODE_ARRAYS, StoredArray, digest_of, part_folder, read_manifest
-from graphweave.distributed.part import Part, PartEdges, PartNodes
+from graphweave.distributed.part import GraphPart, PartEdges, PartNodes
 
 
-def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, verify: bool = True) -> Part:
+def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, verify: bool = True) -> GraphPart:
     """Part `rank` of the partition that `graphweave partition` or `write_partition` wrote into a folder.
 
     It opens the files of this part only. Its tensors lie over the files: they take memory as they are read, and
@@ -55,7 +55,7 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
         )
         for i, name in enumerate(manifest.edge_types)
     }
-    return Part(rank, manifest.num_parts, nodes, edges)
+    return GraphPart(rank, manifest.num_parts, nodes, edges)
 
 
 def _tensor(file: Path, stored: StoredArray, verify: bool) -> Tensor:

@@ -59,7 +59,7 @@ class PartEdges:
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """Part `rank` of `num_parts`. A graph without types has the node type "_N" and the edge type ("_N", "_E", "_N")."""
 
     rank: int

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
-from graphweave.distributed.part import Part, PartEdges
+from graphweave.distributed.part import GraphPart, PartEdges
 
 NODES = "_N"
 """Node type of a graph without types."""
@@ -32,7 +32,7 @@ def parts_of(
     *,
     node_data: Fields | Mapping[str, Fields] | None = None,
     edge_data: Fields | Mapping[EdgeType, Fields] | None = None,
-) -> list[Part]:
+) -> list[GraphPart]:
     """The parts of a graph, one for each rank. A part may be empty.
 
     `edges`: integers [2, E], sources first; of a graph with types, a mapping from (source type, relation, destination
@@ -66,7 +66,7 @@ def _typed_parts(
     num_parts: int,
     node_data: Mapping[str, Fields],
     edge_data: Mapping[EdgeType, Fields],
-) -> list[Part]:
+) -> list[GraphPart]:
     _check_assignment(num_nodes, assignment, num_parts)
     _check_edges(edges, num_nodes)
     _check_rows("node_data", node_data, num_nodes)
@@ -93,7 +93,7 @@ def _typed_parts(
             kind: part_nodes(of, rank, halos[kind], _rows_at(node_data.get(kind, {}), of.own(rank)))
             for kind, of in owned.items()
         }
-        parts.append(Part(rank, num_parts, nodes, of_rank))
+        parts.append(GraphPart(rank, num_parts, nodes, of_rank))
     return parts
 
 
