@@ -15,8 +15,11 @@ from collections.abc import Sequence
 from bench import ranks_data_parallel, ranks_full_graph, ranks_halo, ranks_partition
 
 COMMANDS = {
-    "data-parallel": ranks_data_parallel, "full-graph": ranks_full_graph, "halo": ranks_halo, "partition": ranks_partition
-}  # fmt: skip
+    "data-parallel": ranks_data_parallel,
+    "full-graph": ranks_full_graph,
+    "halo": ranks_halo,
+    "partition": ranks_partition,
+}
 """Modules with `main(argv)` by the name of their command."""
 
 
