@@ -83,7 +83,7 @@ PUBLIC: dict[str, list[str]] = {
         "rmat",
         "symmetrise",
     ],
-    "graphweave.distributed": ["shard"],
+    "graphweave.distributed": ["GraphPart", "load_part", "parts_of", "shard"],
     "graphweave.extend": ["Handle", "algebra", "pointwise", "pull", "push", "rowwise", "rule"],
     "graphweave.extend.algebra": [
         "AddMatMul",

@@ -3,9 +3,14 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["shard"]
+__all__ = ["GraphPart", "load_part", "parts_of", "shard"]
 
-_MODULE_OF = {"shard": "full_graph"}
+_MODULE_OF = {
+    "GraphPart": "part",
+    "load_part": "load",
+    "parts_of": "parts",
+    "shard": "full_graph",
+}
 """Name -> the module that defines it, loaded when the name is first asked for: the compiler takes seconds to load."""
 
 
