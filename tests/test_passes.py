@@ -72,9 +72,10 @@ def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: Pass) -> N
         assert rewrite(once.program).program is once.program
 
 
-ON_ANY = {name: p for name, p in PASSES.items() if name not in ("merge", "narrow-gathers", "to-edges")}
-"""Passes for which a sample of random programs suffices. test_horizontal_pass.py and test_narrow_gathers.py test the
-others."""
+_ELSEWHERE = ("merge", "narrow-gathers", "to-edges", "shard", "bucket-sums")
+ON_ANY = {name: p for name, p in PASSES.items() if name not in _ELSEWHERE}
+"""Passes for which a sample of random programs suffices. test_horizontal_pass.py, test_narrow_gathers.py,
+test_shard_program.py and test_shard.py test the others."""
 
 
 @pytest.mark.parametrize("rewrite", ON_ANY.values(), ids=ON_ANY)
