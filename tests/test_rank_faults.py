@@ -34,6 +34,7 @@ def wait_for_checkpoint(folder: Path, above: int = 0) -> None:
     raise AssertionError("no checkpoint was written")
 
 
+@pytest.mark.slow  # a message that gloo loses (tests/rank_pool.py) would look like a lost rank
 def test_a_killed_rank_is_named_once_and_its_work_goes_on_elsewhere(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     processes = begin(2, command(data, folder, 100_000))
