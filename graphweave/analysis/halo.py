@@ -47,7 +47,7 @@ WIRE_LATENCY = 50e-6
 """Seconds of one exchange without rows."""
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 _MAX_CANDIDATES = 32
-"""At most this many values that nobody asked for are tried as ones to send."""
+"""Upper limit on the values that are tried as ones to send though no edge reads them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
 
     @abstractmethod
     def made(self, drawn: Any, own: slice, number: int) -> Batch:
-        """Of the batch that was drawn as number `number` of the epoch, the rows `own`."""
+        """The rows `own` of the batch that was drawn as number `number` of the epoch."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -179,7 +179,8 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         return {f"test {name}": value for name, value in self._measured("test").items()}
 
     def state(self) -> dict[str, Any]:
-        """As of every training; within an epoch, the generator's state at its beginning, and the steps since then."""
+        """What every training keeps. Within an epoch, the generator's state is that at its beginning, and the steps
+        since then are counted."""
         state = super().state()
         if self._begun is not None:
             state["generator"] = self._begun

@@ -14,16 +14,14 @@ from graphweave.cli.models import LAYERS, TwoLayer, build
 from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
+from graphweave.distributed.parts import EDGES, NODES
 from graphweave.distributed.ranks import ALONE, Ranks
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import hop_sampler
 from graphweave.sampling.prefetch import Prefetcher
 
 FANOUT = (10, 10)
 """Neighbours that each hop draws, unless the user says otherwise."""
-
-_EDGES = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
 
 
 class SeedBatch(NamedTuple):
@@ -73,7 +71,7 @@ class SampledTraining(BatchTraining[SeedBatch]):
         src, dst = data.edge_index
         edges = adjacency(src, dst, data.num_nodes, data.num_nodes, what=data.name)
         self.sampler = hop_sampler(
-            {_EDGES: edges}, {HOMOGENEOUS_NTYPE: data.num_nodes}, {_EDGES: fanout}, job.seed, repeat=True, by_node=True
+            {EDGES: edges}, {NODES: data.num_nodes}, {EDGES: fanout}, job.seed, repeat=True, by_node=True
         )
         model = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
         self.model, self.run = wrap(way, job)(model), wrap(way, job)(SeedLoss(model))
@@ -91,9 +89,9 @@ class SampledTraining(BatchTraining[SeedBatch]):
 
     def made(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
         seeds, epoch = drawn[own], len(self.history.loss)
-        batch = self.sampler.sample({HOMOGENEOUS_NTYPE: seeds}, None, epoch, batch_number=number)
-        last, first = (torch.stack([hop.src, hop.dst]) for hop in batch.edges[_EDGES])
-        nodes = torch.cat(batch.nodes[HOMOGENEOUS_NTYPE])
+        batch = self.sampler.sample({NODES: seeds}, None, epoch, batch_number=number)
+        last, first = (torch.stack([hop.src, hop.dst]) for hop in batch.edges[EDGES])
+        nodes = torch.cat(batch.nodes[NODES])
         return SeedBatch(self.data.x.index_select(0, nodes), first, last, self.data.y[seeds])
 
     def loss(self, batch: SeedBatch) -> Tensor:

@@ -17,9 +17,9 @@ import numpy as np
 from graphweave.core.errors import DataError
 
 _INDEX_BYTES = 16
-"""Of an edge: two int64 numbers."""
+"""Bytes of an edge's index: two int64 numbers."""
 _FORMAT_BYTES = 12
-"""Of an edge: what kernels make of the index, int32 columns by destination, columns and positions by source."""
+"""Bytes that kernels make of an edge's index: int32 columns by destination, columns and positions by source."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class StoredArray:
     dtype: str
     shape: list[int]
     sha256: str
-    """Of the whole file."""
+    """The digest is that of the whole file."""
 
 
 @dataclass(frozen=True)

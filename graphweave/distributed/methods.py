@@ -116,7 +116,7 @@ def stretches(counts: Tensor, most: int) -> Tensor:
 def assigned(
     graph: GraphFile, in_degrees: dict[str, Tensor], num_parts: int, method: str, seed: int, piece: int, spill: Path
 ) -> dict[str, Tensor]:
-    """By node type, int64 [nodes]: the part of each node. `spill` is an empty folder, and is empty again afterwards.
+    """The part of each node, int64 [nodes] by node type. `spill` is an empty folder, and is empty again afterwards.
 
     DataError for an unknown method.
     """

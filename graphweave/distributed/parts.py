@@ -12,16 +12,17 @@ from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
 from graphweave.distributed.part import GraphPart, PartEdges
+from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 
-NODES = "_N"
+NODES = HOMOGENEOUS_NTYPE
 """Node type of a graph without types."""
-EDGES = ("_N", "_E", "_N")
+EDGES = (NODES, HOMOGENEOUS_ETYPE, NODES)
 """Edge type of a graph without types."""
 
 EdgeType: TypeAlias = tuple[str, str, str]
 """Source type, relation, destination type."""
 Fields: TypeAlias = Mapping[str, Tensor]
-"""By name, tensors with a row for each node of a type or each edge of a type."""
+"""Tensors by name, each with a row for each node of a type or each edge of a type."""
 
 
 def parts_of(

@@ -88,7 +88,7 @@ def _make_room(folder: Path) -> None:
 
 
 def _in_degrees(graph: GraphFile, piece: int) -> dict[EdgeType, Tensor]:
-    """By edge type, int64 [destinations]: the edges into each node."""
+    """The number of edges into each node, int64 [destinations] by edge type."""
     found = {}
     for name, stream in graph.edges.items():
         found[name] = torch.zeros(stream.num_dst, dtype=torch.int64)
