@@ -87,6 +87,7 @@ class Wrapper:
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # the text of each line, and the values that it reads
         self._ready: dict[Ref, str] = {}
         self._begun: set[Ref] = set()  # rows that travel between ranks, or have come
+        self._sent = sent_alone(plan.program, self._outputs[: len(promises)] if promises else self._outputs)
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
@@ -184,6 +185,8 @@ class Wrapper:
         """Write one call of kernels that follow one another."""
         kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
         steps = {i: s for i in members if isinstance(s := self._kernels[i], CppStep)}
+        for step in steps.values():
+            step.sent = {r: self._sent[r] for r in step.writes if r in self._sent}
         limits = {at: self._row_needs.steps[i] for at, i in enumerate(steps) if i in self._row_needs.steps}
         stretch = CppStretch(self._program, list(steps.values()), kept, limits)
         indices = [self._index_of(m) for m in stretch.maps]
@@ -261,9 +264,12 @@ class Wrapper:
         self._scope |= {"begun": begun, "begun_back": begun_back}
         if isinstance(node, Exchange):
             slot = f", {node.slot}" if node.slot else ""
-            self._line(f"w{ref} = begun({values}, {node.link!r}{slot})", (node.x,))
+            in_place = ", in_place=True" if node.x in self._written and node.x in self._sent else ""
+            self._line(f"w{ref} = begun({values}, {node.link!r}{slot}{in_place})", (node.x,))
         else:
-            self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r})", (node.x,))
+            last = node.x in self._written and node.x not in self._outputs
+            in_place = ", in_place=True" if last and self._plan.facts.flow.users[node.x] == (ref,) else ""
+            self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r}{in_place})", (node.x,))
         self._begun.add(ref)
 
     def _travels(self, i: int) -> bool:
@@ -464,6 +470,17 @@ def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
             todo += operands(node)
         found.add(ref)
     return found
+
+
+def sent_alone(program: Program, results: Iterable[Ref | None]) -> dict[Ref, str]:
+    """Values that are sent to other ranks by one exchange, and its link, without the `results`, whose memory is the
+    user's."""
+    sent: dict[Ref, list[Exchange]] = {}
+    for node in program.nodes:
+        if isinstance(node, Exchange):
+            sent.setdefault(node.x, []).append(node)
+    given = set(results)
+    return {x: one[0].link for x, one in sent.items() if len(one) == 1 and not one[0].steady and x not in given}
 
 
 def _is_size(node: Node) -> bool:
