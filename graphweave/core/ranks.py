@@ -64,7 +64,8 @@ def summed_back(x: Any, fold: str, link: str) -> Any:
 
 
 def begun(x: Any, link: str, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
-    """`exchanged`, begun: the result is a function that waits for the rows and returns them."""
+    """`exchanged`, begun: the result is a function that waits for the rows and returns them. It has the tensor of the
+    `rows`, of which the own ones are there."""
     found: Callable[[], Any] = link_of(link).begin(x, slot, in_place=in_place)
     return found
 

@@ -77,8 +77,8 @@ class Arena:
         self._misses = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
-        """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page. Behind its rows, its
-        storage has memory for `room` further rows."""
+        """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page. Its storage has
+        memory for `room` further rows behind its own."""
         count = (shape[0] + room) * math.prod(shape[1:]) if room else math.prod(shape)
         nbytes = count * dtype.itemsize
         if nbytes < SMALLEST:

@@ -73,6 +73,18 @@ class RankGroup:
         return bool(said)
 
 
+@dataclass(frozen=True, slots=True)
+class Travelling:
+    """Own and halo rows whose halo rows are on their way. A call waits for these and gives the rows; before, the own
+    ones may be read."""
+
+    rows: Tensor
+    wait: Callable[[], Tensor]
+
+    def __call__(self) -> Tensor:
+        return self.wait()
+
+
 class RankLink(RankGroup):
     """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
     is wider."""
@@ -88,7 +100,7 @@ class RankLink(RankGroup):
         """Rows of other ranks that this one reads."""
         return self.rows.num_halo
 
-    def begin(self, x: Tensor, slot: int = 0, *, in_place: bool = False) -> Callable[[], Tensor]:
+    def begin(self, x: Tensor, slot: int = 0, *, in_place: bool = False) -> Travelling:
         """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows.
 
         With a `slot` above 0, these are the rows of the last such call, and of this one if it is the first. `in_place`
@@ -101,7 +113,7 @@ class RankLink(RankGroup):
             out[:own] = x
         if self.dry:
             out[own:] = 0
-            return lambda: out
+            return Travelling(out, lambda: out)
         sent = self._narrow(_chosen(x, self.rows.send))
         direct = sent.dtype is x.dtype and not slot
         received = out[own:] if direct else _empty(sent, halo)
@@ -117,20 +129,20 @@ class RankLink(RankGroup):
                 out[own:] = received
             return out
 
-        return finish
+        return Travelling(out, finish)
 
     def begin_sum(self, x: Tensor, fold: str, *, in_place: bool = False) -> Callable[[], Tensor]:
         """Begin to send halo rows to their owners; the result waits and gives `x` [own rows, ...] folded with what has
         come. `in_place` says that the result may be the own rows of `x` themselves."""
         own = x.shape[0] - self.rows.num_halo
-        mine = x[:own] if in_place else x[:own].clone()
         if self.dry:
-            return lambda: mine
+            return lambda: x[:own].clone()
         sent = self._narrow(x[own:].contiguous())
         received = _empty(sent, self.rows.send.shape[0])
         wait = self._travel(sent, self.rows.halo_counts, received, self.rows.send_counts)
 
         def finish() -> Tensor:
+            mine = x[:own] if in_place else x[:own].clone()
             wait()
             rows, send = received.to(x.dtype), self.rows.send.to(x.device)
             if fold != "sum":
