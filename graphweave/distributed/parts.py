@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import position, range_error
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes, readers
 from graphweave.distributed.part import GraphPart, PartEdges
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 
 NODES = HOMOGENEOUS_NTYPE
 """Node type of a graph without types."""
