@@ -6,7 +6,7 @@ import math
 
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import Input, Opaque, Pointwise, Push, Ref, Type
+from graphweave.ir.message.nodes import Broadcast, Const, Input, Opaque, Pointwise, Push, Ref, Reshape, Type
 from graphweave.passes.factors import Factor
 from graphweave.passes.rules.factor import at_empty_rows, is_harmless
 
@@ -37,10 +37,23 @@ def _finite(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
         return False
     match node:
         case Pointwise(Op.div, (a, b)):
-            return _known(build, a, m, done) and is_harmless(build, Factor(b, (), inverse=True), m)
+            harmless = is_harmless(build, Factor(b, (), inverse=True), m)
+            return _known(build, a, m, done) and (harmless or (_at_least_one(build, b) and _known(build, b, m, done)))
         case Pointwise(op) if not op.facts.finite:
             return False
         case Push(empty=empty) if not math.isfinite(empty):
             return False
         case _:
             return all(_known(build, r, m, done) for r in operands(node))
+
+
+def _at_least_one(build: Builder, ref: Ref) -> bool:
+    """Whether `ref` is max(x, c) with a constant c >= 1, as a count is by which a mean divides."""
+    node = build.nodes[ref]
+    match node:
+        case Reshape(x) | Broadcast(x):
+            return _at_least_one(build, x)
+        case Pointwise(Op.maximum, args):
+            return any(isinstance(n := build.nodes[r], Const) and n.value >= 1 for r in args)
+        case _:
+            return False
