@@ -19,6 +19,11 @@ def finite_without_edges(build: Builder, ref: Ref, m: Ref) -> bool:
     return _known(build, ref, m, {})
 
 
+def keeps_zero(build: Builder, s: Ref, m: Ref, *, divides: bool = False) -> bool:
+    """Whether 0 times `s`, or 0 divided by it, is known to be 0 in rows to which `m` sends no edge."""
+    return _divides(build, s, m, {}) if divides else _known(build, s, m, {})
+
+
 def _known(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
     if ref not in done:
         done[ref] = False  # the answer for nodes beyond the limit
@@ -37,14 +42,19 @@ def _finite(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
         return False
     match node:
         case Pointwise(Op.div, (a, b)):
-            harmless = is_harmless(build, Factor(b, (), inverse=True), m)
-            return _known(build, a, m, done) and (harmless or (_at_least_one(build, b) and _known(build, b, m, done)))
+            return _known(build, a, m, done) and _divides(build, b, m, done)
         case Pointwise(op) if not op.facts.finite:
             return False
         case Push(empty=empty) if not math.isfinite(empty):
             return False
         case _:
             return all(_known(build, r, m, done) for r in operands(node))
+
+
+def _divides(build: Builder, by: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
+    """Whether a finite number divided by `by` is known to be finite in rows to which `m` sends no edge."""
+    known = is_harmless(build, Factor(by, (), inverse=True), m)
+    return known or (_at_least_one(build, by) and _known(build, by, m, done))
 
 
 def _at_least_one(build: Builder, ref: Ref) -> bool:

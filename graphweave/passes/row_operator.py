@@ -15,9 +15,9 @@ from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import MapOf, Node, Pointwise, Pull, Push, Ref, Reshape, Type, ValueType
-from graphweave.passes.factors import Factor, below_reshapes, negated, shaped, value_type
-from graphweave.passes.finite import finite_without_edges
-from graphweave.passes.rules.factor import is_harmless, where_edges
+from graphweave.passes.factors import below_reshapes, negated, shaped, value_type
+from graphweave.passes.finite import finite_without_edges, keeps_zero
+from graphweave.passes.rules.factor import where_edges
 
 _MAX_NODES = 64
 """An operator is read through at most this many nodes; what is beyond them is what the operator acts on."""
@@ -222,10 +222,7 @@ def _keeps_zero(build: Builder, ref: Ref, m: Ref) -> bool:
     found = _scaled(build, ref)
     assert found is not None
     s = found[1]
-    if value_type(build, s).space == UNIT:
-        return True
-    divides = node.op is Op.div
-    return is_harmless(build, Factor(s, (), divides), m) or (not divides and finite_without_edges(build, s, m))
+    return value_type(build, s).space == UNIT or keeps_zero(build, s, m, divides=node.op is Op.div)
 
 
 def guarded(build: Builder, base: Ref, m: Ref | None, loc: str) -> Ref:
