@@ -1,9 +1,9 @@
 """Which products can sum over fewer features (`rules/narrow_sums.py`), in groups that pay together.
 
-In training, a product of a sum over neighbours, (A x) W, comes with two others: the gradient of its weights, gram(g, A x),
-and of its rows, A' (g W'). The first needs the wide sum A x, which the forward has anyway; the last is wide itself. Only
-when all three change are the edges rid of wide rows, and A' g then serves both gradients. If x is narrower than x W, the
-roles of forward and backward are exchanged.
+In training, a product of a sum over neighbours, (A x) W, comes with two others: the gradient of its weights,
+gram(g, A x), and of its rows, A' (g W'). The first needs the wide sum A x, which the forward has anyway; the last is a
+wide sum itself. Only when all three change are the edges rid of wide rows, and A' g then serves both gradients. If x is
+narrower than x W, forward and backward exchange their roles.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _sites(facts: Facts) -> Iterator[tuple[Ref, set[Key]]]:
                     yield site, weights | _moved("rows", below(program, x), program, op)
             case Gram(x, y, None):
                 for wide, narrow in ((x, y), (y, x)):
-                    if _width(program, narrow) < _width(program, wide):
-                        if (op := row_operator(program, wide)) is not None:
-                            yield ref, _sums(program, op) | _moved("rows", below(program, narrow), program, op)
+                    fits = _width(program, narrow) < _width(program, wide)
+                    if fits and (op := row_operator(program, wide)) is not None:
+                        yield ref, _sums(program, op) | _moved("rows", below(program, narrow), program, op)
 
 
 def _operators_on(facts: Facts, product: Ref, w: Ref) -> Iterator[tuple[Ref, RowOperator]]:

@@ -1,8 +1,8 @@
 """Linear operators on rows: sums and copies along maps, times numbers of a row, and sums of these.
 
 Such an operator A makes each row of A x from rows of x, and treats all features alike. It therefore commutes with
-products on features, (A x) W = A (x W), and has a transpose: gram(A x, g) = gram(x, A' g), where A' copies where A sums,
-and sums where A copies. With several values x it is A1 x1 + A2 x2 + ...
+products on features, (A x) W = A (x W), and has a transpose, gram(A x, g) = gram(x, A' g), where A' copies where A
+sums, and sums where A copies. With several values x it is A1 x1 + A2 x2 + ...
 """
 
 from __future__ import annotations
@@ -176,9 +176,9 @@ def _in_row(build: Builder, ref: Ref, x: Ref, loc: str) -> Ref:
 def with_transpose(build: Builder, ref: Ref) -> tuple[RowOperator, dict[Ref, Ref | None]] | None:
     """`ref` as an operator whose transpose is finite where it is, and the map outside of which each base is not read.
 
-    A row that no edge pulls may hold anything, such as 1 / degree for degree 0, and adds nothing to A x. In gram(x, A' g)
-    it meets a 0 instead. So what has a number that may not be finite there is a base, and a base that may not be
-    finite has a map: its rows without edges along that map must become 0. None where neither helps.
+    A row that no edge pulls may hold anything, such as 1 / degree for degree 0, and adds nothing to A x. In
+    gram(x, A' g) it meets a 0 instead. So what has a number that may not be finite there is a base, and a base that may
+    not be finite has a map: its rows without edges along that map must become 0. None where neither helps.
     """
     op = row_operator(build, ref)
     if op is None:

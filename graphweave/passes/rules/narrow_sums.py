@@ -3,8 +3,8 @@
 A is a linear operator on rows (`row_operator.py`), such as a mean over neighbours, and A' its transpose. Legal for
 weights that all rows share: A treats all features alike. The sums of a gram then have the other order, and rows that A
 does not read are set to 0 where they may not be finite. It pays where edges are many: a layer from 64 to 16 features
-gathers rows of 16 in its forward and its backward. Usually it pays only for all products with A and with A' at once: the
-sum A' g serves the gradients of the weights and of the rows, and A x is not needed any more.
+gathers rows of 16 in its forward and its backward. Usually it pays only for all products with A and with A' at once:
+the sum A' g serves the gradients of the weights and of the rows, and A x is not needed any more.
 """
 
 from __future__ import annotations
