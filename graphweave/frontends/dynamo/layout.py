@@ -120,7 +120,7 @@ _FREE = frozenset({
     "sum", "mean", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "std",
     "var_mean", "std_mean", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "logsumexp",
     "linalg_vector_norm", "norm", "count_nonzero", "aminmax", "median", "mm", "bmm", "addmm", "baddbmm", "addbmm",
-    "mv", "addmv", "dot", "vdot", "matmul", "addr", "outer", "linear", "linalg_cross", "_softmax", "_log_softmax",
+    "mv", "addmv", "dot", "vdot", "matmul", "einsum", "addr", "outer", "linear", "linalg_cross", "_softmax", "_log_softmax",
     "_softmax_backward_data", "_log_softmax_backward_data", "index", "_unsafe_index", "index_select", "gather",
     "take", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "_unsafe_index_put",
     "index_reduce", "index_copy", "index_fill", "masked_fill", "masked_select", "masked_scatter", "embedding",

@@ -11,7 +11,7 @@ from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
-from graphweave.frontends.dynamo.row_rules import transposed
+from graphweave.frontends.dynamo.row_rules import GRAM, PRODUCT, transposed
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
 
@@ -80,6 +80,21 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
         return cx.reshape(cx.reduce(product, Fold.sum, (d + 1,), False), (*blocks, m, 1))
     product = cx.map(Op.mul, cx.reshape(a, (*blocks, m, k, 1)), cx.reshape(b, (*blocks, 1, k, n)))
     return cx.reduce(product, Fold.sum, (d + 1,), False)
+
+
+def _einsum(cx: Context, node: fx.Node) -> Ref:
+    """Blocks of rows times a matrix for each block, or the sum over rows of outer products of blocks."""
+    equation, (first, second) = node.args[:2]  # type: ignore[misc]
+    if equation not in (PRODUCT, GRAM):
+        raise IRError(f"an einsum {equation}")
+    a, b = cx.value(first), cx.value(second)
+    t, s = cx.type(a), cx.type(b)
+    if t.space == UNIT or s.space != (UNIT if equation == PRODUCT else t.space):
+        raise IRError("products of shared data, or rows against matrices that they share")
+    if t.shape[0] == 1:  # one block is no dim
+        a, b = (cx.reshape(x, cx.type(x).shape[1:]) for x in (a, b))
+    out = cx.emit(MatMul(a, b) if equation == PRODUCT else Gram(a, b))
+    return cx.reshape(out, cx.result(node).shape)
 
 
 def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
@@ -199,6 +214,7 @@ DENSE: Table = {
     aten.mv.default: _mv,
     aten.dot.default: _dot,
     **dict.fromkeys((aten.bmm.default, aten.matmul.default), _bmm),
+    aten.einsum.default: _einsum,
     **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _fold(Fold.sum)),
     **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _fold(Fold.mul)),
     **dict.fromkeys((aten.amax.default, aten.max.default), _fold(Fold.max)),

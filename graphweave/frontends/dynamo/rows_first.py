@@ -1,0 +1,137 @@
+"""Brings rows that are the second dim of a tensor, [H, rows, ...], to the front of it: [rows, H, ...].
+
+PyG's ARMAConv keeps its stacks in front of the nodes, einsum and bmm the blocks of a product, and a model of signals
+on one graph its batch. On a space, rows come first and everything else is a feature. So for each product and each move
+along an index in the second dim, the tensors that it works on are exchanged for those with the first two dims swapped,
+and so is what is computed from them row by row (`second_rows.py` says how each call is done on such tensors). Where
+values enter or leave, a transpose of the captured program disappears, or one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.captured_sizes import rank, val
+from graphweave.frontends.dynamo.masks import copy_of
+from graphweave.frontends.dynamo.second_rows import Call, Front, is_seed, leaves, moved, swap
+
+aten = torch.ops.aten
+
+
+def rows_to_front(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm`, or a copy in which products of, and moves along an index into, the second dim work on the first."""
+    if not any(is_seed(node) for node in gm.graph.nodes):
+        return gm
+    copy = copy_of(gm)
+    _Mover(copy.graph).run()
+    return copy
+
+
+def _operands(call: Any) -> Iterator[fx.Node]:
+    """The tensors that `call` takes with their rows in front."""
+    match call:
+        case Front(x):
+            yield x
+        case Call(_, args, kwargs):
+            for arg in (*args, *kwargs.values()):
+                yield from _operands(arg)
+        case list() | tuple():
+            for arg in call:
+                yield from _operands(arg)
+
+
+class _Mover:
+    """`calls[node]` computes `node` with its rows in front; `front[node]` is the node that holds the result."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.calls: dict[fx.Node, Call] = {}
+        self.front: dict[fx.Node, fx.Node] = {}
+        self.behind: dict[fx.Node, fx.Node] = {}
+
+    def run(self) -> None:
+        nodes = list(self.graph.nodes)
+        self._find(nodes)
+        for node in nodes:
+            with self.graph.inserting_before(node):
+                if node in self.calls:
+                    self.front[node] = self._made(self.calls[node], node, _swapped(val(node)))
+                elif any(x in self.front for x in node.all_input_nodes):
+                    self._leave(node)
+        for node in reversed(nodes):
+            if node in self.calls:
+                self.graph.erase_node(node)
+
+    def _find(self, nodes: list[fx.Node]) -> None:
+        """Find what is computed row by row from or for products and moves of rows in the second dim."""
+        todo = [x for node in nodes if is_seed(node) for x in (node, *_operands(leaves(node)))]
+        while todo:
+            node = todo.pop()
+            call = None if node in self.calls else moved(node)
+            if call is None:
+                continue
+            self.calls[node] = call
+            todo.extend(_operands(call))
+            todo.extend(u for u in node.users if node in _operands(moved(u)))
+
+    # -------------------------------------------------------- writing the new graph
+
+    def _leave(self, node: fx.Node) -> None:
+        """Let `node`, whose rows are not in front of it, take operands with rows in front, or with their own order."""
+        call = leaves(node)
+        if call is None or not any(x in self.front for x in _operands(call)):
+            for x in node.all_input_nodes:
+                if x in self.front:
+                    node.replace_input_with(x, self._back(x))
+            return
+        new = self._made(call, node, val(node))
+        node.replace_all_uses_with(new)
+        self.graph.erase_node(node)
+
+    def _back(self, node: fx.Node) -> fx.Node:
+        """`node` in its own order of dims."""
+        if node not in self.behind:
+            front = self.front[node]
+            with self.graph.inserting_after(front):
+                self.behind[node] = self._call(node, aten.permute.default, (front, list(swap(rank(node)))), val(node))
+        return self.behind[node]
+
+    def _made(self, call: Call, like: fx.Node, value: Any) -> fx.Node:
+        args, kwargs = self._argument(call.args, like), self._argument(call.kwargs, like)
+        return self._call(like, call.target, args, value, kwargs)
+
+    def _argument(self, arg: Any, like: fx.Node) -> Any:
+        match arg:
+            case Front(x) if x in self.front:
+                return self.front[x]
+            case Front(x):
+                perm = swap(rank(x))
+                return self._call(like, aten.permute.default, (x, list(perm)), val(x).permute(perm))
+            case Call(target, args, kwargs):
+                made, named = self._argument(args, like), self._argument(kwargs, like)
+                values, more = fx.map_arg((made, named), lambda n: n.meta["val"])
+                return self._call(like, target, made, target(*values, **more), named)
+            case fx.Node():
+                return self._back(arg) if arg in self.front else arg
+            case tuple():
+                return tuple(self._argument(a, like) for a in arg)
+            case list():
+                return [self._argument(a, like) for a in arg]
+            case dict():
+                return {name: self._argument(a, like) for name, a in arg.items()}
+            case _:
+                return arg
+
+    def _call(self, like: fx.Node, target: Any, args: Any, value: Any, kwargs: Any = None) -> fx.Node:
+        node = self.graph.call_function(target, tuple(args), kwargs or {})
+        node.meta.update(like.meta)
+        node.meta["val"] = value
+        return node
+
+
+def _swapped(value: Any) -> Any:
+    return value.transpose(0, 1)
