@@ -45,12 +45,17 @@ def _operands(call: Any) -> Iterator[fx.Node]:
 
 
 class _Mover:
-    """`calls[node]` computes `node` with its rows in front; `front[node]` is the node that holds the result."""
+    """`calls[node]` computes `node` with its rows in front, and `front[node]` is the node that holds the result.
+
+    `exits[node]` computes a node without rows in the second dim, which is then `left[node]`.
+    """
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self.calls: dict[fx.Node, Call] = {}
+        self.exits: dict[fx.Node, Call] = {}
         self.front: dict[fx.Node, fx.Node] = {}
+        self.left: dict[fx.Node, fx.Node] = {}
         self.behind: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> None:
@@ -60,10 +65,15 @@ class _Mover:
             with self.graph.inserting_before(node):
                 if node in self.calls:
                     self.front[node] = self._made(self.calls[node], node, _swapped(val(node)))
-                elif any(x in self.front for x in node.all_input_nodes):
-                    self._leave(node)
+                elif node in self.exits:
+                    self.left[node] = self._made(self.exits[node], node, val(node))
+                    node.replace_all_uses_with(self.left[node])
+                else:
+                    for x in node.all_input_nodes:
+                        if x in self.front:
+                            node.replace_input_with(x, self._back(x))
         for node in reversed(nodes):
-            if node in self.calls:
+            if node in self.calls or node in self.exits:
                 self.graph.erase_node(node)
 
     def _find(self, nodes: list[fx.Node]) -> None:
@@ -77,20 +87,12 @@ class _Mover:
             self.calls[node] = call
             todo.extend(_operands(call))
             todo.extend(u for u in node.users if node in _operands(moved(u)))
+        for node in nodes:
+            call = None if node in self.calls else leaves(node)
+            if call is not None and any(x in self.calls for x in _operands(call)):
+                self.exits[node] = call
 
     # -------------------------------------------------------- writing the new graph
-
-    def _leave(self, node: fx.Node) -> None:
-        """Let `node`, whose rows are not in front of it, take operands with rows in front, or with their own order."""
-        call = leaves(node)
-        if call is None or not any(x in self.front for x in _operands(call)):
-            for x in node.all_input_nodes:
-                if x in self.front:
-                    node.replace_input_with(x, self._back(x))
-            return
-        new = self._made(call, node, val(node))
-        node.replace_all_uses_with(new)
-        self.graph.erase_node(node)
 
     def _back(self, node: fx.Node) -> fx.Node:
         """`node` in its own order of dims."""
@@ -109,14 +111,14 @@ class _Mover:
             case Front(x) if x in self.front:
                 return self.front[x]
             case Front(x):
-                perm = swap(rank(x))
+                x, perm = self.left.get(x, x), swap(rank(x))
                 return self._call(like, aten.permute.default, (x, list(perm)), val(x).permute(perm))
             case Call(target, args, kwargs):
                 made, named = self._argument(args, like), self._argument(kwargs, like)
                 values, more = fx.map_arg((made, named), lambda n: n.meta["val"])
                 return self._call(like, target, made, target(*values, **more), named)
             case fx.Node():
-                return self._back(arg) if arg in self.front else arg
+                return self._back(arg) if arg in self.front else self.left.get(arg, arg)
             case tuple():
                 return tuple(self._argument(a, like) for a in arg)
             case list():
