@@ -112,7 +112,7 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     cannot express (submodules, operators of higher order).
     """
     unmasked = blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))
-    return _Importer(without_gathered_numbers(rows_to_front(without_stacks(unmasked))), num_forward).run()
+    return _Importer(without_gathered_numbers(without_stacks(rows_to_front(unmasked))), num_forward).run()
 
 
 class _Importer:

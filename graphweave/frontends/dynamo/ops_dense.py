@@ -84,7 +84,7 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
 
 def _einsum(cx: Context, node: fx.Node) -> Ref:
     """Blocks of rows times a matrix for each block, or the sum over rows of outer products of blocks."""
-    equation, (first, second) = node.args[:2]  # type: ignore[misc]
+    equation, (first, second) = node.args[:2]  # type: ignore[misc, str-unpack]
     if equation not in (PRODUCT, GRAM):
         raise IRError(f"an einsum {equation}")
     a, b = cx.value(first), cx.value(second)

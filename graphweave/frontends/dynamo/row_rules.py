@@ -298,7 +298,7 @@ def _mm(node: fx.Node) -> Pairs:
 
 def _einsum(node: fx.Node) -> Pairs:
     """A product of rows with shared matrices, or the gradient of such matrices."""
-    a, b = node.args[1]  # type: ignore[misc]
+    a, b = node.args[1]  # type: ignore[misc, str-unpack]
     if node.args[0] == PRODUCT:
         yield a, node
     elif node.args[0] == GRAM:

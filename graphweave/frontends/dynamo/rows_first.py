@@ -1,10 +1,10 @@
-"""Brings rows that are the second dim of a tensor, [H, rows, ...], to the front of it: [rows, H, ...].
+"""Brings rows that are a later dim of a tensor to the front of it: [H, rows, F] becomes [rows, H, F].
 
-PyG's ARMAConv keeps its stacks in front of the nodes, einsum and bmm the blocks of a product, and a model of signals
-on one graph its batch. On a space, rows come first and everything else is a feature. So for each product and each move
-along an index in the second dim, the tensors that it works on are exchanged for those with the first two dims swapped,
-and so is what is computed from them row by row (`second_rows.py` says how each call is done on such tensors). Where
-values enter or leave, a transpose of the captured program disappears, or one is added.
+PyG's ARMAConv keeps its stacks in front of the nodes, and so do einsum and bmm with the blocks of a product; matmul
+may put rows last. On a space, rows come first and everything else is a feature. So the operands and results of each
+product of such rows, and of each move of them along an index, are exchanged for tensors with their rows in front, and
+so is what is computed for them or from them (`later_rows.py` says how each call is done on these). Where values enter
+or leave, a transpose of the captured program disappears, or one is added.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import fx
 
 from graphweave.frontends.dynamo.captured_sizes import rank, val
+from graphweave.frontends.dynamo.later_rows import Call, Front, is_seed, leaves, moved, order_of_rows
 from graphweave.frontends.dynamo.masks import copy_of
-from graphweave.frontends.dynamo.second_rows import Call, Front, is_seed, leaves, moved, swap
 
 aten = torch.ops.aten
 
 
 def rows_to_front(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which products of, and moves along an index into, the second dim work on the first."""
+    """`gm`, or a copy in which products of rows in a later dim, and moves of such rows, work on rows in front."""
     if not any(is_seed(node) for node in gm.graph.nodes):
         return gm
     copy = copy_of(gm)
@@ -34,8 +34,9 @@ def rows_to_front(gm: fx.GraphModule) -> fx.GraphModule:
 def _operands(call: Any) -> Iterator[fx.Node]:
     """The tensors that `call` takes with their rows in front."""
     match call:
-        case Front(x):
-            yield x
+        case Front(x, order):
+            if order == order_of_rows(x):
+                yield x
         case Call(_, args, kwargs):
             for arg in (*args, *kwargs.values()):
                 yield from _operands(arg)
@@ -47,7 +48,7 @@ def _operands(call: Any) -> Iterator[fx.Node]:
 class _Mover:
     """`calls[node]` computes `node` with its rows in front, and `front[node]` is the node that holds the result.
 
-    `exits[node]` computes a node without rows in the second dim, which is then `left[node]`.
+    `exits[node]` computes a node without rows in a later dim, which is then `left[node]`.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -64,7 +65,7 @@ class _Mover:
         for node in nodes:
             with self.graph.inserting_before(node):
                 if node in self.calls:
-                    self.front[node] = self._made(self.calls[node], node, _swapped(val(node)))
+                    self.front[node] = self._made(self.calls[node], node, val(node).permute(order_of_rows(node)))
                 elif node in self.exits:
                     self.left[node] = self._made(self.exits[node], node, val(node))
                     node.replace_all_uses_with(self.left[node])
@@ -77,7 +78,7 @@ class _Mover:
                 self.graph.erase_node(node)
 
     def _find(self, nodes: list[fx.Node]) -> None:
-        """Find what is computed row by row from or for products and moves of rows in the second dim."""
+        """Find what is computed row by row from or for products and moves of rows in a later dim."""
         todo = [x for node in nodes if is_seed(node) for x in (node, *_operands(leaves(node)))]
         while todo:
             node = todo.pop()
@@ -97,9 +98,10 @@ class _Mover:
     def _back(self, node: fx.Node) -> fx.Node:
         """`node` in its own order of dims."""
         if node not in self.behind:
-            front = self.front[node]
+            front, order = self.front[node], order_of_rows(node)
+            back = [order.index(d) for d in range(rank(node))]
             with self.graph.inserting_after(front):
-                self.behind[node] = self._call(node, aten.permute.default, (front, list(swap(rank(node)))), val(node))
+                self.behind[node] = self._call(node, aten.permute.default, (front, back), val(node))
         return self.behind[node]
 
     def _made(self, call: Call, like: fx.Node, value: Any) -> fx.Node:
@@ -108,11 +110,11 @@ class _Mover:
 
     def _argument(self, arg: Any, like: fx.Node) -> Any:
         match arg:
-            case Front(x) if x in self.front:
+            case Front(x, order) if x in self.front and order == order_of_rows(x):
                 return self.front[x]
-            case Front(x):
-                x, perm = self.left.get(x, x), swap(rank(x))
-                return self._call(like, aten.permute.default, (x, list(perm)), val(x).permute(perm))
+            case Front(x, order):
+                x = self._argument(x, like)
+                return self._call(like, aten.permute.default, (x, list(order)), val(x).permute(order))
             case Call(target, args, kwargs):
                 made, named = self._argument(args, like), self._argument(kwargs, like)
                 values, more = fx.map_arg((made, named), lambda n: n.meta["val"])
@@ -133,7 +135,3 @@ class _Mover:
         node.meta.update(like.meta)
         node.meta["val"] = value
         return node
-
-
-def _swapped(value: Any) -> Any:
-    return value.transpose(0, 1)
