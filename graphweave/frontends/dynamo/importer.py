@@ -33,7 +33,7 @@ from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_columns import COLUMNS
 from graphweave.frontends.dynamo.ops_declared import handler_of
-from graphweave.frontends.dynamo.ops_dense import DENSE
+from graphweave.frontends.dynamo.ops_dense import DENSE, OF_SHARED_DATA
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
@@ -192,7 +192,7 @@ class _Importer:
             except IRError as reason:
                 why = str(reason)
         ref = self._outside(node)
-        if node.target in MOVES_ROWS or self._amid_maps(node):
+        if node.target in MOVES_ROWS or why == OF_SHARED_DATA or self._amid_maps(node):
             self.refused.setdefault(ref, f"{target_name(node.target)}: {why}")
         return ref
 

@@ -33,7 +33,7 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FrontCall:
     """A call, some of whose arguments may be `Front` or calls themselves."""
 
     target: Any
@@ -41,7 +41,7 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-Rule: TypeAlias = Callable[[fx.Node], "Call | None"]
+Rule: TypeAlias = Callable[[fx.Node], "FrontCall | None"]
 
 
 def place(x: Any) -> int | None:
@@ -69,7 +69,7 @@ def is_seed(node: fx.Node) -> bool:
     return isinstance(dim, int) and dim_of(dim, rank(node)) == place(node)
 
 
-def moved(node: fx.Node) -> Call | None:
+def moved(node: fx.Node) -> FrontCall | None:
     """`node`, whose rows are in a later dim, with its rows in front; None if no call gives that, and for other
     nodes."""
     if node.op != "call_function" or not place(node) or is_random(node):
@@ -80,7 +80,7 @@ def moved(node: fx.Node) -> Call | None:
     return rule(node) if rule is not None else None
 
 
-def leaves(node: fx.Node) -> Call | None:
+def leaves(node: fx.Node) -> FrontCall | None:
     """`node`, which has no rows or has them in front, from operands that may have them in a later dim; None for other
     calls."""
     rule = None if place(node) else _EXITS.get(node.target)
@@ -99,7 +99,7 @@ def _front(x: Any) -> Any:
     return Front(x, order_of_rows(x)) if place(x) else x
 
 
-def _changed(node: fx.Node, **new: Any) -> Call:
+def _changed(node: fx.Node, **new: Any) -> FrontCall:
     """The call of `node` with some of its schema's arguments replaced."""
     args, kwargs = list(node.args), dict(node.kwargs)
     names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def _changed(node: fx.Node, **new: Any) -> Call:
             args[at] = value
         else:
             kwargs[name] = value
-    return Call(node.target, tuple(args), kwargs)
+    return FrontCall(node.target, tuple(args), kwargs)
 
 
 def _dim(node: fx.Node, of: fx.Node, default: Any = None) -> int | None:
@@ -130,11 +130,11 @@ def _beside(x: Any, node: fx.Node) -> Any:
         return x
     if lead == order[0]:
         for _ in range(lead):
-            x = Call(aten.unsqueeze.default, (x, 1))
+            x = FrontCall(aten.unsqueeze.default, (x, 1))
         return x
     for _ in range(lead):
-        x = Call(aten.unsqueeze.default, (x, 0))
-    return Call(aten.permute.default, (x, list(order)))
+        x = FrontCall(aten.unsqueeze.default, (x, 0))
+    return FrontCall(aten.permute.default, (x, list(order)))
 
 
 def _in_order(sizes: Any, node: fx.Node) -> list[Any]:
@@ -144,17 +144,17 @@ def _in_order(sizes: Any, node: fx.Node) -> list[Any]:
 # ---------------------------------------------------------------- row by row
 
 
-def _pointwise(node: fx.Node) -> Call | None:
+def _pointwise(node: fx.Node) -> FrontCall | None:
     if any(isinstance(a, list | tuple) for a in node.args):
         return None
     args = tuple(_beside(a, node) for a in node.args)
-    return Call(node.target, args, {name: _beside(a, node) for name, a in node.kwargs.items()})
+    return FrontCall(node.target, args, {name: _beside(a, node) for name, a in node.kwargs.items()})
 
 
 def _along(*operands: str) -> Rule:
     """A call that works along `dim`, whose tensor arguments `operands` have the dims of the result."""
 
-    def rule(node: fx.Node) -> Call | None:
+    def rule(node: fx.Node) -> FrontCall | None:
         xs, dim = {name: argument(node, name) for name in operands}, _dim(node, node, 0)
         if dim is None or not all(is_tensor(x) and rank(x) == rank(node) for x in xs.values()):
             return None
@@ -163,29 +163,29 @@ def _along(*operands: str) -> Rule:
     return rule
 
 
-def _cat(node: fx.Node) -> Call | None:
+def _cat(node: fx.Node) -> FrontCall | None:
     xs: Any = node.args[0]
     dim = _dim(node, node, 0)
     if dim is None or any(rank(x) != rank(node) for x in xs):
         return None
-    return Call(aten.cat.default, ([Front(x, order_of_rows(node)) for x in xs], dim))
+    return FrontCall(aten.cat.default, ([Front(x, order_of_rows(node)) for x in xs], dim))
 
 
-def _select(node: fx.Node) -> Call | None:
+def _select(node: fx.Node) -> FrontCall | None:
     """An item of a dim; the other dims keep their order."""
     x = node.args[0]
     dim = _dim(node, x) if place(x) else None  # type: ignore[arg-type]
     return None if dim is None else _changed(node, self=_front(x), dim=dim)
 
 
-def _select_backward(node: fx.Node) -> Call | None:
+def _select_backward(node: fx.Node) -> FrontCall | None:
     grad, sizes, dim = argument(node, "grad_output"), argument(node, "input_sizes"), _dim(node, node)
     if dim is None:
         return None
     return _changed(node, grad_output=_front(grad), input_sizes=_in_order(sizes, node), dim=dim)
 
 
-def _slice_backward(node: fx.Node) -> Call | None:
+def _slice_backward(node: fx.Node) -> FrontCall | None:
     grad, sizes, dim = argument(node, "grad_output"), argument(node, "input_sizes"), _dim(node, node)
     if dim is None:
         return None
@@ -193,7 +193,7 @@ def _slice_backward(node: fx.Node) -> Call | None:
     return _changed(node, grad_output=front, input_sizes=_in_order(sizes, node), dim=dim)
 
 
-def _created(node: fx.Node) -> Call:
+def _created(node: fx.Node) -> FrontCall:
     """A tensor of one number. The tensor that it is created like gives no more than its type."""
     like = argument(node, "self")
     new = {} if like is None else {"self": _front(like)}
@@ -203,7 +203,7 @@ def _created(node: fx.Node) -> Call:
 # ---------------------------------------------------------------- views
 
 
-def _reshape(node: fx.Node) -> Call | None:
+def _reshape(node: fx.Node) -> FrontCall | None:
     """A view that keeps the rows, and the number of items in front of them. (What lies behind them is kept too.)"""
     x, rows = node.args[0], place(node)
     if node.target is aten.expand.default:
@@ -215,26 +215,26 @@ def _reshape(node: fx.Node) -> Call | None:
     if before != after:
         return None
     features = [fixed(n) for d, n in enumerate(shape(node)) if d != rows]
-    return Call(aten.reshape.default, (_front(x), [-1, *features])) if 0 not in features else None
+    return FrontCall(aten.reshape.default, (_front(x), [-1, *features])) if 0 not in features else None
 
 
-def _expand(node: fx.Node) -> Call | None:
+def _expand(node: fx.Node) -> FrontCall | None:
     x, sizes = node.args[:2]
-    return Call(aten.expand.default, (_beside(x, node), _in_order(sizes, node)))
+    return FrontCall(aten.expand.default, (_beside(x, node), _in_order(sizes, node)))
 
 
-def _permute(node: fx.Node) -> Call | None:
+def _permute(node: fx.Node) -> FrontCall | None:
     x, perm = node.args[0], permutation(node)
     if place(x) is None or place(node) is None:
         return None
     own = order_of_rows(x)  # type: ignore[arg-type]
-    return Call(aten.permute.default, (_front(x), [own.index(perm[d]) for d in order_of_rows(node)]))
+    return FrontCall(aten.permute.default, (_front(x), [own.index(perm[d]) for d in order_of_rows(node)]))
 
 
 # ---------------------------------------------------------------- reductions
 
 
-def _reduce(node: fx.Node) -> Call | None:
+def _reduce(node: fx.Node) -> FrontCall | None:
     """A reduction of any dims. What is left keeps its order but for the rows, which stay in front."""
     x, dims, keepdim = node.args[0], argument(node, "dim"), bool(argument(node, "keepdim", False))
     if not place(x):
@@ -246,13 +246,13 @@ def _reduce(node: fx.Node) -> Call | None:
     call = _changed(node, self=_front(x), dim=here if isinstance(dims, list | tuple) else here[0])
     if 0 not in here or not keepdim:
         return call
-    return Call(aten.permute.default, (call, [order.index(d) for d in range(len(order))]))
+    return FrontCall(aten.permute.default, (call, [order.index(d) for d in range(len(order))]))
 
 
 # ---------------------------------------------------------------- moves and products
 
 
-def _indexed(node: fx.Node) -> Call | None:
+def _indexed(node: fx.Node) -> FrontCall | None:
     """x[:, index] and the write to it, for a vector of row numbers."""
     indices: Any
     x, indices = node.args[:2]
@@ -265,32 +265,34 @@ def _indexed(node: fx.Node) -> Call | None:
     if any(rank(v) != rank(node) for v in values):
         return None
     front = (*(Front(v, order_of_rows(node)) for v in values), *node.args[3:])
-    return Call(node.target, (_front(x), [index], *front), node.kwargs)
+    return FrontCall(node.target, (_front(x), [index], *front), node.kwargs)
 
 
-def _bmm(node: fx.Node) -> Call | None:
+def _bmm(node: fx.Node) -> FrontCall | None:
     """Rows times a matrix for each item of the first dim; or, where no rows are left, the sum over rows of outer
     products."""
     a, b = node.args[:2]
     match place(a), place(b), place(node):
         case 1, None, 1 if _is_shared(b):
-            return Call(aten.einsum.default, (PRODUCT, [_front(a), b]))
+            return FrontCall(aten.einsum.default, (PRODUCT, [_front(a), b]))
         case None, 2, 2 if _is_shared(a):
-            return Call(aten.einsum.default, (PRODUCT, [_front(b), Call(aten.permute.default, (a, [0, 2, 1]))]))
+            return FrontCall(
+                aten.einsum.default, (PRODUCT, [_front(b), FrontCall(aten.permute.default, (a, [0, 2, 1]))])
+            )
         case 2, 1, None if _is_shared(node):
-            return Call(aten.einsum.default, (GRAM, [_front(a), _front(b)]))
+            return FrontCall(aten.einsum.default, (GRAM, [_front(a), _front(b)]))
         case _:
             return None
 
 
-def _mm(node: fx.Node) -> Call | None:
+def _mm(node: fx.Node) -> FrontCall | None:
     """A matrix times columns of rows; or the sum over rows of outer products."""
     a, b = node.args[:2]
     match place(a), place(b), place(node):
         case None, 1, 1 if _is_shared(a):
-            return Call(aten.mm.default, (_front(b), Call(aten.t.default, (a,))))
+            return FrontCall(aten.mm.default, (_front(b), FrontCall(aten.t.default, (a,))))
         case 1, 0, None if _is_shared(node):
-            return Call(aten.mm.default, (Call(aten.t.default, (_front(a),)), b))
+            return FrontCall(aten.mm.default, (FrontCall(aten.t.default, (_front(a),)), b))
         case _:
             return None
 
@@ -299,10 +301,10 @@ def _is_shared(x: Any) -> bool:
     return all(fixed(n) is not None for n in shape(x))
 
 
-def _size(node: fx.Node) -> Call | None:
+def _size(node: fx.Node) -> FrontCall | None:
     x = node.args[0]
     dim = _dim(node, x) if place(x) else None  # type: ignore[arg-type]
-    return None if dim is None else Call(node.target, (_front(x), dim))
+    return None if dim is None else FrontCall(node.target, (_front(x), dim))
 
 
 _BY_LIST = frozenset({
@@ -346,11 +348,11 @@ _RULES: dict[Any, Rule] = {
     aten.select_backward.default: _select_backward,
     aten.slice_backward.default: _slice_backward,
 }  # fmt: skip
-"""Call -> the same with its rows in front, where its result has them in a later dim."""
+"""FrontCall -> the same with its rows in front, where its result has them in a later dim."""
 
 _EXITS: dict[Any, Rule] = {
     **_SAME,
     **dict.fromkeys((aten.sum.default, aten.mean.default), lambda node: _changed(node, self=_front(node.args[0]))),
     aten.sym_size.int: _size,
 }  # fmt: skip
-"""Call -> the same from operands with their rows in front, where its result has none, or has them in front."""
+"""FrontCall -> the same from operands with their rows in front, where its result has none, or has them in front."""

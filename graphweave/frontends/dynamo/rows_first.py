@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from graphweave.frontends.dynamo.captured_sizes import rank, val
-from graphweave.frontends.dynamo.later_rows import Call, Front, is_seed, leaves, moved, order_of_rows
+from graphweave.frontends.dynamo.later_rows import Front, FrontCall, is_seed, leaves, moved, order_of_rows
 from graphweave.frontends.dynamo.masks import copy_of
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def rows_to_front(gm: fx.GraphModule) -> fx.GraphModule:
     if not any(is_seed(node) for node in gm.graph.nodes):
         return gm
     copy = copy_of(gm)
-    _Mover(copy.graph).run()
+    _RowsFirst(copy.graph).run()
     return copy
 
 
@@ -37,7 +37,7 @@ def _operands(call: Any) -> Iterator[fx.Node]:
         case Front(x, order):
             if order == order_of_rows(x):
                 yield x
-        case Call(_, args, kwargs):
+        case FrontCall(_, args, kwargs):
             for arg in (*args, *kwargs.values()):
                 yield from _operands(arg)
         case list() | tuple():
@@ -45,7 +45,7 @@ def _operands(call: Any) -> Iterator[fx.Node]:
                 yield from _operands(arg)
 
 
-class _Mover:
+class _RowsFirst:
     """`calls[node]` computes `node` with its rows in front, and `front[node]` is the node that holds the result.
 
     `exits[node]` computes a node without rows in a later dim, which is then `left[node]`.
@@ -53,8 +53,8 @@ class _Mover:
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
-        self.calls: dict[fx.Node, Call] = {}
-        self.exits: dict[fx.Node, Call] = {}
+        self.calls: dict[fx.Node, FrontCall] = {}
+        self.exits: dict[fx.Node, FrontCall] = {}
         self.front: dict[fx.Node, fx.Node] = {}
         self.left: dict[fx.Node, fx.Node] = {}
         self.behind: dict[fx.Node, fx.Node] = {}
@@ -104,7 +104,7 @@ class _Mover:
                 self.behind[node] = self._call(node, aten.permute.default, (front, back), val(node))
         return self.behind[node]
 
-    def _made(self, call: Call, like: fx.Node, value: Any) -> fx.Node:
+    def _made(self, call: FrontCall, like: fx.Node, value: Any) -> fx.Node:
         args, kwargs = self._argument(call.args, like), self._argument(call.kwargs, like)
         return self._call(like, call.target, args, value, kwargs)
 
@@ -115,7 +115,7 @@ class _Mover:
             case Front(x, order):
                 x = self._argument(x, like)
                 return self._call(like, aten.permute.default, (x, list(order)), val(x).permute(order))
-            case Call(target, args, kwargs):
+            case FrontCall(target, args, kwargs):
                 made, named = self._argument(args, like), self._argument(kwargs, like)
                 values, more = fx.map_arg((made, named), lambda n: n.meta["val"])
                 return self._call(like, target, made, target(*values, **more), named)
