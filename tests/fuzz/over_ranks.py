@@ -185,8 +185,7 @@ class RankJudge:
                 why = str(error).strip().splitlines()[-1]
                 last = Finding("hang" if "Timed out" in why else "dead", why)
                 continue
-            errors = {tuple(s.error for s in of_rank) for of_rank in sides}
-            if len(errors) == 1 and not any("imed out" in e for e in next(iter(errors))):
+            if _together(sides):
                 self.lost += attempt
                 return sides
             self.pool.restart()
@@ -200,6 +199,13 @@ class RankJudge:
         return last
 
 
+def _together(sides: list[list[Side]]) -> bool:
+    """Whether the ranks stopped at the same call: none failed there, or all did for reasons of their own."""
+    failed = [[bool(s.error) for s in of_rank] for of_rank in sides]
+    waited = any("imed out" in s.error or "onnection" in s.error for of_rank in sides for s in of_rank)
+    return not waited and all(each == failed[0] for each in failed)
+
+
 def _parameters(case: Case) -> tuple[str, ...]:
     return tuple(case.source[len("def f(") : case.source.index(")")].split(", "))
 
@@ -209,9 +215,9 @@ def _fault(
 ) -> Finding | None:
     if len(sides) < size:
         return None
-    if sides[0].error:
-        kind = "refused" if sides[0].refused else "crash"
-        return Finding(kind, f"raises {sides[0].error}", sides[0].where)
+    failed = sorted((s for s in sides if s.error), key=lambda s: s.refused)
+    if failed:
+        return Finding("refused" if failed[0].refused else "crash", f"raises {failed[0].error}", failed[0].where)
     whole = whole_of(case, call, size)
     shares = shares_of(whole, size)
     floor = _floor(case)

@@ -58,7 +58,8 @@ class DryCalls:
         if rows is None or not (rows < 2 or rows in self._ranks.counts):
             return x
         sizes = (2, _STAND_IN_ROWS) if _is_pair(x) else (_STAND_IN_ROWS, *x.shape[1:])
-        return x.detach().new_zeros(sizes).requires_grad_(x.requires_grad)
+        with torch.inference_mode(x.is_inference()):  # code for the one kind of tensors does not fit the other
+            return x.detach().new_zeros(sizes).requires_grad_(x.requires_grad)
 
 
 def _is_pair(x: Tensor) -> bool:

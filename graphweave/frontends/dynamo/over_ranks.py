@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.facts import Facts
@@ -23,8 +24,9 @@ from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
-from graphweave.core.types import Space
-from graphweave.ir.message.nodes import Exchange, ExchangeBack, Program, Ref, Type
+from graphweave.core.sizes import Symbol, leaves
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Program, Ref, Type
 from graphweave.passes.relational import Measure
 from graphweave.passes.rewritten import Rewritten
 from graphweave.runtime.rank_link import RankGroup, RankLink
@@ -62,14 +64,32 @@ class OverRanks:
         """
         names, given = list(values), list(values.values())
         shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
+        own_edges = {names[i]: ends for i, ends in self.edges_among(given).items()}
         own: dict[str, Any] = {
             "program": _fingerprint(program),
-            "edges": {names[i]: ends for i, ends in self.edges_among(given).items()},
+            "but for numbers": _fingerprint(program, numbers=False),
+            "compiled in": self._rows_compiled_in(program, values, shared | own_edges.keys()),
+            "edges": own_edges,
+            "least": min(self.counts, default=0),
             "rows": {s.name: n for s, n in rows.items()},
             "halo": {name: link.rows.num_halo for name, link in self.links.items()},
         }  # fmt: skip
         with unset_fake_temporarily():
             said = self.group.all_gather(own)
+        fixed = [other["compiled in"] for other in said]
+        differ = any(other["program"] != own["program"] for other in said)
+        if all(fixed) or (differ and all(other["but for numbers"] == own["but for numbers"] for other in said)):
+            rows = ", ".join(fixed[self.rank]) or "a number of rows"
+            raise ShardError(
+                f"the model cannot run over parts: numbers of rows were compiled in ({rows}), which differ from rank to"
+                " rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
+                " ranks have as parameters."
+            )
+        if (bound := _least_rows(program)) > (least := min(other["least"] for other in said)):
+            raise ShardError(
+                f"the model cannot run over parts: its code was captured for {bound} rows or more of a tensor, and a"
+                f" rank has {least} rows. Do not ask for sizes or strides where rows are few, or take fewer parts."
+            )
         for rank, other in enumerate(said):
             if other["program"] != own["program"]:
                 raise ShardError(
@@ -93,6 +113,17 @@ class OverRanks:
             counts = [other["rows"].get(space.name, 0) for other in said]
             means[space] = -(-sum(counts) // len(counts))
         return sharding, statistics_of(means)
+
+    def _rows_compiled_in(
+        self, program: Program, values: Mapping[str, Any], besides: frozenset[str]
+    ) -> list[str]:
+        """Arguments with a row for each of this rank's nodes or edges whose number is no symbol in `program`."""
+        fixed = [n.name for n in program.nodes if isinstance(n, Input) and _is_fixed(n.type) and n.name not in besides]
+        given = {name: values.get(name) for name in fixed}
+        return [
+            f"{list(value.shape)} of {name}" for name, value in given.items()
+            if isinstance(value, Tensor) and value.dim() and value.shape[0] in self.counts
+        ]  # fmt: skip
 
     def mean_of(self, measure: Measure) -> Measure:
         """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
@@ -166,9 +197,28 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
-def _fingerprint(program: Program) -> str:
+def _fingerprint(program: Program, numbers: bool = True) -> str:
     kept = program.nodes, program.types, program.outputs, program.spaces
-    return hashlib.sha256(re.sub(r"cuda:\d+", "cuda", repr(kept)).encode()).hexdigest()
+    text = re.sub(r"cuda:\d+", "cuda", repr(kept))
+    return hashlib.sha256((text if numbers else re.sub(r"\d+", "#", text)).encode()).hexdigest()
+
+
+def _least_rows(program: Program) -> int:
+    """The number of rows from which on `program` holds. A rank that has fewer would compile another one, alone."""
+    context = TracingContext.try_get()
+    env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    if env is None:
+        return 0
+    names = {symbol.name for _, size in program.spaces for symbol in leaves(size) if isinstance(symbol, Symbol)}
+    bounds = [int(known.lower) for symbol, known in env.var_to_range.items() if str(symbol) in names]
+    return max(bounds, default=0)
+
+
+def _is_fixed(t: Any) -> bool:
+    """Whether the first dimension of a tensor was compiled in."""
+    if isinstance(t, Type):
+        return t.space == UNIT and bool(t.shape)
+    return isinstance(t, AnyType) and bool(t.dims) and isinstance(t.dims[0], int)
 
 
 def optimised_over_ranks(program: Program, given: PassInputs, effects: Iterable[Ref]) -> Rewritten:

@@ -1,0 +1,45 @@
+"""Constructs that `shard` refuses wherever they stand, because they need rows that lie on other ranks.
+
+Most programs of the usual length have one of them. So programs for ranks are grown without, but for one in twenty.
+"""
+
+from __future__ import annotations
+
+from tests.fuzz.growing import FAMILIES
+
+_AVOIDED = {
+    "gather": ("gather one dim", "column of an index", "transposed", "one_hot", "take_along_dim", "take"),
+    "scatter": ("index_add columns", "one_hot", "mean by bincount"),
+    "segment": None,
+    "count": ("bincount", "one_hot", "compare"),
+    "mask": ("less", "constant", "and"),
+    "order of edges": ("sort of values", "topk", "first half"),
+    "unique": None,
+    "along features": ("gather",),
+    "along rows": (
+        "cumsum", "cummax", "flip", "roll", "sort", "sort rows", "topk", "rank", "similar", "arange", "arange row",
+        "softmax",
+    ),
+    "dtypes": ("python bool",),
+    "sizes": (
+        "ratio", "branch", "none at all", "two rows", "half the rows", "eye", "adjacency", "linspace",
+    ),
+    "other rows": (
+        "from the second", "but the last", "every second", "first two", "transpose", "transposed slice",
+        "transposed contiguous", "transpose of three", "einsum", "differences", "flat", "one row", "last row", "pairs",
+        "chunk", "split", "pad", "cat with itself", "diagonal", "view transposed",
+    ),
+    "in place": (
+        "row", "rows", "rows from", "every second", "select mul_", "zero_ a slice", "fill_", "transposed", "flat",
+        "flat slice", "swap", "index_fill_", "copy_", "unsqueezed",
+    ),
+    "in place with another": ("rows", "copy_", "row"),
+    "state": ("slice",),
+}  # fmt: skip
+
+
+def avoided() -> frozenset[str]:
+    """The constructs, as "family:spelling"."""
+    return frozenset(
+        f"{family}:{key}" for family, keys in _AVOIDED.items() for key in (FAMILIES[family] if keys is None else keys)
+    )
