@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,12 @@ from graphweave.distributed.parts import EdgeType, parts_of
 from tests.fuzz.case import Call, Case, namespace, parameters
 from tests.fuzz.growing import ARGUMENTS, GIVEN
 
-EDGES: dict[str, EdgeType] = {"ei": ("N", "e", "N"), "bi": ("N", "b", "M"), "pi": ("N", "p", "N"), "qi": ("N", "q", "N")}
+EDGES: dict[str, EdgeType] = {
+    "ei": ("N", "e", "N"),
+    "bi": ("N", "b", "M"),
+    "pi": ("N", "p", "N"),
+    "qi": ("N", "q", "N"),
+}
 """Arguments that are indices of the parts' edges, with their types. The last two lead into each node once."""
 
 _ENDS = {
@@ -271,6 +275,10 @@ def joined(parts: list[Tensor], layout: Layout, shares: list[Share], counts: Map
 
 def sorted_rows(rows: Tensor, dim: int) -> Tensor:
     """Projections of rows on random vectors, each sorted: [rows, 3]. Equal for the same rows in any order."""
-    flat = rows.double().nan_to_num(1e3, 2e3, -2e3).movedim(dim, 0).flatten(1) if rows.dim() > 1 else rows.double()[:, None]
+    flat = (
+        rows.double().nan_to_num(1e3, 2e3, -2e3).movedim(dim, 0).flatten(1)
+        if rows.dim() > 1
+        else rows.double()[:, None]
+    )
     onto = torch.randn(flat.shape[1], 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return (flat @ onto).sort(0).values

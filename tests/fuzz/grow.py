@@ -67,9 +67,12 @@ def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
 
 
 def grow_for_ranks(seed: int) -> Grown:
-    """A case for the parts of a graph: shorter, and in most programs without what needs the whole graph."""
+    """A case for the parts of a graph: shorter, of fewer sizes, and in most programs without what needs the whole
+    graph."""
     rng = random.Random(seed)
-    return _case(rng, DOORS, STATEMENTS_FOR_RANKS, frozenset() if rng.random() < 0.05 else avoided())
+    found = _case(rng, DOORS, STATEMENTS_FOR_RANKS, frozenset() if rng.random() < 0.05 else avoided())
+    calls = tuple(replace(call, edit="") for call in found.case.calls)
+    return replace(found, case=replace(found.case, calls=(calls[0], calls[2])))
 
 
 def _case(rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str]) -> Grown:

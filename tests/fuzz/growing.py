@@ -111,7 +111,7 @@ class Growing:
     pending: list[str] = field(default_factory=list)
     names: int = 0
     avoided: frozenset[str] = frozenset()
-    """Constructs that are never spelled."""
+    """Constructs that are never spelled, and arguments that are never picked."""
 
     def __post_init__(self) -> None:
         self.environments = [self._fresh(sizes) for sizes in TRIED]
@@ -132,8 +132,10 @@ class Growing:
     ) -> Value:
         """A value of that kind, preferably one that the function computes rather than an argument."""
         found = [
-            v for v in self.values if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
-        ]
+            v for v in self.values
+            if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and v.name not in self.avoided
+            and fits(v)
+        ]  # fmt: skip
         made = [v for v in found if v not in GIVEN]
         return self.choose(made[-3:] if made and self.rng.random() < 0.75 else found)
 

@@ -210,9 +210,7 @@ def _parameters(case: Case) -> tuple[str, ...]:
     return tuple(case.source[len("def f(") : case.source.index(")")].split(", "))
 
 
-def _fault(
-    case: Case, call: Call, lie: list[Layout], want: Side, sides: list[Side], size: int
-) -> Finding | None:
+def _fault(case: Case, call: Call, lie: list[Layout], want: Side, sides: list[Side], size: int) -> Finding | None:
     if len(sides) < size:
         return None
     failed = sorted((s for s in sides if s.error), key=lambda s: s.refused)
@@ -236,9 +234,7 @@ def _fault(
     return None
 
 
-def _unlike(
-    want: Any, parts: list[Any], layout: Layout, shares: list[Share], whole: Whole, floor: float
-) -> str | None:
+def _unlike(want: Any, parts: list[Any], layout: Layout, shares: list[Share], whole: Whole, floor: float) -> str | None:
     """How the ranks' results differ from the whole graph's, None if they do not."""
     if want is None or any(p is None for p in parts):
         nonzero = [p for p in (want, *parts) if p is not None and p.any()]

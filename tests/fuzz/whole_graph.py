@@ -38,8 +38,12 @@ _AVOIDED = {
 }  # fmt: skip
 
 
+_ARGUMENTS = {"q"}
+"""Rows of three dimensions, whose widths are not compiled in, so that they are left to PyTorch."""
+
+
 def avoided() -> frozenset[str]:
-    """The constructs, as "family:spelling"."""
-    return frozenset(
+    """The constructs, as "family:spelling", and arguments."""
+    return _ARGUMENTS | {
         f"{family}:{key}" for family, keys in _AVOIDED.items() for key in (FAMILIES[family] if keys is None else keys)
-    )
+    }

@@ -114,9 +114,7 @@ class OverRanks:
             means[space] = -(-sum(counts) // len(counts))
         return sharding, statistics_of(means)
 
-    def _rows_compiled_in(
-        self, program: Program, values: Mapping[str, Any], besides: frozenset[str]
-    ) -> list[str]:
+    def _rows_compiled_in(self, program: Program, values: Mapping[str, Any], besides: frozenset[str]) -> list[str]:
         """Arguments with a row for each of this rank's nodes or edges whose number is no symbol in `program`."""
         fixed = [n.name for n in program.nodes if isinstance(n, Input) and _is_fixed(n.type) and n.name not in besides]
         given = {name: values.get(name) for name in fixed}
