@@ -21,7 +21,6 @@ from graphweave.distributed.streaming import GreedyStream
 from graphweave.sampling.partition import metis
 from graphweave.sampling.undirected import undirected_of
 
-
 EDGES_OF_A_ROW = 16
 """A row weighs as much as this many edges into it in the balance of parts.
 
