@@ -112,6 +112,16 @@ def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
         shard(Rows(function), part)(torch.randn(9, 3), part.edge_index)
 
 
+def test_gradients_of_gradients_are_refused() -> None:
+    """PyTorch would compute them in eager mode, from the rows of one rank."""
+    part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]
+    x = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    out = shard(Rows(lambda h, e: h.square()).double(), part)(x, part.edge_index)
+    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    with pytest.raises(ShardError, match="gradients of gradients .* sees only the rows of one rank"):
+        grad.square().sum().backward()
+
+
 @pytest.mark.slow
 def test_one_rank_needs_no_process_group() -> None:
     assert all(error < 1e-9 for _, _, error in trained_alike(0, "SAGE", ["undirected"], 1))
