@@ -41,7 +41,11 @@ class DryCalls:
             return
         state, stand_ins = State(self._target), [self._stand_in(x) for x in leaves]
         edges = self._ranks.edges_among(leaves)
-        with self._ranks.alone([(stand_ins[i], *ends) for i, ends in edges.items()]):
+        rows = [
+            (new, n) for old, new in zip(leaves, stand_ins, strict=True)
+            if new is not old and (n := self._rows(old)) is not None
+        ]  # fmt: skip
+        with self._ranks.alone([(stand_ins[i], *ends) for i, ends in edges.items()], rows):
             new_args, new_kwargs = tree_unflatten(stand_ins, spec)
             run(new_args, new_kwargs)
         state.restore()

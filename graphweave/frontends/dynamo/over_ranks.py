@@ -24,7 +24,7 @@ from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
-from graphweave.core.sizes import Symbol, leaves
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Program, Ref, Type
 from graphweave.passes.relational import Measure
@@ -52,6 +52,7 @@ class OverRanks:
     model: torch.nn.Module | None = None
     stale: bool = False
     _stand_ins: list[EdgeTensor] = field(default_factory=list)
+    _rows: list[tuple[Tensor, int]] = field(default_factory=list)
     _halo: dict[str, int] = field(default_factory=dict)
 
     def agreed(
@@ -70,7 +71,7 @@ class OverRanks:
             "but for numbers": _fingerprint(program, numbers=False),
             "compiled in": self._rows_compiled_in(program, values, shared | own_edges.keys()),
             "edges": own_edges,
-            "least": min(self.counts, default=0),
+            "too few": self._too_few(program, values),
             "rows": {s.name: n for s, n in rows.items()},
             "halo": {name: link.rows.num_halo for name, link in self.links.items()},
         }  # fmt: skip
@@ -85,10 +86,10 @@ class OverRanks:
                 " rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
                 " ranks have as parameters."
             )
-        if (bound := _least_rows(program)) > (least := min(other["least"] for other in said)):
+        if few := next((other["too few"] for other in said if other["too few"]), ""):
             raise ShardError(
-                f"the model cannot run over parts: its code was captured for {bound} rows or more of a tensor, and a"
-                f" rank has {least} rows. Do not ask for sizes or strides where rows are few, or take fewer parts."
+                f"the model cannot run over parts: what was captured needs more rows than each rank has ({few}). Do not"
+                " ask for sizes or strides where rows are few, or take fewer parts."
             )
         for rank, other in enumerate(said):
             if other["program"] != own["program"]:
@@ -123,6 +124,27 @@ class OverRanks:
             if isinstance(value, Tensor) and value.dim() and value.shape[0] in self.counts
         ]  # fmt: skip
 
+    def _too_few(self, program: Program, values: Mapping[str, Any]) -> str:
+        """In words, an argument with fewer rows on this rank than `program` holds for; its stand-in has enough.
+
+        The call after the dry one would compile again, on this rank alone, which others do not expect.
+        """
+        context = TracingContext.try_get()
+        env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+        bounds = {} if env is None else {str(symbol): int(known.lower) for symbol, known in env.var_to_range.items()}
+        sizes = dict(program.spaces)
+        for node in program.nodes:
+            value = values.get(node.name) if isinstance(node, Input) else None
+            rows = next((n for t, n in self._rows if isinstance(value, Tensor) and _same(t, value)), None)
+            if rows is None or not isinstance(node, Input):
+                continue
+            t = node.type
+            of = (sizes.get(t.space),) if isinstance(t, Type) else t.dims or () if isinstance(t, AnyType) else ()
+            bound = max((bounds.get(size.name, 0) for size in of if isinstance(size, Symbol)), default=0)
+            if rows < bound:
+                return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
+        return ""
+
     def mean_of(self, measure: Measure) -> Measure:
         """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
 
@@ -146,17 +168,19 @@ class OverRanks:
         return Statistics((*statistics.counted, *more.items()), statistics.default)
 
     @contextmanager
-    def alone(self, edges: list[EdgeTensor]) -> Iterator[None]:
+    def alone(self, edges: list[EdgeTensor], rows: list[tuple[Tensor, int]]) -> Iterator[None]:
         """Within the block, calls send nothing and take what others would send as zeros. `edges` stand for the
-        part's."""
+        part's, and `rows` has each stand-in with the number of rows of what it stands for."""
         groups = (self.group, *self.links.values())
         self._stand_ins.extend(edges)
+        self._rows.extend(rows)
         for group in groups:
             group.dry = True
         try:
             yield
         finally:
             self._stand_ins.clear()
+            self._rows.clear()
             for group in groups:
                 group.dry = False
 
@@ -199,17 +223,6 @@ def _fingerprint(program: Program, numbers: bool = True) -> str:
     kept = program.nodes, program.types, program.outputs, program.spaces
     text = re.sub(r"cuda:\d+", "cuda", repr(kept))
     return hashlib.sha256((text if numbers else re.sub(r"\d+", "#", text)).encode()).hexdigest()
-
-
-def _least_rows(program: Program) -> int:
-    """The number of rows from which on `program` holds. A rank that has fewer would compile another one, alone."""
-    context = TracingContext.try_get()
-    env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
-    if env is None:
-        return 0
-    names = {symbol.name for _, size in program.spaces for symbol in leaves(size) if isinstance(symbol, Symbol)}
-    bounds = [int(known.lower) for symbol, known in env.var_to_range.items() if str(symbol) in names]
-    return max(bounds, default=0)
 
 
 def _is_fixed(t: Any) -> bool:
