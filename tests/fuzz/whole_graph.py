@@ -9,13 +9,19 @@ from tests.fuzz.growing import FAMILIES
 
 _AVOIDED = {
     "gather": ("gather one dim", "column of an index", "transposed", "one_hot", "take_along_dim", "take"),
-    "scatter": ("index_add columns", "one_hot", "mean by bincount"),
+    "scatter": ("index_add columns", "one_hot", "mean by bincount", "scatter add"),
     "segment": None,
     "count": ("bincount", "one_hot", "compare"),
     "mask": ("less", "constant", "and"),
     "order of edges": ("sort of values", "topk", "first half"),
     "unique": None,
-    "along features": ("gather",),
+    "along features": ("gather", "median", "flip", "roll", "cumsum", "sort", "topk"),
+    "masked rows": ("nonzero", "nonzero tuple", "nonzero squeeze", "where"),
+    "mask as a factor": ("masked_scatter",),
+    "pointwise of two": ("jumping",),
+    "pointwise": ("isfinite",),
+    "integers": ("remainder", "floor"),
+    "views": ("chunk", "index columns", "list of columns", "unfold"),
     "along rows": (
         "cumsum", "cummax", "flip", "roll", "sort", "sort rows", "topk", "rank", "similar", "arange", "arange row",
         "softmax",
@@ -27,11 +33,12 @@ _AVOIDED = {
     "other rows": (
         "from the second", "but the last", "every second", "first two", "transpose", "transposed slice",
         "transposed contiguous", "transpose of three", "einsum", "differences", "flat", "one row", "last row", "pairs",
-        "chunk", "split", "pad", "cat with itself", "diagonal", "view transposed",
+        "chunk", "split", "pad", "cat with itself", "diagonal", "view transposed", "repeated", "expanded",
+        "expanded flat", "stack", "repeat",
     ),
     "in place": (
         "row", "rows", "rows from", "every second", "select mul_", "zero_ a slice", "fill_", "transposed", "flat",
-        "flat slice", "swap", "index_fill_", "copy_", "unsqueezed",
+        "flat slice", "swap", "index_fill_", "copy_", "unsqueezed", "select sub_",
     ),
     "in place with another": ("rows", "copy_", "row"),
     "state": ("slice",),

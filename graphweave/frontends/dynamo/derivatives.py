@@ -156,8 +156,8 @@ def uncomputable(about: str, why: str) -> DerivativeError:
 def over_parts(about: str) -> ShardError:
     """The error of a function that runs on a part of a graph."""
     return ShardError(
-        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only the"
-        " rows of one rank. Take them on the whole graph, in one process."
+        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only"
+        " the rows of one rank. Take them on the whole graph, in one process."
     )
 
 

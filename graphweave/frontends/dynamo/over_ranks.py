@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.source import TensorPropertySource
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -24,8 +25,9 @@ from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
-from graphweave.core.sizes import Symbol
+from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Program, Ref, Type
 from graphweave.passes.relational import Measure
 from graphweave.passes.rewritten import Rewritten
@@ -80,9 +82,9 @@ class OverRanks:
         fixed = [other["compiled in"] for other in said]
         differ = any(other["program"] != own["program"] for other in said)
         if all(fixed) or (differ and all(other["but for numbers"] == own["but for numbers"] for other in said)):
-            rows = ", ".join(fixed[self.rank]) or "a number of rows"
+            which = ", ".join(fixed[self.rank]) or "those of some tensor"
             raise ShardError(
-                f"the model cannot run over parts: numbers of rows were compiled in ({rows}), which differ from rank to"
+                f"the model cannot run over parts: numbers of rows were compiled in ({which}), which differ from rank to"
                 " rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
                 " ranks have as parameters."
             )
@@ -103,6 +105,7 @@ class OverRanks:
                 f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index,"
                 " or edge_index of each of part.edges, itself and not a copy."
             )
+        self._check_sizes(program)
         halo = {name: link.rows.num_halo for name, link in self.links.items()}
         self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
         sharding = Sharding(
@@ -129,8 +132,7 @@ class OverRanks:
 
         The call after the dry one would compile again, on this rank alone, which others do not expect.
         """
-        context = TracingContext.try_get()
-        env = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+        env = _shape_env()
         bounds = {} if env is None else {str(symbol): int(known.lower) for symbol, known in env.var_to_range.items()}
         sizes = dict(program.spaces)
         for node in program.nodes:
@@ -144,6 +146,29 @@ class OverRanks:
             if rows < bound:
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
         return ""
+
+    def _check_sizes(self, program: Program) -> None:
+        """ShardError if `program` computes with the size of a tensor that it has not, so that nobody knows whether
+        ranks have the same."""
+        env = _shape_env()
+        if env is None:
+            return
+        sources = {str(symbol): found for symbol, found in env.var_to_sources.items()}
+        known = {s for _, size in program.spaces for s in leaves(size)}
+        known |= {s for t in program.types if isinstance(t, AnyType) for size in t.dims or () for s in leaves(size)}
+        read = {r for node in program.nodes for r in operands(node)}
+        for ref, t in enumerate(program.types):
+            size = t.size if isinstance(t, AnyType) and ref in read else None
+            if not isinstance(program.nodes[ref], Input) or not isinstance(size, Symbol) or size in known:
+                continue
+            of_tensor = [s for s in sources.get(size.name, ()) if isinstance(s, TensorPropertySource)]
+            if of_tensor:
+                where = next((program.locs[r] for r, n in enumerate(program.nodes) if ref in operands(n)), "")
+                raise ShardError(
+                    f"the model cannot run over parts: it computes with {of_tensor[0].name}, but reads nothing else of"
+                    f" that tensor ({where}). Take the size of a tensor that it reads, or pass the number of the whole"
+                    " graph."
+                )
 
     def mean_of(self, measure: Measure) -> Measure:
         """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
@@ -225,11 +250,17 @@ def _fingerprint(program: Program, numbers: bool = True) -> str:
     return hashlib.sha256((text if numbers else re.sub(r"\d+", "#", text)).encode()).hexdigest()
 
 
+def _shape_env() -> Any:
+    """What PyTorch knows of the sizes in the graph that it is tracing."""
+    context = TracingContext.try_get()
+    return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+
+
 def _is_fixed(t: Any) -> bool:
     """Whether the first dimension of a tensor was compiled in."""
     if isinstance(t, Type):
         return t.space == UNIT and bool(t.shape)
-    return isinstance(t, AnyType) and bool(t.dims) and isinstance(t.dims[0], int)
+    return isinstance(t, AnyType) and isinstance((t.dims or (None,))[0], int)
 
 
 def optimised_over_ranks(program: Program, given: PassInputs, effects: Iterable[Ref]) -> Rewritten:
