@@ -84,8 +84,8 @@ class OverRanks:
         if all(fixed) or (differ and all(other["but for numbers"] == own["but for numbers"] for other in said)):
             which = ", ".join(fixed[self.rank]) or "those of some tensor"
             raise ShardError(
-                f"the model cannot run over parts: numbers of rows were compiled in ({which}), which differ from rank to"
-                " rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
+                f"the model cannot run over parts: numbers of rows were compiled in ({which}), which differ from rank"
+                " to rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
                 " ranks have as parameters."
             )
         if few := next((other["too few"] for other in said if other["too few"]), ""):
