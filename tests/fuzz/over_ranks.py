@@ -239,8 +239,8 @@ def _unlike(want: Any, parts: list[Any], layout: Layout, shares: list[Share], wh
     if want is None or any(p is None for p in parts):
         nonzero = [p for p in (want, *parts) if p is not None and p.any()]
         return f"expected {want}, got {parts}"[:200] if nonzero else None
-    if not isinstance(want, Tensor):  # a number of rows, which is each rank's own outside of tensors
-        return None
+    if not isinstance(want, Tensor) or want.dtype in (torch.int64, torch.int32):
+        return None  # numbers of rows, or how many there are, which are each rank's own
     if not layout.rows:
         return next((f"rank {r}: {why}" for r, p in enumerate(parts) if (why := _unequal(want, p, floor))), None)
     try:

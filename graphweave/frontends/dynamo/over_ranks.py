@@ -85,8 +85,8 @@ class OverRanks:
             which = ", ".join(fixed[self.rank]) or "those of some tensor"
             raise ShardError(
                 f"the model cannot run over parts: numbers of rows were compiled in ({which}), which differ from rank"
-                " to rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what all"
-                " ranks have as parameters."
+                " to rank. Do not compile them in: no mark_static, nothing whose width is a number of rows. Pass what"
+                " all ranks have as parameters."
             )
         if few := next((other["too few"] for other in said if other["too few"]), ""):
             raise ShardError(
@@ -137,12 +137,15 @@ class OverRanks:
         sizes = dict(program.spaces)
         for node in program.nodes:
             value = values.get(node.name) if isinstance(node, Input) else None
-            rows = next((n for t, n in self._rows if isinstance(value, Tensor) and _same(t, value)), None)
-            if rows is None or not isinstance(node, Input):
+            if not isinstance(node, Input) or not isinstance(value, Tensor):
+                continue
+            rows = next((n for stand_in, n in self._rows if _same(stand_in, value)), None)
+            if rows is None:
                 continue
             t = node.type
-            of = (sizes.get(t.space),) if isinstance(t, Type) else t.dims or () if isinstance(t, AnyType) else ()
-            bound = max((bounds.get(size.name, 0) for size in of if isinstance(size, Symbol)), default=0)
+            dims = t.dims or () if isinstance(t, AnyType) else ()
+            size = sizes.get(t.space) if isinstance(t, Type) else dims[int(is_pair(value))] if dims else 0
+            bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
             if rows < bound:
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
         return ""
@@ -235,6 +238,11 @@ class OverRanks:
         return isinstance(value, torch.nn.Parameter) or (
             bool(value.numel()) and value.untyped_storage().data_ptr() in storages
         )
+
+
+def is_pair(x: Tensor) -> bool:
+    """Whether `x` may be an edge_index, whose second dimension counts edges."""
+    return x.dim() == 2 and x.shape[0] == 2 and not x.is_floating_point()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
