@@ -3,6 +3,7 @@
 - `data-parallel` times training on two ranks against one process (bench/ranks_data_parallel.py).
 - `full-graph` times training over parts against one process, and its memory (bench/ranks_full_graph.py).
 - `halo` counts the rows that parts of real graphs read of each other (bench/ranks_halo.py).
+- `halves` trains with halo rows in half the bytes, and with those of the last step (bench/ranks_halves.py).
 - `partition` times `graphweave partition` against METIS's own time (bench/ranks_partition.py).
 """
 
@@ -12,12 +13,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import ranks_data_parallel, ranks_full_graph, ranks_halo, ranks_partition
+from bench import ranks_data_parallel, ranks_full_graph, ranks_halo, ranks_halves, ranks_partition
 
 COMMANDS = {
     "data-parallel": ranks_data_parallel,
     "full-graph": ranks_full_graph,
     "halo": ranks_halo,
+    "halves": ranks_halves,
     "partition": ranks_partition,
 }
 """Modules with `main(argv)` by the name of their command."""

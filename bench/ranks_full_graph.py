@@ -39,6 +39,7 @@ from bench.graphs import data_dir
 from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
+from graphweave.distributed.methods import weights_of
 from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import NODES, parts_of
 from graphweave.sampling.partition import metis
@@ -47,9 +48,6 @@ from graphweave.sampling.undirected import undirected_of
 GRAPHS = {"rmat-1.2m": (100_000, 1_200_000), "rmat-15m": (1_000_000, 15_000_000), "rmat-60k": (6_000, 60_000)}
 """Nodes and edges of the R-MAT graphs; any other name is a file of the data folder."""
 FEATURES, HIDDEN, CLASSES = 64, 64, 32
-_EDGES_OF_A_ROW = 16
-"""A row weighs as much as this many edges in the balance of parts: a row of some matrices takes more memory than an
-edge, and less time than its edges."""
 _WARM_UP = 3
 """Steps before the timed ones: the first compiles, and the third is the first whose features are already there."""
 
@@ -88,7 +86,7 @@ def divided(x: Tensor, index: Tensor, y: Tensor, parts: int, method: str) -> lis
     nodes = len(x)
     owner = torch.arange(nodes) % parts
     if method == "metis" and parts > 1:
-        weights = _EDGES_OF_A_ROW + torch.bincount(index[1], minlength=nodes)
+        weights = weights_of(torch.bincount(index[1], minlength=nodes))
         found = metis(undirected_of(index[0], index[1], nodes, weights), parts, 0)
         assert found is not None, "pymetis is not installed: pass --method random"
         owner = found

@@ -31,23 +31,32 @@ class RankPool:
     order of the ranks, or raises RankError.
 
     On some machines gloo loses a message once in a few hundred, with nothing but PyTorch in the processes: both ranks
-    then wait for one another until the time is up. Such a call is made once more by new processes.
+    then wait for one another until the time is up. Such a call is made once more by new processes, unless `retry` is
+    false. A rank waits `timeout` seconds for the others. With `apart` each rank is an interpreter of its own, which
+    orders sets differently, as those that torchrun starts do.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, timeout: float = TIMEOUT, *, retry: bool = True, apart: bool = False) -> None:
+        self.size, self.timeout, self._retry, self._apart = size, timeout, retry, apart
+        self._start()
+
+    def restart(self) -> None:
+        """Takes new processes, for ranks that no longer stand at the same place."""
+        self.close()
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.ranks_cases"])
+        context = multiprocessing.get_context("spawn" if self._apart else "forkserver")
+        if not self._apart:
+            context.set_forkserver_preload(["tests.ranks_cases"])
         store = str(Path(tempfile.mkdtemp()) / "store")
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         for rank in range(self.size):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank, self.size, store), daemon=True)
-            process.start()
+            process = context.Process(target=_serve, args=(there, rank, self.size, store, self.timeout), daemon=True)
+            with _hash_seed(str(rank + 1) if self._apart else None):
+                process.start()
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
@@ -56,7 +65,7 @@ class RankPool:
         try:
             return self._run(function, args)
         except RankError as error:
-            if _STALLED not in str(error):
+            if _STALLED not in str(error) or not self._retry:
                 raise
             return self._run(function, args)
 
@@ -66,20 +75,22 @@ class RankPool:
         waiting = {pipe: rank for rank, pipe in enumerate(self._pipes)}
         results, failed = dict[int, Any](), list[str]()
         while waiting:
-            ready = wait(waiting, 2 if failed else 4 * TIMEOUT)  # others may wait for a rank that failed
+            ready = wait(waiting, 2 if failed else 4 * self.timeout)  # others may wait for a rank that failed
             if not ready:
                 failed.append(f"ranks {list(waiting.values())}: {_STALLED} for an answer")
                 break
             for pipe in cast(list[Connection], ready):
-                good, result = pipe.recv()
                 rank = waiting.pop(pipe)
+                try:
+                    good, result = pipe.recv()
+                except EOFError:
+                    good, result = False, "the process ended"
                 if good:
                     results[rank] = result
                 else:
                     failed.append(f"rank {rank}: {result}")
         if failed:
-            self.close()
-            self._start()
+            self.restart()
             raise RankError("\n".join(failed))
         return [results[rank] for rank in range(self.size)]
 
@@ -93,12 +104,25 @@ class RankPool:
                 process.join()
 
 
-def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
+@contextmanager
+def _hash_seed(seed: str | None) -> Iterator[None]:
+    """Processes that are started within have this order of sets."""
+    before = os.environ.get("PYTHONHASHSEED")
+    if seed is not None:
+        os.environ["PYTHONHASHSEED"] = seed
+    yield
+    if before is None:
+        os.environ.pop("PYTHONHASHSEED", None)
+    else:
+        os.environ["PYTHONHASHSEED"] = before
+
+
+def _serve(pipe: Connection, rank: int, size: int, store: str, timeout: float) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=dist.FileStore(store, size), rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=TIMEOUT),
+        timeout=datetime.timedelta(seconds=timeout),
     )  # fmt: skip
     while True:
         try:

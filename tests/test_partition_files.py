@@ -18,7 +18,7 @@ from graphweave.data import npz, relational, rmat
 from graphweave.distributed.graph_file import graph_file, joined_pieces
 from graphweave.distributed.load import load_part
 from graphweave.distributed.manifest import read_manifest
-from graphweave.distributed.methods import METHODS, stretches
+from graphweave.distributed.methods import EDGES_OF_A_ROW, METHODS, stretches, weights_of
 from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import EDGES, NODES, EdgeType, parts_of
 from graphweave.distributed.write import write_partition
@@ -182,7 +182,7 @@ def test_symmetric_edges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_parts_are_balanced_by_edges_and_follow_the_seed(method: str, tmp_path: Path) -> None:
+def test_parts_are_balanced_by_rows_and_edges_and_follow_the_seed(method: str, tmp_path: Path) -> None:
     index = rmat(2_000, 20_000, seed=1)
     np.savez(tmp_path / "g.npz", src=index[0], dst=index[1], num_nodes=2_000)
     graph = graph_file(tmp_path / "g.npz")
@@ -192,9 +192,10 @@ def test_parts_are_balanced_by_edges_and_follow_the_seed(method: str, tmp_path: 
     ]
     assert manifests[0] == manifests[1], "the size of pieces changes nothing"
     assert manifests[0].parts != manifests[2].parts
-    sizes = [part.num_edges[0] + part.num_own[0] for part in manifests[0].parts]
-    heaviest = 1 + int(torch.bincount(index[1]).max())
-    assert sum(sizes) == 22_000 and max(sizes) <= 1.05 * 22_000 / 4 + heaviest
+    sizes = [part.num_edges[0] + EDGES_OF_A_ROW * part.num_own[0] for part in manifests[0].parts]
+    weights = weights_of(torch.bincount(index[1], minlength=2_000))
+    total = int(weights.sum())
+    assert sum(sizes) == total and max(sizes) <= 1.05 * total / 4 + int(weights.max())
 
 
 @pytest.mark.parametrize(("method", "most"), [("metis", 0.12), ("random", 0.8), ("ldg", 0.55)])
@@ -216,7 +217,7 @@ def test_greedy_parts_follow_their_definition(tmp_path: Path) -> None:
     file = saved(tmp_path / "g.npz", graph)
     write_partition(graph_file(file), 3, tmp_path / "parts", method="ldg", piece=5)
     found = owners(loaded(tmp_path / "parts")).tolist()
-    weights = (1 + torch.bincount(graph.dst, minlength=graph.num_dst)).tolist()
+    weights = weights_of(torch.bincount(graph.dst, minlength=graph.num_dst)).tolist()
     capacity = -(-105 * sum(weights) // 300)
     loads, decided = [0, 0, 0], 0
     edges = [*zip(graph.src.tolist(), graph.dst.tolist(), strict=True)]

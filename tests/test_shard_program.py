@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphweave import counters, reset_counters
 from graphweave.analysis.ownership import Sharding
 from graphweave.core.errors import ShardError
 from graphweave.distributed.full_graph import shard
+from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import parts_of
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
@@ -110,6 +112,66 @@ def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
     part = parts_of(random_graph(9, 9, 30), 9, torch.zeros(9, dtype=torch.int64), 1)[0]
     with pytest.raises(ShardError, match=said):
         shard(Rows(function), part)(torch.randn(9, 3), part.edge_index)
+
+
+def one_part(nodes: int, edges: int) -> GraphPart:
+    """The part of the only rank, of a random graph."""
+    return parts_of(random_graph(nodes, nodes, edges), nodes, torch.zeros(nodes, dtype=torch.int64), 1)[0]
+
+
+def test_a_number_of_rows_that_is_a_width_is_refused() -> None:
+    """Ranks with as many rows by chance have one program; it would hold the numbers of one of them."""
+    part = one_part(9, 30)
+
+    def mixed(x: Tensor, edge_index: Tensor) -> Tensor:
+        return F.one_hot(edge_index[1], x.shape[0]).to(x.dtype) @ x
+
+    with pytest.raises(ShardError, match=r"numbers of rows were compiled in \(\[9, 3\] of"):
+        shard(mixed, part)(torch.randn(9, 3), part.edge_index)
+
+
+def test_the_size_of_a_tensor_that_is_not_read_is_refused() -> None:
+    """Nobody knows whether other ranks have the same number. It was taken for one that they have."""
+    part = one_part(9, 30)
+
+    def scaled(x: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
+        return weight * (edge_index.shape[1] / x.shape[0]) + weight[edge_index[0]].sum()
+
+    with pytest.raises(ShardError, match=r"computes with .*size\(\)\[0\], but reads nothing else"):
+        shard(scaled, part)(torch.randn(9, 3), torch.randn(9), part.edge_index)
+
+
+def test_code_for_more_rows_than_a_rank_has_is_refused() -> None:
+    """A rank that compiled another program in its second call would wait for the others for ever."""
+    part = one_part(1, 3)
+
+    def strided(x: Tensor, edge_index: Tensor) -> Tensor:
+        part_of = x[:, 1:]
+        return part_of.new_empty_strided(part_of.shape, part_of.stride()).copy_(part_of)[edge_index[0]]
+
+    with pytest.raises(ShardError, match=r"needs more rows than each rank has \(2 of .*, of which rank 0 has 1\)"):
+        shard(strided, part)(torch.randn(1, 3), part.edge_index)
+
+
+def test_a_rank_with_one_row_compiles_once_in_inference_mode() -> None:
+    """Its call on stand-ins made code for inference tensors, and its real call compiled alone."""
+    part = one_part(1, 3)
+    sharded = shard(lambda x, e: torch.zeros_like(x).index_add(0, e[1], x[e[0]]), part)
+    x = torch.randn(1, 3)
+    reset_counters()
+    with torch.inference_mode():
+        torch.testing.assert_close(sharded(x, part.edge_index), 3 * x)
+    assert counters()["compilations"] == 1
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    """PyTorch would compute them in eager mode, from the rows of one rank."""
+    part = one_part(9, 30)
+    x = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    out = shard(Rows(lambda h, e: h.square()).double(), part)(x, part.edge_index)
+    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    with pytest.raises(ShardError, match=r"gradients of gradients .* sees only the rows of one rank"):
+        grad.square().sum().backward()
 
 
 @pytest.mark.slow

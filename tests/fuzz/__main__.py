@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import re
 import selectors
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.grow import DOORS, grow
-from tests.fuzz.worker import work
+from tests.fuzz.grow import DOORS, grow, grow_for_ranks
+from tests.fuzz.judge import without_numbers
+from tests.fuzz.worker import work, work_over_ranks
 
 PATIENCE = 150.0
 """Seconds without a sign of life after which a program counts as hanging; shrinking gives signs of its own."""
@@ -27,11 +29,14 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     seed = random.randrange(10**9) if options.seed is None else options.seed
     doors = (options.door,) if options.door else DOORS
+    if options.work and options.ranks:
+        work_over_ranks(seed, options.until, options.ranks, out, options.shrink_seconds)
+        return 0
     if options.work:
-        work(seed, 1, options.until, doors, out, options.shrink_seconds)
+        work(seed, options.until, doors, out, options.shrink_seconds)
         return 0
     if options.show:
-        print(grow(seed, doors).case)
+        print(grow_for_ranks(seed).case if options.ranks else grow(seed, doors).case)
         return 0
     print(f"fuzzing for {options.minutes:g} minutes from seed {seed}; findings go to {out}", flush=True)
     return watch(seed, time.time() + 60 * options.minutes, options, out)
@@ -40,28 +45,35 @@ def main() -> int:
 def watch(seed: int, end: float, options: argparse.Namespace, out: Path) -> int:
     """Runs workers, one after another, each from where the last one stopped or fell."""
     results: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
     began = time.time()
     while time.time() < end:
         command = [sys.executable, "-m", "tests.fuzz", "--work", "--seed", str(seed), "--until", str(end)]
         command += ["--out", str(out), "--shrink-seconds", str(options.shrink_seconds)]
         command += ["--door", options.door] if options.door else []
+        command += ["--ranks", str(options.ranks)] if options.ranks else []
         log = (out / "worker.log").open("a")
         environment = {**os.environ, "GRAPHWEAVE_CACHE_DIR": str(out / "kernels"), "OMP_WAIT_POLICY": "PASSIVE"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
-        seed, running = _follow(process, seed, results, out)
+        seed, running = _follow(process, seed, results, refusals, out)
         if running:
             why = "hangs" if process.returncode == -9 else f"ends the process with status {process.returncode}"
             results["found"] += 1
-            (out / f"process_{seed}.txt").write_text(f"{why}\n\n{grow(seed).case}\n")
+            case = (grow_for_ranks if options.ranks else grow)(seed).case
+            (out / f"process_{seed}.txt").write_text(f"{why}\n\n{case}\n")
             print(f"program {seed} {why}: {out}/process_{seed}.txt and worker.log", flush=True)
         seed += 1
     minutes = (time.time() - began) / 60
-    programs = sum(results.values())
+    programs = sum(results.values()) - results["lost a message"]
     print(f"{programs} programs in {minutes:.1f} minutes ({programs / minutes:.1f} a minute): {dict(results)}")
+    for why, count in refusals.most_common():
+        print(f"  refused {count}: {why}")
     return 1 if results["found"] else 0
 
 
-def _follow(process: subprocess.Popen[str], seed: int, results: Counter[str], out: Path) -> tuple[int, bool]:
+def _follow(
+    process: subprocess.Popen[str], seed: int, results: Counter[str], refusals: Counter[str], out: Path
+) -> tuple[int, bool]:
     """Reads what a worker tells until it ends: the last program it began, and whether that one was still running."""
     assert process.stdout is not None
     running = False
@@ -80,10 +92,18 @@ def _follow(process: subprocess.Popen[str], seed: int, results: Counter[str], ou
             seed, running = event["seed"], event["event"] != "done"
             if not running:
                 result = event["result"]
-                results[result.split(":")[0]] += 1
+                results[result.split(":")[0].split(";")[0]] += 1
+                results["lost a message"] += result.endswith("a message was lost once")
+                if result.startswith("refused"):
+                    refusals[_shortly(result)] += 1
                 (out / "results.txt").open("a").write(f"{seed} {result}\n")
                 if result.startswith("found"):
                     print(f"program {seed} {result}", flush=True)
+
+
+def _shortly(refusal: str) -> str:
+    """The message of a refusal without the place, so that it is the same for all programs."""
+    return without_numbers(re.sub(r" \(/.*", "", refusal.split(": ", 2)[-1]))
 
 
 def _options() -> argparse.Namespace:
@@ -91,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to look for faults")
     parser.add_argument("--seed", type=int, help="number of the first program (random, and printed, if left out)")
     parser.add_argument("--door", choices=sorted(set(DOORS)), help="compile through this door alone")
+    parser.add_argument("--ranks", type=int, default=0, help="run programs over the parts of graphs on so many ranks")
     parser.add_argument("--out", type=Path, help="folder for scripts of findings (a temporary one if left out)")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="how long to make a finding smaller")
     parser.add_argument("--show", action="store_true", help="print the program of that seed and stop")

@@ -13,8 +13,10 @@ import torch
 from tests.fuzz import dense, rows, views  # noqa: F401  (they register their moves)
 from tests.fuzz.case import Argument, Call, Case, Door, Mode
 from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
+from tests.fuzz.whole_graph import avoided
 
 STATEMENTS = (6, 14)
+STATEMENTS_FOR_RANKS = (3, 9)
 
 DOORS: tuple[Door, ...] = ("graphweave", "graphweave", "plain", "plain dynamic", "plain dynamic", "plain static")
 MODES: tuple[Mode, ...] = ("train",) * 8 + ("no_grad", "inference")
@@ -61,18 +63,30 @@ def constructs() -> set[str]:
 
 
 def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
+    return _case(random.Random(seed), doors, STATEMENTS, frozenset())
+
+
+def grow_for_ranks(seed: int) -> Grown:
+    """A case for the parts of a graph: shorter, of fewer sizes, and in most programs without what needs the whole
+    graph."""
     rng = random.Random(seed)
+    found = _case(rng, DOORS, STATEMENTS_FOR_RANKS, frozenset() if rng.random() < 0.05 else avoided())
+    calls = tuple(replace(call, edit="") for call in found.case.calls)
+    return replace(found, case=replace(found.case, calls=(calls[0], calls[2])))
+
+
+def _case(rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str]) -> Grown:
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
-        g = _grown(rng)
+        g = _grown(rng, length, avoid)
     source = _source(g)
     case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
     return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
 
 
-def _grown(rng: random.Random) -> Growing:
-    g = Growing(rng)
-    wanted = rng.randint(*STATEMENTS)
+def _grown(rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -> Growing:
+    g = Growing(rng, avoided=avoid)
+    wanted = rng.randint(*length)
     names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
     for _ in range(80):
         if len(g.statements) >= wanted:

@@ -110,6 +110,8 @@ class Growing:
     environments: list[dict[str, Any]] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
     names: int = 0
+    avoided: frozenset[str] = frozenset()
+    """Constructs that are never spelled, and arguments that are never picked."""
 
     def __post_init__(self) -> None:
         self.environments = [self._fresh(sizes) for sizes in TRIED]
@@ -121,7 +123,7 @@ class Growing:
 
     def spell(self, family: str, **words: str) -> str:
         """A spelling of the family, filled in. It counts as used if the statement is kept."""
-        key = self.choose(list(FAMILIES[family]))
+        key = self.choose([key for key in FAMILIES[family] if f"{family}:{key}" not in self.avoided])
         self.pending.append(f"{family}:{key}")
         return FAMILIES[family][key].format(**words)
 
@@ -130,8 +132,10 @@ class Growing:
     ) -> Value:
         """A value of that kind, preferably one that the function computes rather than an argument."""
         found = [
-            v for v in self.values if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
-        ]
+            v for v in self.values
+            if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and v.name not in self.avoided
+            and fits(v)
+        ]  # fmt: skip
         made = [v for v in found if v not in GIVEN]
         return self.choose(made[-3:] if made and self.rng.random() < 0.75 else found)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from tests.fuzz.case import HEADER, Call, Case
+from tests.fuzz.divided import over_parts
 from tests.fuzz.judge import Finding
 
 _DOORS = {
@@ -42,6 +44,30 @@ for sizes, seed in CALLS:
     print(sizes, "differences of outputs, gradients, arguments:", [difference(a, b) for a, b in zip(want, got)])
 print({{k: n for k, n in graphweave.counters().items() if n and "eager" in k}})
 '''
+
+
+_OVER_RANKS = """
+from tests.fuzz.case import Argument, Call, Case
+from tests.fuzz.over_ranks import RankJudge
+
+CASE = {case}
+
+if __name__ == "__main__":
+    over_ranks = RankJudge({size})
+    print(over_ranks(CASE))
+    over_ranks.close()
+"""
+
+
+def rank_script(size: int) -> Callable[[Case, Finding, str], str]:
+    """As `script`, for cases over the parts of a graph. It runs in the project's folder."""
+
+    def text(case: Case, finding: Finding, origin: str) -> str:
+        shown = "".join(f"# {line}\n" for line in over_parts(case.source).splitlines())
+        head = f'"""{finding.kind}: {finding.what}\n\nOver {size} ranks. {origin}\n"""\n\n{shown}'
+        return head + _OVER_RANKS.format(case=case, size=size)
+
+    return text
 
 
 def script(case: Case, finding: Finding, origin: str) -> str:

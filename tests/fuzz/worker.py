@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 
 from tests.fuzz.case import Case, Door
-from tests.fuzz.grow import grow
+from tests.fuzz.grow import grow, grow_for_ranks
 from tests.fuzz.judge import Finding, Unfair, is_of_pytorch, judge, through_door, without_numbers
-from tests.fuzz.script import script
+from tests.fuzz.over_ranks import RankJudge
+from tests.fuzz.script import rank_script, script
 from tests.fuzz.shrink import shrink
 
 MAX_RESIDENT = 6 << 30
@@ -25,6 +27,12 @@ MAX_RESIDENT = 6 << 30
 
 
 Compiler = Callable[[Case], Callable[..., Any]]
+Judge = Callable[[Case], Finding | None]
+"""Gives the first fault of a case, None if it is right. Raises Unfair."""
+
+
+Script = Callable[[Case, Finding, str], str]
+"""The text of a script from the case, what is wrong, and how it was found."""
 
 
 def tell(**event: Any) -> None:
@@ -41,29 +49,47 @@ def signature(finding: Finding, case: Case) -> str:
     return f"{finding.kind} {' '.join(calls)} {writes}"
 
 
-def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float) -> None:
+def work(first: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float) -> None:
+    _work(first, end, shrinking, lambda seed, seconds: search(seed, doors, out, seconds))
+
+
+def work_over_ranks(first: int, end: float, size: int, out: Path, shrinking: float) -> None:
+    """As `work`, over that many ranks."""
+    with closing(RankJudge(size)) as judge_it:
+
+        def one(seed: int, seconds: float) -> str:
+            lost = judge_it.lost
+            result = _searched(seed, grow_for_ranks(seed).case, out, seconds, judge_it, rank_script(size))
+            return f"{result}; a message was lost once" if judge_it.lost > lost else result
+
+        _work(first, end, shrinking, one)
+
+
+def _work(first: int, end: float, shrinking: float, one: Callable[[int, float], str]) -> None:
     torch.set_num_threads(1)
     seed = first
     while time.time() < end:
         tell(event="start", seed=seed)
         try:
-            seconds = min(shrinking, max(end - time.time(), 10))
-            tell(event="done", seed=seed, result=search(seed, doors, out, seconds))
+            tell(event="done", seed=seed, result=one(seed, min(shrinking, max(end - time.time(), 10))))
         except Unfair as why:
             tell(event="done", seed=seed, result=f"unfair: {str(why)[:80]}")
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MAX_RESIDENT:
             return
-        seed += step
+        seed += 1
 
 
 def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
     """Judges one program; a finding that is new to the folder `out` is shrunk and written there."""
-    case = grow(seed, doors).case
-    finding = judge(case, compiled)
+    return _searched(seed, grow(seed, doors).case, out, shrinking, lambda case: judge(case, compiled), script)
+
+
+def _searched(seed: int, case: Case, out: Path, shrinking: float, judged: Judge, written: Script) -> str:
+    finding = judged(case)
     if finding is None:
         return "right"
     if finding.kind == "refused":
-        return f"refused: {finding.what[:120]}"
+        return f"refused: {finding.what}"
     if is_of_pytorch(case, finding):
         return f"pytorch: {finding.kind}"
     seen = {line for file in out.glob("*.seen") for line in file.read_text().splitlines()}
@@ -73,20 +99,20 @@ def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, comp
 
     def same(smaller: Case) -> bool:
         try:
-            found = judge(smaller, compiled)
+            found = judged(smaller)
         except Unfair:
             return False
         return found is not None and _alike(found, finding, case)
 
     small = shrink(case, same, shrinking)
-    final = judge(small, compiled) or finding
+    final = judged(small) or finding
     if is_of_pytorch(small, final):
         return f"pytorch: {final.kind}"
     late = signature(final, small)
     if late in seen:
         return f"again: {late}"
     name = re.sub(r"\W+", "_", final.kind) + f"_{seed}"
-    (out / f"{name}.py").write_text(script(small, final, f"Found by `python -m tests.fuzz`, program {seed}."))
+    (out / f"{name}.py").write_text(written(small, final, f"Found by `python -m tests.fuzz`, program {seed}."))
     (out / f"{name}.seen").write_text(f"{early}\n{late}\n")
     (out / f"{name}.json").write_text(json.dumps(asdict(final)))
     return f"found: {name}: {final.what[:200]}"

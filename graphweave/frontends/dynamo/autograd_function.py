@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
 
-from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice
+from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice, over_parts, uncomputable
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
@@ -33,12 +33,12 @@ class Gradients:
     """
 
     def __init__(
-        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], why_once: str = ""
+        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], over_ranks: bool = False
     ) -> None:  # fmt: skip
-        """`why_once` says why there are no gradients of these gradients; they can be had if it is empty."""
+        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients."""
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
-        self.joint, self.why_once = joint, why_once
+        self.joint, self.over_ranks = joint, over_ranks
         self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
@@ -114,14 +114,19 @@ def _equip(function: Any, known: Gradients) -> None:
 
     def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
         known.keeps = True
-        inputs, why = _revived(ctx._gw_inputs)
         joint, tangents = known.joint, args[known.tangents]
+
+        def refused(error: Exception) -> Any:
+            return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
+
+        if known.over_ranks:
+            return refused(over_parts(joint.about))
+        inputs, why = _revived(ctx._gw_inputs)
         drawn = {name: args[i] for name, i in known.drawn.items()}
         if not why and not drawn.keys() >= set(joint.draws):
             why = "it draws random numbers, which were not kept"
-        why = known.why_once or why
         if why:
-            return Refused.apply(impl, joint.about, why, torch.empty(0, requires_grad=True), *args)
+            return refused(uncomputable(joint.about, why))
         tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
 
         def again(given: Sequence[Any]) -> list[Any]:

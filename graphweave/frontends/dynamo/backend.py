@@ -320,8 +320,7 @@ class _GraphCompilation:
             _fall_back(error, joint)
             forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
             drawn = {}
-        apart = "" if self.options.ranks is None else "it runs on parts of a graph; take them on one process"
-        self.gradients = Gradients(graph, backward, drawn, apart)
+        self.gradients = Gradients(graph, backward, drawn, over_ranks=self.options.ranks is not None)
         return forward, backward
 
     def _optimised(

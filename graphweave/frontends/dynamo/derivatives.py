@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
-from graphweave.core.errors import DerivativeError
+from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
 from graphweave.frontends.dynamo.declared import differentiable
@@ -136,16 +136,29 @@ class Twice(torch.autograd.Function):
 
 
 class Refused(torch.autograd.Function):
-    """A compiled backward whose results cannot be differentiated again, with the reason."""
+    """A compiled backward whose results cannot be differentiated again, with the error that says why."""
 
     @staticmethod
-    def forward(ctx: Any, backward: Callable[[], Any], about: str, why: str, *tensors: Any) -> Any:
-        ctx.about, ctx.why = about, why
+    def forward(ctx: Any, backward: Callable[[], Any], error: Exception, *tensors: Any) -> Any:
+        ctx.error = error
         return backward()
 
     @staticmethod
     def backward(ctx: Any, *wanted: Any) -> Any:
-        raise DerivativeError(f"gradients of gradients of {ctx.about} cannot be computed: {ctx.why}. {REMEDY}")
+        raise ctx.error
+
+
+def uncomputable(about: str, why: str) -> DerivativeError:
+    """The error of a function whose gradients have no gradients in this call."""
+    return DerivativeError(f"gradients of gradients of {about} cannot be computed: {why}. {REMEDY}")
+
+
+def over_parts(about: str) -> ShardError:
+    """The error of a function that runs on a part of a graph."""
+    return ShardError(
+        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only"
+        " the rows of one rank. Take them on the whole graph, in one process."
+    )
 
 
 def _report(why: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from graphweave.frontends.dynamo.call_state import State
-from graphweave.frontends.dynamo.over_ranks import OverRanks
+from graphweave.frontends.dynamo.over_ranks import OverRanks, is_pair
 
 _STAND_IN_ROWS = 3
 
@@ -41,7 +41,11 @@ class DryCalls:
             return
         state, stand_ins = State(self._target), [self._stand_in(x) for x in leaves]
         edges = self._ranks.edges_among(leaves)
-        with self._ranks.alone([(stand_ins[i], *ends) for i, ends in edges.items()]):
+        rows = [
+            (new, n) for old, new in zip(leaves, stand_ins, strict=True)
+            if new is not old and (n := self._rows(old)) is not None
+        ]  # fmt: skip
+        with self._ranks.alone([(stand_ins[i], *ends) for i, ends in edges.items()], rows):
             new_args, new_kwargs = tree_unflatten(stand_ins, spec)
             run(new_args, new_kwargs)
         state.restore()
@@ -51,18 +55,15 @@ class DryCalls:
         """The rows of a tensor, None for what all ranks have."""
         if not isinstance(x, Tensor) or not x.dim() or x.layout is not torch.strided or self._ranks.is_shared(x):
             return None
-        return x.shape[1] if _is_pair(x) else x.shape[0]
+        return x.shape[1] if is_pair(x) else x.shape[0]
 
     def _stand_in(self, x: Any) -> Any:
         rows = self._rows(x)
         if rows is None or not (rows < 2 or rows in self._ranks.counts):
             return x
-        sizes = (2, _STAND_IN_ROWS) if _is_pair(x) else (_STAND_IN_ROWS, *x.shape[1:])
-        return x.detach().new_zeros(sizes).requires_grad_(x.requires_grad)
-
-
-def _is_pair(x: Tensor) -> bool:
-    return x.dim() == 2 and x.shape[0] == 2 and not x.is_floating_point()
+        sizes = (2, _STAND_IN_ROWS) if is_pair(x) else (_STAND_IN_ROWS, *x.shape[1:])
+        with torch.inference_mode(x.is_inference()):  # code for the one kind of tensors does not fit the other
+            return x.detach().new_zeros(sizes).requires_grad_(x.requires_grad)
 
 
 def _kind(x: Any) -> Hashable:
