@@ -70,6 +70,11 @@ def graph_of(kind: str, size: int) -> Whole:
         case "all halo":  # bipartite between the ranks
             index = torch.stack([random[0] // 2 * 2, (random[1] // 2 * 2 + 1).clamp(max=21)])
             return whole(torch.cat([index, index.flip(0)], 1), torch.arange(nodes) % 2)
+        case "hub":  # node 0 has so many edges, in and out, that its rows are divided
+            others = torch.arange(1, 36_000)
+            zero = torch.zeros_like(others)
+            index = torch.cat([torch.stack([others, zero]), torch.stack([zero, others]), random], 1)
+            return whole(index, torch.arange(36_000) % size)
         case "no edges":
             return whole(random[:, :0], by_turns)
     raise ValueError(kind)

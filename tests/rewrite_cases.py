@@ -209,6 +209,87 @@ APPLIES = {
 %14: W[4] f64 = reshape %13 [4]
 %15: W[3] f64 = matmul %14, %7"""),
     ],
+    "narrow-sums": [
+        ("a product of a mean", """
+%12: W[4] f64 = push.sum %9, %3
+%13: E[] f64 = const 1.0
+%14: W[] f64 = push.sum %13, %3
+%15: W[1] f64 = reshape %14 [1]
+%16: W[4] f64 = div %12, %15
+%17: W[3] f64 = matmul %16, %7"""),
+        ("the gradient of its weights", """
+%12: W[4] f64 = push.sum %9, %3
+%13: W[1] f64 = input s
+%14: W[4] f64 = div %12, %13
+%15: W[3] f64 = input g
+%16: unit[3, 4] f64 = gram %15, %14"""),
+        ("the gradient of its rows", """
+%12: W[3] f64 = input g
+%13: unit[3, 4] f64 = permute %7 [1, 0]
+%14: W[4] f64 = matmul %12, %13
+%15: W[1] f64 = input s
+%16: W[4] f64 = div %14, %15
+%17: E[4] f64 = pull %16, %3
+%18: V[4] f64 = push.sum %17, %2"""),
+        ("numbers of edges, a minus, shared data", """
+%12: E[] f64 = input s
+%13: E[1] f64 = reshape %12 [1]
+%14: E[4] f64 = mul %13, %9
+%15: W[4] f64 = push.sum %14, %3
+%16: W[4] f64 = neg %15
+%17: W[2, 2] f64 = reshape %16 [2, 2]
+%18: W[2, 2] f64 = mul %17, %8
+%19: W[4] f64 = reshape %18 [4]
+%20: W[3] f64 = input g
+%21: unit[4, 3] f64 = gram %19, %20"""),
+        ("two values, one of them not summed", """
+%12: W[4] f64 = push.sum %9, %3
+%13: W[4] f64 = mul %5, %8
+%14: W[4] f64 = sub %12, %13
+%15: W[3] f64 = input g
+%16: unit[4, 3] f64 = gram %14, %15"""),
+        ("a row's own value in the sum", """
+%12: E[] i64 = input other
+%13: E -> W = map %12 to W
+%14: E[4] f64 = pull %5, %13
+%15: W[4] f64 = push.sum %14, %3
+%16: W[4] f64 = mul %5, %8
+%17: W[4] f64 = add %16, %15
+%18: W[3] f64 = matmul %17, %7"""),
+        ("two steps", """
+%12: W[4] f64 = push.sum %9, %3
+%13: W[4] f64 = mul %12, %8
+%14: E[4] f64 = pull %13, %3
+%15: V[4] f64 = push.sum %14, %2
+%16: V[3] f64 = input g
+%17: unit[4, 3] f64 = gram %15, %16"""),
+        ("rows that are not finite where nobody pulls", """
+%12: unit[] f64 = const 1.0
+%13: W[4] f64 = div %12, %5
+%14: E[4] f64 = pull %13, %3
+%15: V[4] f64 = push.sum %14, %2
+%16: V[3] f64 = input g
+%17: unit[4, 3] f64 = gram %15, %16"""),
+        ("a number that is not finite where nobody pulls", """
+%12: W[1] f64 = input s
+%13: W[4] f64 = div %5, %12
+%14: E[4] f64 = pull %13, %3
+%15: V[4] f64 = push.sum %14, %2
+%16: V[3] f64 = input g
+%17: unit[3, 4] f64 = gram %16, %15"""),
+        ("a number between two steps, finite there", """
+%12: E[] f64 = const 1.0
+%13: W[] f64 = push.sum %12, %3
+%14: unit[] f64 = const 1.0
+%15: W[] f64 = maximum %13, %14
+%16: W[1] f64 = reshape %15 [1]
+%17: W[4] f64 = push.sum %9, %3
+%18: W[4] f64 = div %17, %16
+%19: E[4] f64 = pull %18, %3
+%20: V[4] f64 = push.sum %19, %2
+%21: V[3] f64 = input g
+%22: unit[4, 3] f64 = gram %20, %21"""),
+    ],
     "linear-out-of-push": [
         ("product", """
 %12: E[3] f64 = matmul %6, %7
@@ -491,6 +572,45 @@ REFUSED = {
         ("rows without edges are not 0", """
 %12: W[4] f64 = push.sum %6, %3 empty=1.0
 %13: unit[4, 4] f64 = gram %5, %12"""),
+    ],
+    "narrow-sums": [
+        ("as many features", """
+%12: W[4] f64 = push.sum %9, %3
+%13: unit[4, 4] f64 = input w44
+%14: W[4] f64 = matmul %12, %13"""),
+        ("more features", """
+%12: V[4] f64 = input y
+%13: E[4] f64 = pull %12, %2
+%14: W[4] f64 = push.sum %13, %3
+%15: W[5] f64 = input g
+%16: unit[4, 5] f64 = gram %14, %15"""),
+        ("a factor for each feature", """
+%12: E[4] f64 = mul %9, %6
+%13: W[4] f64 = push.sum %12, %3
+%14: E[4] f64 = pull %13, %3
+%15: E[4] f64 = mul %14, %6
+%16: E[3] f64 = matmul %15, %7"""),
+        ("a maximum", """
+%12: W[4] f64 = push.max %9, %3
+%13: W[3] f64 = matmul %12, %7"""),
+        ("no sum", "%12: E[3] f64 = matmul %9, %7"),
+        ("two products with different weights", """
+%12: V[3] f64 = input y
+%13: unit[3, 4] f64 = input a
+%14: unit[3, 4] f64 = input c
+%15: V[4] f64 = matmul %12, %13
+%16: V[4] f64 = matmul %12, %14
+%17: E[4] f64 = pull %15, %2
+%18: E[4] f64 = pull %16, %2
+%19: W[4] f64 = push.sum %17, %3
+%20: W[4] f64 = push.sum %18, %3
+%21: W[4] f64 = add %19, %20"""),
+        ("weights of types", """
+%12: W[] i64 = input graph
+%13: W -> V = map %12 to V
+%14: V[4, 3] f64 = input matrices
+%15: W[4] f64 = push.sum %9, %3
+%16: W[3] f64 = matmul %15, %14, %13"""),
     ],
     "linear-out-of-push": [
         ("maximum", """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from relation_loops import random_loops
@@ -11,7 +12,7 @@ from relation_loops import random_loops
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import Fold
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Program, Push
+from graphweave.ir.message.nodes import MatMul, Program, Push
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
@@ -19,6 +20,7 @@ from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.simplify import Simplify
 from tests.programs.compare import assert_all_close
+from tests.support import features
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -80,6 +82,51 @@ def test_two_relations_become_one_program(golden: Callable[[str, str], None]) ->
     golden("horizontal_two_relations.txt", f"{show(done.program)}\n# on edges\n{show(moved)}")
     assert not any(isinstance(n, Push) and n.fold is Fold.sum and t.space.name == "U1"  # type: ignore[union-attr]
                    for n, t in zip(moved.nodes, moved.types, strict=True))  # fmt: skip
+
+
+BLOCKS = """
+space V = s0
+space E0 = s1
+space E1 = s2
+%0: V[4] f64 = input x
+%1: unit[2, 2, 2, 3] f64 = input w
+%2: E0[] i64 = input src0
+%3: E0[] i64 = input dst0
+%4: E1[] i64 = input src1
+%5: E1[] i64 = input dst1
+%6: E0 -> V = map %2 to V
+%7: E0 -> V = map %3 to V
+%8: E1 -> V = map %4 to V
+%9: E1 -> V = map %5 to V
+%10: E0[4] f64 = pull %0, %6
+%11: V[4] f64 = push.sum %10, %7
+%12: V[2, 2] f64 = reshape %11 [2, 2]
+%13: E1[4] f64 = pull %0, %8
+%14: V[4] f64 = push.sum %13, %9
+%15: V[2, 2] f64 = reshape %14 [2, 2]
+%16: unit[1, 2, 2, 3] f64 = slice %1 dim=0 0:1:1
+%17: unit[2, 2, 3] f64 = reshape %16 [2, 2, 3]
+%18: unit[1, 2, 2, 3] f64 = slice %1 dim=0 1:2:1
+%19: unit[2, 2, 3] f64 = reshape %18 [2, 2, 3]
+%20: V[2, 3] f64 = matmul %12, %17
+%21: V[2, 3] f64 = matmul %15, %19
+%22: V[2, 3] f64 = add %20, %21
+return %22
+"""
+
+
+def test_relations_with_blocks_move_to_edges() -> None:
+    """A view as blocks between the sum over edges and the product hinders neither the merging nor the move."""
+    program = parse(BLOCKS)
+    done = Merge(statistics=Statistics((), 10))(program)
+    moved = ToEdges(with_unions(_mostly_nodes(program), done.unions))(done.program).program
+    verify(moved)
+    products = [t for n, t in zip(moved.nodes, moved.types, strict=True) if isinstance(n, MatMul)]
+    assert [t.space.name for t in products] == ["U0"]  # type: ignore[union-attr]
+    rows = torch.Generator().manual_seed(0)
+    ends = {f"{end}{r}": torch.randint(5, (r + 3,), generator=rows) for end in ("src", "dst") for r in range(2)}
+    inputs = {**ends, "x": features(5, 4, torch.float64), "w": features(8, 3, torch.float64).view(2, 2, 2, 3)}
+    assert_all_close(interp(moved, inputs), interp(program, inputs), reduction_length=8)
 
 
 def test_few_relations_of_many_nodes_stay_apart() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphweave.core.sizes import total
 from graphweave.core.types import Fold
+from graphweave.frontends.dynamo.ops_dense import OF_SHARED_DATA
 from graphweave.ir.message.nodes import AnyType, Aten, MapOf, MapType, Node, Operand, Program, Pull, Push, ToUnit, Type
 from tests.captures import Capture, capture, check
 from tests.support import AWKWARD, Graph, by_default, features, random_graph
@@ -504,3 +505,13 @@ def test_one_number_of_each_row(name: str) -> None:
 def test_several_numbers_of_each_row_stay_with_torch() -> None:
     captured = one(lambda h, p, i: h.gather(1, p.expand(-1, 3).contiguous())[i].sum(), x(N, W), PLACES, SRC)
     assert "aten.gather.default" in captured.targets()
+
+
+def test_products_of_weights_have_their_reason() -> None:
+    """A basis decomposition multiplies weights before rows: that product and its gradients stay calls, and say why."""
+    coefficients, bases = torch.randn(2, 3, dtype=torch.float64), torch.randn(3, W * 2, dtype=torch.float64)
+    for weight in (coefficients, bases):
+        torch._dynamo.mark_static(weight.requires_grad_())
+    captured = one(lambda h, c, b, i: (h[i] @ (c @ b).view(2, W, 2)[1]).exp(), x(N, W), coefficients, bases, SRC)
+    assert [t for t in captured.targets() if "mm" in t] == ["aten.mm.default"] * 3
+    assert set(captured.imported.refused.values()) == {f"aten.mm.default: {OF_SHARED_DATA}"}

@@ -23,17 +23,28 @@ def assert_are_parts_of(
     parts: list[GraphPart], edges: dict[EdgeType, Tensor], num_nodes: dict[str, int], owners: dict[str, Tensor]
 ) -> None:
     """The definition, node by node and edge by edge, in Python's lists and sets."""
+    asks = {  # nodes into which an edge leads from another part
+        (name[2], v) for name, index in edges.items() for u, v in index.t().tolist()
+        if owners[name[0]][u] != owners[name[2]][v]
+    }  # fmt: skip
     for part in parts:
         rank = part.rank
         for kind, nodes in part.nodes.items():
             owner = owners[kind].tolist()
-            own = [v for v in range(num_nodes[kind]) if owner[v] == rank]
+
+            def place(v: int, kind: str = kind) -> tuple[bool, int]:
+                return (kind, v) in asks, v
+
+            own = sorted((v for v in range(num_nodes[kind]) if owner[v] == rank), key=place)
             read = {
                 int(u) for name, index in edges.items() if name[0] == kind
                 for u, v in index.t().tolist() if owners[name[2]][v] == rank
             }  # fmt: skip
             assert nodes.own.tolist() == own
-            assert nodes.halo.tolist() == sorted((u for u in read if owner[u] != rank), key=lambda u: (owner[u], u))
+            others = [u for u in read if owner[u] != rank]
+            assert nodes.halo.tolist() == [
+                u for q in range(part.num_parts) for u in sorted((u for u in others if owner[u] == q), key=place)
+            ]
             assert nodes.halo_counts.tolist() == [
                 sum(owner[u] == q for u in read) if q != rank else 0 for q in range(part.num_parts)
             ]
@@ -49,8 +60,9 @@ def assert_are_parts_of(
         for name, index in edges.items():
             mine = part.edges[name]
             src, dst = index.tolist()
-            expected = [e for e in range(len(dst)) if owners[name[2]][dst[e]] == rank]
-            assert mine.ids.tolist() == sorted(expected, key=lambda e: dst[e]), "sorted by destination, else in order"
+            row = {v: i for i, v in enumerate(part.nodes[name[2]].own.tolist())}
+            expected = sorted((e for e in range(len(dst)) if dst[e] in row), key=lambda e: row[dst[e]])
+            assert mine.ids.tolist() == expected, "sorted by destination, else in order"
             sources = torch.cat([part.nodes[name[0]].own, part.nodes[name[0]].halo])
             assert sources[mine.edge_index[0]].tolist() == [src[e] for e in mine.ids.tolist()]
             assert part.nodes[name[2]].own[mine.edge_index[1]].tolist() == [dst[e] for e in mine.ids.tolist()]

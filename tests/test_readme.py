@@ -68,9 +68,9 @@ def test_a_command_is_understood(command: str) -> None:
         assert words[1] in MADE
         words = _of_make(words[2:])
     if words and "{" not in command:
-        parser().parse_args(words[1:])
+        parser(words[1]).parse_args(words[1:])
         return
-    known = parser()._subparsers._group_actions[0].choices["train"].format_help()  # type: ignore[union-attr, index]
+    known = parser("train")._subparsers._group_actions[0].choices["train"].format_help()  # type: ignore[union-attr, index]
     for option in re.findall(r"--[a-z][a-z-]*", command):
         assert option in known, option
 

@@ -93,6 +93,18 @@ def test_what_is_sent_is_counted(two: RankPool) -> None:
         assert not counters["eager_fallbacks"] + counters["compilations"]
 
 
+def test_rows_are_computed_while_others_travel(two: RankPool) -> None:
+    """Of the second layer's kernel the rows that read no halo, and of its gradient's the own rows."""
+    for counters, _, _ in two.run(counted, "GCN", "nearest", 2, 4):
+        assert counters["overlapped_kernels"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GAT", "SAGE max"])
+def test_divided_rows_while_others_travel(two: RankPool, name: str) -> None:
+    agree(two, name, ["hub"], 2)
+
+
 def test_halo_rows_in_half_the_bytes(two: RankPool) -> None:
     whole, half = (
         two.run(with_options, "SAGE", "undirected", 2, given) for given in ({}, {"halo_dtype": torch.bfloat16})

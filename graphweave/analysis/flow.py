@@ -18,6 +18,8 @@ from graphweave.ir.message.nodes import (
     AnyType,
     AssertIndex,
     Aten,
+    Broadcast,
+    Cast,
     Const,
     Exchange,
     ExchangeBack,
@@ -29,11 +31,15 @@ from graphweave.ir.message.nodes import (
     Node,
     NumbersOfSegments,
     PairsType,
+    Part,
+    Permute,
     Places,
     Program,
     Random,
     Ref,
+    Reshape,
     RowsOfSegments,
+    Slice,
     ToUnit,
     Type,
     UniquePairs,
@@ -151,6 +157,19 @@ def is_view(node: Node) -> bool:
     returns = overload._schema.returns
     alias = returns[0].alias_info if len(returns) == 1 else None
     return alias is not None and not alias.is_write
+
+
+def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
+    """`refs` and the values in whose memory they may lie."""
+    found, todo = set[Ref](), list(refs)
+    while todo:
+        ref = todo.pop()
+        node = program.nodes[ref]
+        views = is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice | Part | Cast)
+        if views and ref not in found:
+            todo += operands(node)
+        found.add(ref)
+    return found
 
 
 def is_scalar(program: Program, ref: Ref) -> bool:

@@ -174,12 +174,14 @@ class _Choice:
         return sent / WIRE_BANDWIDTH + WIRE_LATENCY
 
     def _work(self, ref: Ref) -> float:
-        """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart."""
+        """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart. Of a
+        product, the own rows are read where they are."""
         t, node = self._type(ref), self.program.nodes[ref]
-        rows = self.halo.get(t.space, 0) + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
+        halo = self.halo.get(t.space, 0)
         if isinstance(node, MatMul):
             w = self._type(node.w)
-            return rows * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
+            return halo * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
+        rows = halo + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
         return rows * (numel(t.shape) / VECTOR_RATE + self._bytes(ref) / BANDWIDTH)
 
     def _bytes(self, ref: Ref) -> int:

@@ -8,22 +8,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from graphweave.cli.report import duration, ratios
+from graphweave.cli.arguments import positive, positive_int
+from graphweave.cli.durations import duration
+from graphweave.cli.report import ratios
 from graphweave.cli.tasks import described, start
-from graphweave.cli.train import add_training, asked, positive, positive_int
+from graphweave.cli.train import add_training, asked
 
 _BUDGET = 60.0
 """Seconds that `--tune` may measure for each captured graph if it names no number."""
 
 
-def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("bench", help="time a training step: compiled, tuned, and by eager PyTorch",
-                              allow_abbrev=False)  # fmt: skip
+def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run, epochs=1)
     add_training(sub)
     add = sub.add_argument

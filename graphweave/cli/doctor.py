@@ -27,8 +27,7 @@ _RUNS = {
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("doctor", help="what is installed here, and whether kernels work", allow_abbrev=False)
+def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run)
     sub.add_argument("--json", metavar="FILE", help="write the report as JSON too; - prints it and nothing else")
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from graphweave.cli import bench, doctor, parts, train
 from graphweave.core.errors import GraphweaveError
 
+_COMMANDS = {
+    "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
+    "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
+    "doctor": ("doctor", "what is installed here, and whether kernels work"),
+    "partition": ("parts", "write a graph's parts for training on several ranks"),
+}
+"""Subcommand -> the module that defines it, loaded when it is run, as some take seconds, and what it does."""
 BAD_INPUT = 2
 _INTERRUPTED = 130
 
@@ -21,13 +28,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str) -> argparse.ArgumentParser:
+    """The parser of the command line. Only `command` has its arguments."""
     top = _Parser(prog="graphweave", description="A compiler for graph neural networks.", allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    train.add_parser(commands)
-    bench.add_parser(commands)
-    doctor.add_parser(commands)
-    parts.add_parser(commands)
+    for name, (module, what) in _COMMANDS.items():
+        sub = commands.add_parser(name, help=what, allow_abbrev=False)
+        if name == command:
+            import_module(f"graphweave.cli.{module}").add_arguments(sub)
     return top
 
 
@@ -36,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
     """
-    args = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    args = parser(next((word for word in given if word in _COMMANDS), "")).parse_args(given)
     try:
         return args.run(args)
     except GraphweaveError as error:

@@ -12,9 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from graphweave.cli.edge_time import measured_edge_seconds
-from graphweave.cli.report import duration
-from graphweave.cli.train import positive, positive_int
+from graphweave.cli.arguments import positive, positive_int
+from graphweave.cli.durations import duration
 from graphweave.core.errors import DataError
 from graphweave.data.machine_memory import in_words
 from graphweave.distributed.cost import Cluster, Model
@@ -28,9 +27,7 @@ _HIDDEN, _CLASSES = 64, 16
 """Widths of the default model where the graph has no classes."""
 
 
-def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("partition", help="write a graph's parts for training on several ranks",
-                              allow_abbrev=False)  # fmt: skip
+def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run)
     add = sub.add_argument
     add("file", type=Path, metavar="FILE", help="FILE.npz or a folder of arrays (docs/data.md); a partition, to report")
@@ -97,8 +94,7 @@ def _described(manifest: Manifest, folder: Path, seconds: float) -> str:
 
 def _report(args: argparse.Namespace, manifest: Manifest, folder: Path, console: Console) -> None:
     model = Model(args.widths or _default_widths(manifest), args.value_bytes)
-    degree = sum(manifest.num_edges) / max(sum(manifest.node_types.values()), 1)
-    seconds = measured_edge_seconds(model.widths, degree) if args.edge_time is None else 1e-9 * args.edge_time
+    seconds = _edge_seconds(manifest, model) if args.edge_time is None else 1e-9 * args.edge_time
     found = report(manifest, rank_loads(folder), model, Cluster(1e9 * args.bandwidth, 1e-6 * args.latency, seconds))
     text = json.dumps(found, indent=2) + "\n"
     if args.json == "-":
@@ -113,6 +109,12 @@ def _report(args: argparse.Namespace, manifest: Manifest, folder: Path, console:
             ) from error
     for table in shown(found):
         console.print(table)
+
+
+def _edge_seconds(manifest: Manifest, model: Model) -> float:
+    from graphweave.cli.edge_time import measured_edge_seconds
+
+    return measured_edge_seconds(model.widths, sum(manifest.num_edges) / max(sum(manifest.node_types.values()), 1))
 
 
 def _default_widths(manifest: Manifest) -> tuple[int, ...]:

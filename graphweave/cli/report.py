@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from graphweave.cli.durations import duration
 from graphweave.cli.training import ACCURACY, TrainingWay
 
 _NUM_LINES = 10
@@ -100,10 +101,6 @@ def _percent(share: float) -> str:
 
 def _fraction(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.4f}"
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
 
 
 def _bytes(count: float) -> str:

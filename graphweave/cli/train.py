@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from graphweave.cli.arguments import count, fanout, not_negative, positive, positive_int, share
 from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
 from graphweave.cli.graphs import BATCH as GRAPHS
@@ -36,9 +37,7 @@ _ROTATE_NEGATIVES = 256
 entities."""
 
 
-def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("train", help="train a model: classify nodes, graphs or points, predict links, recommend",
-                              allow_abbrev=False)  # fmt: skip
+def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run)
     add_training(sub)
     add = sub.add_argument
@@ -66,13 +65,13 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         "FILE.npz; FILE.npz for graph, points and recommend")  # fmt: skip
     add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds or pairs of a step (default: all "
         f"nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs)")  # fmt: skip
-    add("--fanout", type=_fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
+    add("--fanout", type=fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
         f"(default: {','.join(map(str, FANOUT))})")  # fmt: skip
     add("--hidden", type=positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
-    add("--dropout", type=_share, help="share of hidden features dropped (default: 0.5, links 0.2)")
+    add("--dropout", type=share, help="share of hidden features dropped (default: 0.5, links 0.2)")
     add("--lr", type=positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
-    add("--weight-decay", type=_not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
+    add("--weight-decay", type=not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
     add("--seed", type=int, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
@@ -80,9 +79,9 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     links = sub.add_argument_group("links").add_argument
     links("--decoder", choices=(*DECODERS, *PAIR_DECODERS), help="score of a triple (default: distmult) or of a pair "
           "(default: dot)")  # fmt: skip
-    links("--negatives", type=_count, help="entities drawn in a step as wrong tails, 0 for all (default: 0, "
+    links("--negatives", type=count, help="entities drawn in a step as wrong tails, 0 for all (default: 0, "
           f"rotate {_ROTATE_NEGATIVES}); other pairs for each joined pair (default: 1)")  # fmt: skip
-    links("--edge-dropout", type=_share, default=0.5, help="share of the batch's triples that are left out of the "
+    links("--edge-dropout", type=share, default=0.5, help="share of the batch's triples that are left out of the "
           "graph (default: %(default)s)")  # fmt: skip
     links("--eval-every", type=positive_int, default=5, help="epochs between validations in knowledge graphs "
           "(default: %(default)s)")  # fmt: skip
@@ -229,38 +228,3 @@ def _memory(console: Console, ways: list[str], job: TrainingJob, data: Data) -> 
             console.print(str(error), highlight=False, markup=False)
             peaks.append(None)
     return "peak extra memory of a step", peaks
-
-
-def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], bool], words: str) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = float("nan")
-    if not allowed(value):
-        raise argparse.ArgumentTypeError(f"must be {words} (got {text!r})")
-    return value
-
-
-def positive_int(text: str) -> int:
-    return int(_number(text, int, lambda value: value >= 1, "a whole number above 0"))
-
-
-def _count(text: str) -> int:
-    return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
-
-
-def positive(text: str) -> float:
-    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
-
-
-def _not_negative(text: str) -> float:
-    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number, 0 or above")
-
-
-def _fanout(text: str) -> tuple[int, ...]:
-    words = "whole numbers, -1 for all neighbours, as 10,10"
-    return tuple(int(_number(part, int, lambda n: n >= -1, words)) for part in text.split(","))
-
-
-def _share(text: str) -> float:
-    return _number(text, float, lambda value: 0 <= value < 1, "a number from 0 to below 1")

@@ -30,6 +30,7 @@ COUNTERS: dict[str, str] = {
     "exchanges": "exchanges of halo rows with other ranks, forward and back",
     "exchange_hits": "exchanges left out, since no rank's rows had changed",
     "halo_bytes": "bytes of halo rows sent to other ranks",
+    "overlapped_kernels": "kernels of which one part ran while rows travelled between ranks",
     "all_reduces": "values summed (or otherwise reduced) over all ranks by compiled programs",
     "eager_fallbacks": "whole functions that ran eagerly instead of compiled",
 }

@@ -24,9 +24,12 @@ class Summing(Protocol):
 class Link(Summing, Protocol):
     """The rows of one node type that ranks read of each other, and folds over all ranks."""
 
-    def begin(self, x: Any, slot: int = 0) -> Callable[[], Any]: ...
+    @property
+    def num_halo(self) -> int: ...
 
-    def begin_sum(self, x: Any, fold: str) -> Callable[[], Any]: ...
+    def begin(self, x: Any, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]: ...
+
+    def begin_sum(self, x: Any, fold: str, *, in_place: bool = False) -> Callable[[], Any]: ...
 
     def steady(self, x: Any) -> Any: ...
 
@@ -60,16 +63,22 @@ def summed_back(x: Any, fold: str, link: str) -> Any:
     return link_of(link).begin_sum(x, fold)()
 
 
-def begun(x: Any, link: str, slot: int = 0) -> Callable[[], Any]:
-    """`exchanged`, begun: the result is a function that waits for the rows and returns them."""
-    found: Callable[[], Any] = link_of(link).begin(x, slot)
+def begun(x: Any, link: str, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
+    """`exchanged`, begun: the result is a function that waits for the rows and returns them. It has the tensor of the
+    `rows`, of which the own ones are there."""
+    found: Callable[[], Any] = link_of(link).begin(x, slot, in_place=in_place)
     return found
 
 
-def begun_back(x: Any, fold: str, link: str) -> Callable[[], Any]:
+def begun_back(x: Any, fold: str, link: str, *, in_place: bool = False) -> Callable[[], Any]:
     """`summed_back`, begun: the result is a function that waits for the rows and returns the folded ones."""
-    found: Callable[[], Any] = link_of(link).begin_sum(x, fold)
+    found: Callable[[], Any] = link_of(link).begin_sum(x, fold, in_place=in_place)
     return found
+
+
+def halo_rows(link: str) -> int:
+    """The number of rows that this rank reads of others over the link."""
+    return int(link_of(link).num_halo)
 
 
 def steady_rows(x: Any, link: str) -> Any:

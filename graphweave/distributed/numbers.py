@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,8 @@ from graphweave.distributed.part import PartNodes
 
 @dataclass(frozen=True, eq=False)
 class Ownership:
-    """Which rank owns which nodes of one type. Nodes have a *place*: they are ordered by owner, then by number."""
+    """Which rank owns which nodes of one type. Nodes have a *place*: they are ordered by owner, those of one owner that
+    read nodes of others behind its other ones, then by number."""
 
     order: Tensor
     """int64 [num_nodes]: the node at each place."""
@@ -33,7 +34,7 @@ class Ownership:
         return len(self.begins) - 1
 
     def own(self, rank: int) -> Tensor:
-        """int64 [num_own]: the nodes of a part, in rising order."""
+        """int64 [num_own]: the nodes of a part, in the order of their places."""
         return self.order[self.begins[rank] : self.begins[rank + 1]]
 
     def counts(self, places: Tensor) -> Tensor:
@@ -46,13 +47,27 @@ class Ownership:
         return places[first:end]
 
 
-def ownership(assignment: Tensor, num_parts: int) -> Ownership:
-    """The ownership by `assignment`: integers [num_nodes] in 0..num_parts-1, the part of each node."""
+def ownership(assignment: Tensor, num_parts: int, reads_others: Tensor) -> Ownership:
+    """The ownership by `assignment`: integers [num_nodes] in 0..num_parts-1, the part of each node.
+
+    `reads_others`: bool [num_nodes], whether an edge leads to the node from one of another part.
+    """
     counts = torch.bincount(assignment, minlength=num_parts)
-    order = torch.argsort(assignment, stable=True)
+    order = torch.argsort(2 * assignment + reads_others, stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel())
     return Ownership(order, place, (0, *counts.cumsum(0).tolist()))
+
+
+def readers(
+    pieces: Iterable[tuple[tuple[str, str, str], Tensor, Tensor]], assignment: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """By node type, whether an edge leads to each node from one of another part: bool [num_nodes]. `pieces` are edges:
+    their type, sources and destinations."""
+    found = {kind: torch.zeros(owner.numel(), dtype=torch.bool) for kind, owner in assignment.items()}
+    for (source, _, target), src, dst in pieces:
+        found[target][dst[assignment[source][src] != assignment[target][dst]]] = True
+    return found
 
 
 class SourceNumbers:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import position, range_error
-from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
+from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes, readers
 from graphweave.distributed.part import GraphPart, PartEdges
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 
 NODES = HOMOGENEOUS_NTYPE
 """Node type of a graph without types."""
@@ -41,9 +41,10 @@ def parts_of(
     one by edge type. `assignment`: integers [num_nodes] in 0..num_parts-1, the rank that owns each node. `node_data`
     and `edge_data`: by name, tensors with a row for each node or edge; a part gets the rows of what it owns.
 
-    An edge belongs to the owner of its destination. Own rows of a part are in rising order of their numbers, its halo
-    rows by owner, then by the owner's local number. Its edges are sorted by destination; edges into one destination
-    keep their order. A node without edges is a row of its owner. The work is O(E log E + num_parts * num_nodes).
+    An edge belongs to the owner of its destination. Of a part's own rows, those into which no edge leads from another
+    part come first, then the others, each in rising order of their numbers; its halo rows are ordered by owner, then by
+    the owner's local number. Its edges are sorted by destination; edges into one destination keep their order. A node
+    without edges is a row of its owner. The work is O(E log E + num_parts * num_nodes).
 
     DataError for tensors that do not fit together, IndexRangeError for a node or part that there is not.
     """
@@ -72,7 +73,8 @@ def _typed_parts(
     _check_edges(edges, num_nodes)
     _check_rows("node_data", node_data, num_nodes)
     _check_rows("edge_data", edge_data, {name: index.shape[1] for name, index in edges.items()})
-    owned = {kind: ownership(assignment[kind].long(), num_parts) for kind in num_nodes}
+    reading = readers(((name, index[0].long(), index[1].long()) for name, index in edges.items()), assignment)
+    owned = {kind: ownership(assignment[kind].long(), num_parts, reading[kind]) for kind in num_nodes}
     split = {name: _by_destination(index.long(), owned[name[0]], owned[name[2]]) for name, index in edges.items()}
     halos: dict[str, list[Tensor]] = {kind: [] for kind in num_nodes}
     local: list[dict[EdgeType, PartEdges]] = []

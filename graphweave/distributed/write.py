@@ -26,7 +26,7 @@ from graphweave.distributed.manifest import (
     write_manifest,
 )
 from graphweave.distributed.methods import METHODS, READ_ALL_EDGES, assigned, stretches
-from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes
+from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes, readers
 from graphweave.distributed.parts import EdgeType
 from graphweave.distributed.row_source import RowSource
 from graphweave.distributed.spill import Buckets, sorted_rows
@@ -62,7 +62,8 @@ def write_partition(
         degrees = _in_degrees(graph, piece)
         totals = {kind: _total(of, graph.num_nodes[kind]) for kind, of in _by_target(graph, degrees).items()}
         owners = assigned(graph, totals, num_parts, method, seed, piece, folder / _SPILL)
-        owned = {kind: ownership(owner, num_parts) for kind, owner in owners.items()}
+        reading = readers(_edges(graph, piece), owners)
+        owned = {kind: ownership(owner, num_parts, reading[kind]) for kind, owner in owners.items()}
         manifest = _PartWriter(graph, owned, degrees, folder, piece).write(method, seed)
     finally:
         shutil.rmtree(folder / _SPILL, ignore_errors=True)
@@ -95,6 +96,12 @@ def _in_degrees(graph: GraphFile, piece: int) -> dict[EdgeType, Tensor]:
         for _, dst in stream.pieces(piece):
             found[name] += torch.bincount(dst, minlength=stream.num_dst)
     return found
+
+
+def _edges(graph: GraphFile, piece: int) -> Iterator[tuple[EdgeType, Tensor, Tensor]]:
+    for name, stream in graph.edges.items():
+        for src, dst in stream.pieces(piece):
+            yield name, src, dst
 
 
 def _by_target(graph: GraphFile, degrees: dict[EdgeType, Tensor]) -> dict[str, list[Tensor]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.compiler.plan import KernelPlan
+from graphweave.core.ranks import halo_rows
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
@@ -66,6 +67,13 @@ class CppStep(RegionStep):
     def drivable(self) -> bool:
         return not self._converted and self._schedule.threads is None  # a native call has one number of threads
 
+    @property
+    def reorders(self) -> bool:
+        """Whether the schedule asks for another order of rows or edges, or for other chunks of rows."""
+        taken = self._schedule
+        asked = taken.walk, taken.row_order, taken.edge_order, taken.source_partitions, taken.chunks
+        return any(asked)
+
     def build(self) -> None:
         self._kernel(wide=False)
 
@@ -90,7 +98,7 @@ class CppStep(RegionStep):
         self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
     ) -> list[Tensor]:
         """See `RegionStep`. With `within`, only what its bounds say is computed."""
-        outputs = [arena.empty(shape, dtype) for shape, dtype in self.shapes(rows)]
+        outputs = self.made(rows)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:
@@ -135,6 +143,16 @@ class CppStep(RegionStep):
     def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
         """The shape of a row, the dtype and the space of each value that it writes."""
         return [(shape, dtype, UNIT if at is None else self.spaces[at]) for shape, dtype, at in self._made]
+
+    @property
+    def rooms(self) -> list[int]:
+        """For each output, the number of rows for which there is memory behind its own."""
+        return [halo_rows(self.sent[r]) if r in self.sent else 0 for r in self.writes]
+
+    def made(self, rows: tuple[int, ...]) -> list[Tensor]:
+        """Tensors for the outputs, with undefined contents."""
+        made = zip(self.shapes(rows), self.rooms, strict=True)
+        return [arena.empty(shape, dtype, room) for (shape, dtype), room in made]
 
     def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each output."""

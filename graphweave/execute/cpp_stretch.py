@@ -39,8 +39,8 @@ value is freed after its last use, so that the next one may take its memory."""
 
 _ALIGNMENT = 64
 
-Made: TypeAlias = tuple[tuple[int, ...], torch.dtype]
-"""Shape and dtype of a tensor to make."""
+Made: TypeAlias = tuple[tuple[int, ...], torch.dtype, int]
+"""Shape and dtype of a tensor to make, and the further rows for which it has memory."""
 
 _together = True
 
@@ -109,7 +109,7 @@ class CppStretch:
             return self._one_by_one(rows, indices, held)
         inputs = [t if t.is_contiguous() else t.contiguous() for t in held]
         held.clear()
-        outputs = [arena.empty(shape, dtype) for shape, dtype in bound.made]
+        outputs = [arena.empty(*made) for made in bound.made]
         inside = arena.empty((bound.nbytes,), torch.uint8)
         bound.drive([t.data_ptr() for t in (*inputs, *outputs, inside)])
         return outputs
@@ -173,7 +173,7 @@ class CppStretch:
         """The table for a graph; None if Python has work between the kernels, or if values inside are large."""
         count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
         places, made, nbytes = self._layout(count)
-        if len(self._steps) > 1 and nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype in made) > MAX_BYTES:
+        if len(self._steps) > 1 and nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype, _ in made) > MAX_BYTES:
             return None
         index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
         kernels: list[BoundKernel] = []
@@ -202,7 +202,11 @@ class CppStretch:
         for r, each, space in self._inside:
             places[r] = inside, nbytes
             nbytes += -(-each * count[space] // _ALIGNMENT) * _ALIGNMENT
-        made = [(shape if space == UNIT else (count[space], *shape), dtype) for shape, dtype, space in self._outputs]
+        rooms = {r: room for step in self._steps for r, room in zip(step.writes, step.rooms, strict=True)}
+        made = [
+            (shape if space == UNIT else (count[space], *shape), dtype, rooms[r])
+            for r, (shape, dtype, space) in zip(self.writes, self._outputs, strict=True)
+        ]
         return places, made, nbytes
 
     def _turn(self, r: Ref, x: Ref, places: Mapping[Ref, Place]) -> list[int]:

@@ -43,6 +43,8 @@ class RegionStep:
         self.maps = _maps_of(plan)
         self.reads: tuple[Ref, ...] = ()
         self.writes: tuple[Ref, ...] = ()
+        self.sent: dict[Ref, str] = {}
+        """Values whose rows are sent to other ranks, and the link. Their tensors have memory for the halo rows, too."""
         self._program = program
         self._wide_plan = wide
         # The feature shape and dtype of each output, and the position of its space in `spaces` (None: unit).

@@ -3,12 +3,12 @@ use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import ancestors, has_effects, is_integral, is_view
+from graphweave.analysis.flow import ancestors, has_effects, is_integral, with_viewed
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
@@ -19,18 +19,19 @@ from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import CppStretch, turned
+from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.demands import Demands
+from graphweave.execute.last_uses import with_dels
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
+from graphweave.execute.travel import Travel
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
     AllReduce,
     AnyType,
     Aten,
-    Broadcast,
-    Cast,
     Exchange,
     ExchangeBack,
     Input,
@@ -39,14 +40,9 @@ from graphweave.ir.message.nodes import (
     Opaque,
     Own,
     PairsType,
-    Part,
-    Permute,
     Pointwise,
-    Program,
     Ref,
     Reordered,
-    Reshape,
-    Slice,
     ToUnit,
     Type,
 )  # fmt: skip
@@ -87,11 +83,12 @@ class Wrapper:
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # the text of each line, and the values that it reads
         self._ready: dict[Ref, str] = {}
         self._begun: set[Ref] = set()  # rows that travel between ranks, or have come
+        self._travel = Travel(plan, self._outputs, self._outputs[: len(promises)] if promises else self._outputs)
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
         inputs = self._bind_inputs()
-        self._given_out = _with_viewed(plan.program, watches or ())
+        self._given_out = with_viewed(plan.program, watches or ())
         if watches is not None:
             nodes = plan.program.nodes
             kept = {n.index if isinstance(n, MapOf) else n.x for n in nodes if isinstance(n, MapOf | Reordered)}
@@ -146,6 +143,11 @@ class Wrapper:
             elif not isinstance(step, Region):
                 if turned(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
                     self._ensure(step.ref)
+            elif self._is_drivable(i) and (parts := self._two_parts(i)) is not None:
+                if waiting:
+                    self._stretch(waiting)
+                    waiting = []
+                self._in_two(i, parts)
             elif self._is_drivable(i):
                 waiting.append(i)
             elif i in self._kernels:
@@ -184,6 +186,8 @@ class Wrapper:
         """Write one call of kernels that follow one another."""
         kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
         steps = {i: s for i in members if isinstance(s := self._kernels[i], CppStep)}
+        for step in steps.values():
+            step.sent = self._travel.of(step)
         limits = {at: self._row_needs.steps[i] for at, i in enumerate(steps) if i in self._row_needs.steps}
         stretch = CppStretch(self._program, list(steps.values()), kept, limits)
         indices = [self._index_of(m) for m in stretch.maps]
@@ -232,14 +236,17 @@ class Wrapper:
 
     def _kernel(self, i: int, region: Region) -> None:
         kernel = self._kernels[i]
-        indices = [self._index_of(m) for m in kernel.maps]
-        reads = [self._ensure(r) for r in kernel.reads]
-        rows = "".join(f"{self._rows_of(s)}, " for s in kernel.spaces)
         self._scope[f"k{i}"] = kernel
-        call = f"k{i}(({rows}), ({''.join(f'{x}, ' for x in indices)}), ({''.join(f'{x}, ' for x in reads)}))"
-        self._wrote(kernel.writes, call, (*kernel.reads, *self._demands.indices_of(i)))
+        self._wrote(kernel.writes, f"k{i}({self._arguments(kernel)})", (*kernel.reads, *self._demands.indices_of(i)))
         if self._verify:
             self._check(i, kernel, region)
+
+    def _arguments(self, kernel: RegionStep, late: Collection[Ref] = ()) -> str:
+        """The arguments of the call of a kernel. Of values that are `late`, it reads the rows that are there."""
+        indices = [self._index_of(m) for m in kernel.maps]
+        reads = [f"w{r}.rows" if r in late else self._ensure(r) for r in kernel.reads]
+        rows = [self._rows_of(s) for s in kernel.spaces]
+        return ", ".join(f"({''.join(f'{x}, ' for x in each)})" for each in (rows, indices, reads))
 
     def _check(self, i: int, kernel: RegionStep, region: Region) -> None:
         """Write the line that compares the kernel's outputs with the interpreter's on the same inputs."""
@@ -261,16 +268,52 @@ class Wrapper:
         self._scope |= {"begun": begun, "begun_back": begun_back}
         if isinstance(node, Exchange):
             slot = f", {node.slot}" if node.slot else ""
-            self._line(f"w{ref} = begun({values}, {node.link!r}{slot})", (node.x,))
+            in_place = ", in_place=True" if node.x in self._written and node.x in self._travel.sent else ""
+            self._line(f"w{ref} = begun({values}, {node.link!r}{slot}{in_place})", (node.x,))
         else:
-            self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r})", (node.x,))
+            in_place = ", in_place=True" if node.x in self._written and self._travel.back(node.x) else ""
+            self._line(f"w{ref} = begun_back({values}, {node.fold.value!r}, {node.link!r}{in_place})", (node.x,))
         self._begun.add(ref)
+
+    def _two_parts(self, i: int) -> CppTwoParts | None:
+        """Kernel i in two parts, if one of them needs no row that is on its way, or gives rows to send."""
+        step, region = self._kernels[i], self._plan.schedule.steps[i]
+        if not isinstance(step, CppStep) or not isinstance(region, Region) or i in self._row_needs.steps:
+            return None
+        others = (*(r for r in step.reads if not self._is_late(r)), *self._demands.indices_of(i))
+        if self._needs_late(others):
+            return None
+        return self._travel.in_two(step, region, [r for r in step.reads if self._is_late(r)])
+
+    def _is_late(self, ref: Ref) -> bool:
+        """Whether the value is on its way."""
+        return ref in self._begun and ref not in self._ready
+
+    def _in_two(self, i: int, parts: CppTwoParts) -> None:
+        """Write the call of the first part of a kernel, what begins to travel then or is waited for, and the second
+        part."""
+        step = parts.step
+        step.sent = self._travel.of(step)
+        late = {r for r in step.reads if self._is_late(r)}
+        self._scope[f"t{i}"] = parts
+        call, there = f"t{i}({self._arguments(step, late)})", (r for r in step.reads if r not in late)
+        values = "".join(f"v{r}, " for r in step.writes)
+        self._line(f"{values}f{i} = {call}", (*there, *self._demands.indices_of(i)))
+        self._ready.update((r, f"v{r}") for r in step.writes)
+        self._written.update(step.writes)
+        for back in filter(None, map(self._travel.back, step.writes)):
+            self._begin(*back)
+        for r in sorted(late):
+            self._ensure(r)
+        self._line(f"f{i}()", ())
+        self._line(f"del f{i}", ())
 
     def _travels(self, i: int) -> bool:
         """Whether kernel i needs rows that are still on their way."""
-        read = (*self._kernels[i].reads, *self._demands.indices_of(i))
-        needed = ancestors(self._program, read, frozenset(self._ready))
-        return any(r in self._begun and r not in self._ready for r in needed)
+        return self._needs_late((*self._kernels[i].reads, *self._demands.indices_of(i)))
+
+    def _needs_late(self, refs: Iterable[Ref]) -> bool:
+        return any(map(self._is_late, ancestors(self._program, refs, frozenset(self._ready))))
 
     def _ensure(self, ref: Ref) -> str:
         """The variable that holds `ref`. PyTorch computes it here if nothing has computed it yet."""
@@ -427,12 +470,7 @@ class Wrapper:
         self._lines.append((text, tuple(reads)))
 
     def _text(self, inputs: list[Ref], results: list[str]) -> str:
-        """The text of `run`. After the last use of each value but the outputs comes a `del`, which returns its buffer
-        to the arena."""
-        last: dict[Ref, int] = {}
-        for i, (_, reads) in enumerate(self._lines):
-            last.update((r, i) for r in reads)
-        kept = {r for r in self._outputs if r is not None}
+        """The text of `run`."""
         text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {self._fallbacks} other calls", "def run(args):"]
         names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
         if any("taken" in line for line, _ in self._lines):
@@ -441,29 +479,12 @@ class Wrapper:
         if names:
             text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
             text.append("    args.clear()")
-        for i, (line, reads) in enumerate(self._lines):
-            text.append(f"    {line}")
-            ended = (r for r in dict.fromkeys(reads) if last[r] == i and r not in kept)
-            dead = [f"v{r}" for r in ended if self._ready.get(r) == f"v{r}"]
-            if dead:
-                text.append(f"    del {', '.join(dead)}")
+        named = {r for r, name in self._ready.items() if name == f"v{r}"}
+        text += [f"    {line}" for line in with_dels(self._lines, named.difference(self._outputs))]
         if self._fallbacks:
             text.append(f"    bump('fallback_calls', {self._fallbacks})")
         text.append(f"    return [{', '.join(results)}]")
         return "\n".join(text) + "\n"
-
-
-def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
-    """`refs` and the values in whose memory they may lie."""
-    found, todo = set[Ref](), list(refs)
-    while todo:
-        ref = todo.pop()
-        node = program.nodes[ref]
-        views = is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice | Part | Cast)
-        if views and ref not in found:
-            todo += operands(node)
-        found.add(ref)
-    return found
 
 
 def _is_size(node: Node) -> bool:

@@ -14,8 +14,6 @@ from graphweave.graph.structure import G, Structure
 Counts = tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]
 """Numbers of nodes and of edges of each batched graph, int64 [batch_size], by type."""
 
-HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE = "_N", "_E"
-
 
 def assemble(
     kind: type[G],

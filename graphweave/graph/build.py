@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import range_error
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble
+from graphweave.graph.assemble import assemble
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype, Relation
 

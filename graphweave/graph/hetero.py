@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble, counts
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+from graphweave.graph.assemble import assemble, counts
 from graphweave.graph.frame import EID, ETYPE, NID, NTYPE, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure

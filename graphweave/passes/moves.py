@@ -30,6 +30,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
 )
+from graphweave.passes.narrow_sites import narrow_sites
 from graphweave.passes.rules import (
     compact,
     compose_maps,
@@ -39,6 +40,7 @@ from graphweave.passes.rules import (
     feature_sum,
     injective_maps,
     linear_through_push,
+    narrow_sums,
     postpone,
     pull_scale,
     reciprocal,
@@ -205,6 +207,16 @@ def products_of_push(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
         yield Move(NARROWER, tuple(sites))
 
 
+def narrower(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+    """For each weight and the sums along maps that it meets, all products with these and their transposes, so that no
+    edge needs a wide row any more; then all such at once."""
+    groups = narrow_sites(facts)
+    for sites in groups:
+        yield Move((narrow_sums.RULE,), sites)
+    if len(groups) > 1:
+        yield Move((narrow_sums.RULE,), tuple(r for sites in groups for r in sites))
+
+
 def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All pushes along one map in one half of the program, then each alone."""
     program = facts.program
@@ -256,7 +268,7 @@ def _computing(program: Program) -> tuple[Ref, ...]:
     )
 
 
-ORDER: tuple[Moves, ...] = (linear, products_of_push, pushes, singles)
+ORDER: tuple[Moves, ...] = (linear, narrower, products_of_push, pushes, singles)
 
 
 def _pushes_behind(program: Program, ref: Ref) -> Iterator[Ref]:

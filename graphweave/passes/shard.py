@@ -41,6 +41,7 @@ from graphweave.ir.message.nodes import (
     JoinIndices,
     MapOf,
     MapType,
+    MatMul,
     Operand,
     Part,
     Pointwise,
@@ -112,9 +113,11 @@ class _Sharded:
         for ref, node in enumerate(program.nodes):
             if isinstance(node, Input):
                 self.where[ref] = self.build.add(node, program.locs[ref])
-        for ref in range(len(program.nodes)):
-            if ref not in self.where:
-                self.where[ref] = self._added(ref)
+        for ref, node in enumerate(program.nodes):
+            if ref in self.where:
+                continue
+            both = ref in self._computed and isinstance(node, MatMul)
+            self.where[ref] = self._own_rows(ref) if both else self._added(ref)
 
     def spaces(self) -> list[tuple[Space, Size | None]]:
         """The spaces of the program, and the twins with their row counts."""
@@ -200,9 +203,13 @@ class _Sharded:
             return self.where[ref]
         if isinstance(self._program.nodes[ref], Input) or ref in self._never_stale:
             return self.where[ref]
+        return self._own_rows(ref)
+
+    def _own_rows(self, ref: Ref) -> Ref:
+        """The rank's own rows of a value among own and halo rows, where they have been sent or computed anyway."""
         t = self._program.types[ref]
         assert isinstance(t, Type)
-        return self.build.add(Part(sent, (t.space, _halo_of(t.space)), 0), self._program.locs[ref])
+        return self.build.add(Part(self._with_halo(ref), (t.space, _halo_of(t.space)), 0), self._program.locs[ref])
 
     def _reading(self, ref: Ref) -> Ref:
         """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""

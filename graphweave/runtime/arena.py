@@ -76,12 +76,13 @@ class Arena:
         self._hits = 0
         self._misses = 0
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page."""
-        count = math.prod(shape)
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
+        """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page. Its storage has
+        memory for `room` further rows behind its own."""
+        count = (shape[0] + room) * math.prod(shape[1:]) if room else math.prod(shape)
         nbytes = count * dtype.itemsize
         if nbytes < SMALLEST:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(count, dtype=dtype).resize_(shape) if room else torch.empty(shape, dtype=dtype)
         buffer = self._take(size_class(nbytes))
         holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
         self._lease(holder, buffer)
@@ -168,9 +169,9 @@ arena = Arena(lambda: settings().arena_bytes)
 """The arena that compiled programs share."""
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
     """`arena.empty`: a contiguous CPU tensor with undefined contents, on a reused buffer from 1 MiB on."""
-    return arena.empty(shape, dtype)
+    return arena.empty(shape, dtype, room)
 
 
 def stats() -> dict[str, int]:

@@ -38,6 +38,17 @@ def largest_reached(by: Index, below: int, to: Index, wide: bool) -> int:
     return found[1][key]
 
 
+def first_reaching(by: Index, from_row: int, to: Index, wide: bool) -> int:
+    """The first row of `by` one of whose edges `to` sends to a row from `from_row` on; the number of rows if none."""
+
+    def found() -> Tensor:
+        rows = formats.flat(by, wide)[formats.flat(to, wide) >= from_row]
+        return rows.min() if rows.numel() else torch.tensor(by.rows)
+
+    key = ("first_reaching", by.key, to.key, from_row, wide)
+    return int(cast(Tensor, formats.cached(key, (by.values, to.values), found)))
+
+
 def edges_below(by: Index, below: int, wide: bool) -> Tensor | None:
     """[count]: these edges, in the user's order; None if they are the first `count` edges, since `by` is sorted."""
     if formats.csr(by, wide).in_order:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import ShardError
+from graphweave.runtime import arena
 from graphweave.runtime.agreed import SteadyRows
 
 _REDUCED = {"sum": dist.ReduceOp.SUM, "mul": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -72,6 +73,18 @@ class RankGroup:
         return bool(said)
 
 
+@dataclass(frozen=True, slots=True)
+class Travelling:
+    """Own and halo rows whose halo rows are on their way. A call waits for these and gives the rows; before, the own
+    ones may be read."""
+
+    rows: Tensor
+    wait: Callable[[], Tensor]
+
+    def __call__(self) -> Tensor:
+        return self.wait()
+
+
 class RankLink(RankGroup):
     """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
     is wider."""
@@ -82,20 +95,28 @@ class RankLink(RankGroup):
         self._last: dict[int, tuple[Callable[[], None], Tensor]] = {}  # what the last call of each slot has sent for
         self._steady = SteadyRows()
 
-    def begin(self, x: Tensor, slot: int = 0) -> Callable[[], Tensor]:
+    @property
+    def num_halo(self) -> int:
+        """Rows of other ranks that this one reads."""
+        return self.rows.num_halo
+
+    def begin(self, x: Tensor, slot: int = 0, *, in_place: bool = False) -> Travelling:
         """Begin to exchange; the result waits and gives `x` [own rows, ...] followed by the halo rows.
 
-        With a `slot` above 0, these are the rows of the last such call, and of this one if it is the first.
+        With a `slot` above 0, these are the rows of the last such call, and of this one if it is the first. `in_place`
+        says that the memory behind `x` in its storage may be written: the result is there, if it is large enough.
         """
         own, halo = x.shape[0], self.rows.num_halo
-        out = x.new_empty((own + halo, *x.shape[1:]))
-        out[:own] = x
+        out = _with_room(x, halo) if in_place else None
+        if out is None:
+            out = _empty(x, own + halo)
+            out[:own] = x
         if self.dry:
             out[own:] = 0
-            return lambda: out
-        sent = self._narrow(x.index_select(0, self.rows.send.to(x.device)))
+            return Travelling(out, lambda: out)
+        sent = self._narrow(_chosen(x, self.rows.send))
         direct = sent.dtype is x.dtype and not slot
-        received = out[own:] if direct else sent.new_empty((halo, *x.shape[1:]))
+        received = out[own:] if direct else _empty(sent, halo)
         wait = self._travel(sent, self.rows.send_counts, received, self.rows.halo_counts)
         if slot:
             last, self._last[slot] = self._last.get(slot, (wait, received)), (wait, received)
@@ -108,25 +129,26 @@ class RankLink(RankGroup):
                 out[own:] = received
             return out
 
-        return finish
+        return Travelling(out, finish)
 
-    def begin_sum(self, x: Tensor, fold: str) -> Callable[[], Tensor]:
+    def begin_sum(self, x: Tensor, fold: str, *, in_place: bool = False) -> Callable[[], Tensor]:
         """Begin to send halo rows to their owners; the result waits and gives `x` [own rows, ...] folded with what has
-        come."""
+        come. `in_place` says that the result may be the own rows of `x` themselves."""
         own = x.shape[0] - self.rows.num_halo
         if self.dry:
             return lambda: x[:own].clone()
         sent = self._narrow(x[own:].contiguous())
-        received = sent.new_empty((self.rows.send.shape[0], *x.shape[1:]))
+        received = _empty(sent, self.rows.send.shape[0])
         wait = self._travel(sent, self.rows.halo_counts, received, self.rows.send_counts)
 
         def finish() -> Tensor:
-            out = x[:own].clone()
+            mine = x[:own] if in_place else x[:own].clone()
             wait()
             rows, send = received.to(x.dtype), self.rows.send.to(x.device)
-            if fold == "sum":
-                return out.index_add_(0, send, rows)
-            return out.index_reduce_(0, send, rows, _ROWS_REDUCED[fold])
+            if fold != "sum":
+                return mine.index_reduce_(0, send, rows, _ROWS_REDUCED[fold])
+            where = send.reshape(-1, *(1,) * (x.dim() - 1)).expand_as(rows)
+            return mine.scatter_add_(0, where, rows)  # index_add_ takes twice as long
 
         return finish
 
@@ -162,6 +184,26 @@ class RankLink(RankGroup):
             work.wait()
 
         return wait
+
+
+def _empty(like: Tensor, rows: int) -> Tensor:
+    """A tensor of `rows` rows such as those of `like`, with undefined contents."""
+    shape = (rows, *like.shape[1:])
+    return arena.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
+
+
+def _with_room(x: Tensor, more: int) -> Tensor | None:
+    """`x` and the `more` rows of its storage that follow; None if the storage ends before."""
+    rows = x.shape[0] + more
+    needed = (x.storage_offset() + rows * math.prod(x.shape[1:])) * x.itemsize
+    if not x.is_contiguous() or x.untyped_storage().nbytes() < needed:
+        return None
+    return x.as_strided((rows, *x.shape[1:]), x.stride())
+
+
+def _chosen(x: Tensor, rows: Tensor) -> Tensor:
+    """`x[rows]`."""
+    return torch.index_select(x, 0, rows.to(x.device), out=_empty(x, rows.shape[0]))
 
 
 def _as_bytes(x: Tensor) -> Tensor:

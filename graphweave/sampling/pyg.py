@@ -19,7 +19,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from graphweave.core.errors import DataError
-from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler

@@ -33,12 +33,13 @@ from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_columns import COLUMNS
 from graphweave.frontends.dynamo.ops_declared import handler_of
-from graphweave.frontends.dynamo.ops_dense import DENSE
+from graphweave.frontends.dynamo.ops_dense import DENSE, OF_SHARED_DATA
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
+from graphweave.frontends.dynamo.rows_first import rows_to_front
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.frontends.dynamo.wide_masks import wide_masks_to_rows
@@ -110,8 +111,8 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot express (submodules, operators of higher order).
     """
-    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))))
-    return _Importer(plain, num_forward).run()
+    unmasked = blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))
+    return _Importer(without_gathered_numbers(without_stacks(rows_to_front(unmasked))), num_forward).run()
 
 
 class _Importer:
@@ -191,7 +192,7 @@ class _Importer:
             except IRError as reason:
                 why = str(reason)
         ref = self._outside(node)
-        if node.target in MOVES_ROWS or self._amid_maps(node):
+        if node.target in MOVES_ROWS or why == OF_SHARED_DATA or self._amid_maps(node):
             self.refused.setdefault(ref, f"{target_name(node.target)}: {why}")
         return ref
 

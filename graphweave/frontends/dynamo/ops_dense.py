@@ -11,11 +11,15 @@ from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
-from graphweave.frontends.dynamo.row_rules import transposed
+from graphweave.frontends.dynamo.row_rules import GRAM, PRODUCT, transposed
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
 
 aten = torch.ops.aten
+
+OF_SHARED_DATA = "a product of shared matrices, which has no rows: the vendor's library multiplies them"
+"""Why products of weights with each other, such as those of a basis decomposition, stay calls of PyTorch. They do not
+grow with the graph, and no kernel would multiply them faster or save a tensor."""
 
 
 def _product(cx: Context, a: Any, b: Any) -> Ref:
@@ -25,7 +29,7 @@ def _product(cx: Context, a: Any, b: Any) -> Ref:
         return cx.emit(Gram(cx.value(x), cx.value(b)))
     left = cx.value(a)
     if cx.type(left).space == UNIT:
-        raise IRError("a product of shared data")
+        raise IRError(OF_SHARED_DATA)
     return cx.emit(MatMul(left, cx.value(b)))
 
 
@@ -49,7 +53,7 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
     x, w = (cx.value(a) for a in node.args[:2])
     features = cx.type(w).shape
     if cx.type(x).space == UNIT or len(features) != 1:
-        raise IRError("a product of shared data")
+        raise IRError(OF_SHARED_DATA)
     return cx.reshape(cx.emit(MatMul(x, cx.reshape(w, (features[0], 1)))), ())
 
 
@@ -80,6 +84,21 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
         return cx.reshape(cx.reduce(product, Fold.sum, (d + 1,), False), (*blocks, m, 1))
     product = cx.map(Op.mul, cx.reshape(a, (*blocks, m, k, 1)), cx.reshape(b, (*blocks, 1, k, n)))
     return cx.reduce(product, Fold.sum, (d + 1,), False)
+
+
+def _einsum(cx: Context, node: fx.Node) -> Ref:
+    """Blocks of rows times a matrix for each block, or the sum over rows of outer products of blocks."""
+    equation, (first, second) = node.args[:2]  # type: ignore[misc, str-unpack]
+    if equation not in (PRODUCT, GRAM):
+        raise IRError(f"an einsum {equation}")
+    a, b = cx.value(first), cx.value(second)
+    t, s = cx.type(a), cx.type(b)
+    if t.space == UNIT or s.space != (UNIT if equation == PRODUCT else t.space):
+        raise IRError("products of shared data, or rows against matrices that they share")
+    if t.shape[0] == 1:  # one block is no dim
+        a, b = (cx.reshape(x, cx.type(x).shape[1:]) for x in (a, b))
+    out = cx.emit(MatMul(a, b) if equation == PRODUCT else Gram(a, b))
+    return cx.reshape(out, cx.result(node).shape)
 
 
 def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
@@ -189,7 +208,7 @@ def _dot(cx: Context, node: fx.Node) -> Ref:
     x, y = (cx.value(a) for a in node.args[:2])
     space = cx.type(x).space
     if space == UNIT or cx.type(y).space != space:
-        raise IRError("a product of shared data")
+        raise IRError(OF_SHARED_DATA)
     return cx.push(cx.map(Op.mul, x, y), cx.emit(ToUnit(space)), Fold.sum)
 
 
@@ -199,6 +218,7 @@ DENSE: Table = {
     aten.mv.default: _mv,
     aten.dot.default: _dot,
     **dict.fromkeys((aten.bmm.default, aten.matmul.default), _bmm),
+    aten.einsum.default: _einsum,
     **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _fold(Fold.sum)),
     **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _fold(Fold.mul)),
     **dict.fromkeys((aten.amax.default, aten.max.default), _fold(Fold.max)),

@@ -16,6 +16,9 @@ from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
 aten = torch.ops.aten
 prims = torch.ops.prims
 
+PRODUCT, GRAM = "nhk,hkj->nhj", "nhi,nhj->hij"
+"""Equations that `rows_first.py` writes: products with a matrix for each block of a row, and the gradient of these."""
+
 Pairs: TypeAlias = Iterator[tuple[Any, Any]]
 Rule: TypeAlias = Callable[[fx.Node], Pairs]
 
@@ -293,6 +296,15 @@ def _mm(node: fx.Node) -> Pairs:
         yield x, b
 
 
+def _einsum(node: fx.Node) -> Pairs:
+    """A product of rows with shared matrices, or the gradient of such matrices."""
+    a, b = node.args[1]  # type: ignore[misc, str-unpack]
+    if node.args[0] == PRODUCT:
+        yield a, node
+    elif node.args[0] == GRAM:
+        yield a, b
+
+
 def _all_of(*positions: int) -> Rule:
     def rule(node: fx.Node) -> Pairs:
         for p in positions:
@@ -377,6 +389,7 @@ RULES: dict[Any, Rule] = {
     aten.scatter.value: _written,
     aten.mv.default: _all_of(0),
     **dict.fromkeys((aten.bmm.default, aten.matmul.default), _all_of(0, 1)),
+    aten.einsum.default: _einsum,
     aten.native_dropout_backward.default: _all_of(0, 1),
     aten.rand_like.default: _all_of(0),
 }  # fmt: skip

@@ -140,7 +140,8 @@ class _Mover:
         return Pushed(push, scaled.scales, scaled.sign) if good else None
 
     def _scaled(self, ref: Ref) -> _ScaledRows | None:
-        p, whole = product(self.build, ref), numel(value_type(self.build, ref).shape)
+        """`ref` as scaled rows. Views as blocks are looked through, since a scale is one number a row."""
+        p, whole = product(self.build, below_reshapes(self.build, ref)), numel(value_type(self.build, ref).shape)
         rows = [f for f in p.factors if numel(f.shape) == whole and not f.inverse and self._makes_rows(f.ref)]
         scales = tuple(f for f in p.factors if f not in rows[:1])
         if not rows or any(numel(f.shape) != 1 for f in scales):

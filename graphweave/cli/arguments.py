@@ -1,0 +1,41 @@
+"""The types of arguments of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], bool], words: str) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = float("nan")
+    if not allowed(value):
+        raise argparse.ArgumentTypeError(f"must be {words} (got {text!r})")
+    return value
+
+
+def positive_int(text: str) -> int:
+    return int(_number(text, int, lambda value: value >= 1, "a whole number above 0"))
+
+
+def count(text: str) -> int:
+    return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
+
+
+def positive(text: str) -> float:
+    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def not_negative(text: str) -> float:
+    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number, 0 or above")
+
+
+def fanout(text: str) -> tuple[int, ...]:
+    words = "whole numbers, -1 for all neighbours, as 10,10"
+    return tuple(int(_number(part, int, lambda n: n >= -1, words)) for part in text.split(","))
+
+
+def share(text: str) -> float:
+    return _number(text, float, lambda value: 0 <= value < 1, "a number from 0 to below 1")

@@ -1,0 +1,87 @@
+"""Which products can sum over fewer features (`rules/narrow_sums.py`), in groups that pay together.
+
+In training, a product of a sum over neighbours, (A x) W, comes with two others: the gradient of its weights,
+gram(g, A x), and of its rows, A' (g W'). The first needs the wide sum A x, which the forward has anyway; the last is a
+wide sum itself. Only when all three change are the edges rid of wide rows, and A' g then serves both gradients. If x is
+narrower than x W, forward and backward exchange their roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.typed import below
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Gram, MatMul, Permute, Program, Pull, Push, Ref, Reshape, Type
+from graphweave.passes.row_operator import RowOperator, linear_operands, row_operator
+
+Key: TypeAlias = tuple[str, Ref, Ref]
+"""What products that belong together have in common: a sum, or weights or rows that meet rows moved along a map."""
+
+
+def narrow_sites(facts: Facts) -> list[tuple[Ref, ...]]:
+    """Nodes at which the rule is to be tried, those that belong together in one tuple."""
+    groups: list[tuple[set[Key], list[Ref]]] = []
+    for site, keys in _sites(facts):
+        found = [group for group in groups if group[0] & keys]
+        groups = [group for group in groups if group not in found]
+        groups.append((keys.union(*(k for k, _ in found)), [*(r for _, sites in found for r in sites), site]))
+    return [tuple(dict.fromkeys(sites)) for _, sites in groups]
+
+
+def _sites(facts: Facts) -> Iterator[tuple[Ref, set[Key]]]:
+    program = facts.program
+    for ref, node in enumerate(program.nodes):
+        match node:
+            case MatMul(x, w, None) if _width(program, ref) < _width(program, x):
+                if (op := row_operator(program, x)) is not None:
+                    yield ref, _sums(program, op) | _moved("weights", _weights(program, w), program, op)
+            case MatMul(x, w, None) if _width(program, ref) > _width(program, x):
+                for site, op in _operators_on(facts, ref, w):
+                    weights = _moved("weights", _weights(program, w), program, op)
+                    yield site, weights | _moved("rows", below(program, x), program, op)
+            case Gram(x, y, None):
+                for wide, narrow in ((x, y), (y, x)):
+                    fits = _width(program, narrow) < _width(program, wide)
+                    if fits and (op := row_operator(program, wide)) is not None:
+                        yield ref, _sums(program, op) | _moved("rows", below(program, narrow), program, op)
+
+
+def _operators_on(facts: Facts, product: Ref, w: Ref) -> Iterator[tuple[Ref, RowOperator]]:
+    """Every node that is an operator on products with the weights `w`, `product` among them."""
+    program, seen, todo = facts.program, {product}, [product]
+    while todo:
+        for user in facts.flow.users[todo.pop()]:
+            if user in seen or not linear_operands(program, user):
+                continue
+            seen.add(user)
+            op = row_operator(program, user)
+            products = () if op is None else [program.nodes[r] for r in op.bases]
+            if all(isinstance(n, MatMul) and n.map is None and n.w == w for n in products):
+                todo.append(user)
+                if op is not None and not isinstance(program.nodes[user], Pull | Reshape):
+                    yield user, op
+
+
+def _sums(program: Program, op: RowOperator) -> set[Key]:
+    return {("sum", r, r) for r in op.steps if isinstance(program.nodes[r], Push)}
+
+
+def _moved(kind: str, ref: Ref, program: Program, op: RowOperator) -> set[Key]:
+    nodes = (program.nodes[r] for r in op.steps)
+    return {(kind, ref, node.map) for node in nodes if isinstance(node, Push | Pull)}
+
+
+def _weights(program: Program, ref: Ref) -> Ref:
+    """The weights of which `ref` is a transpose or another shape."""
+    while isinstance(node := program.nodes[ref], Permute | Reshape):
+        ref = node.x
+    return ref
+
+
+def _width(program: Program, ref: Ref) -> int:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return numel(t.shape)
