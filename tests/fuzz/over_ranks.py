@@ -131,9 +131,10 @@ class RankJudge:
     """`judge(case)` gives the first fault of the case over the ranks of a pool, None for a case without. Raises Unfair
     if eager mode gives nothing to compare with."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pool: RankPool | None = None) -> None:
+        """The judge takes processes of its own, in each of which sets have another order, if there is no `pool`."""
         self.size = size
-        self.pool = RankPool(size, TIMEOUT, retry=False, apart=True)
+        self.pool = RankPool(size, TIMEOUT, retry=False, apart=True) if pool is None else pool
         self.lost = 0
         """Programs during which a message was lost that came at the second attempt, in new processes."""
 
