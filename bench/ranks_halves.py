@@ -1,13 +1,13 @@
 """What narrower and older halo rows do to training: loss and accuracy by epoch, on two ranks.
 
-    python -m bench.ranks halves [--graph pubmed] [--model gcn|sage] [--method random|metis] [--epochs 200] [--parts 2]
+    python -m bench.ranks halves [--graph pubmed] [--model gcn|sage] [--method metis|random] [--epochs 200] [--parts 2]
                                  [--data-dir DIR] [--out FILE]
 
 The graph has features and labels, and is divided by `--method`: random parts read most of each other, which is the
-hardest case. Two layers of 64 hidden features without dropout, Adam with a rate of 0.01 and a weight decay of 5e-4, and
-the cross-entropy of the training nodes inside the model. Training is the same but for the options of `shard`. Accuracy
-is that of the test nodes, by a call without gradients, whose halo rows are those of the same weights. Nothing here
-depends on the machine's speed.
+hardest case. docs/distributed.md shows the results of both. Two layers of 64 hidden features without dropout, Adam with
+a rate of 0.01 and a weight decay of 5e-4, and the cross-entropy of the training nodes inside the model. Training is the
+same but for the options of `shard`. Accuracy is that of the test nodes, by a call without gradients, whose halo rows
+are those of the same weights. Nothing here depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--graph", default="pubmed")
     add("--model", choices=tuple(_LAYERS), default="gcn")
-    add("--method", choices=("random", "metis", "ldg"), default="random")
+    add("--method", choices=("random", "metis", "ldg"), default="metis")
     add("--epochs", type=int, default=200)
     add("--parts", type=int, default=2)
     add("--timeout", type=float, default=3600, help="seconds that a rank may take")
@@ -157,5 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     head = ["epoch", *found]
     ratio_table(f"{options.model} on {options.graph}, {options.parts} ranks: loss, test accuracy", head, rows)
     asked = {key: getattr(options, key) for key in ("graph", "model", "method", "epochs", "parts", "threads")}
-    save(options.out, {"benchmark": "ranks_halves", "options": asked, "parts": about, "results": found})
+    save(
+        options.out, {"benchmark": f"ranks_halves_{options.method}", "options": asked, "parts": about, "results": found}
+    )
     return 0

@@ -151,6 +151,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "rules": rules,
     "passes": passes,
     "halos": scaling.halos,
+    "halves": scaling.halves,
     "scaling": scaling.scaling,
     "published": scaling.published,
 }

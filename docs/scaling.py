@@ -129,6 +129,21 @@ def halos() -> Iterator[str]:
         yield f"| {graph} | {sizes} | {parts} | {' | '.join(shown)} | {one['expected'] * parts:.2f} |"
 
 
+def halves() -> Iterator[str]:
+    """What bench.ranks halves measured: loss and test accuracy by epoch, for parts of two methods."""
+    found = {m: json.loads((RESULTS / f"ranks_halves_{m}.json").read_text())["results"] for m in ("metis", "random")}
+    columns = {
+        "exact": found["metis"]["exact"], "bfloat16, METIS": found["metis"]["bfloat16"],
+        "stale, METIS": found["metis"]["one step old"], "bfloat16, random": found["random"]["bfloat16"],
+        "stale, random": found["random"]["one step old"],
+    }  # fmt: skip
+    yield f"| epoch | {' | '.join(columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for epoch in columns["exact"]["accuracy"]:
+        cells = [f"{of['losses'][int(epoch) - 1]:.4f}, {of['accuracy'][epoch]:.3f}" for of in columns.values()]
+        yield f"| {epoch} | {' | '.join(cells)} |"
+
+
 def published() -> Iterator[str]:
     """The model beside what the authors of SAR report: 128 machines of 72 cores, 200 Gbit/s each."""
     graph, ranks = GRAPHS[1], 128

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench import ranks
+from graphweave.data import rmat
 from tests.programs.graphs import zoo
 
 
@@ -30,3 +31,21 @@ def test_halos_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     rows = json.loads((tmp_path / "out.json").read_text())["results"]
     assert [(row["parts"], row["method"]) for row in rows] == [(k, m) for k in (1, 3) for m in ("metis", "random")]
     assert rows[0]["halo"] == rows[0]["expected"] == 0 and rows[3]["halo"] > 0
+
+
+@pytest.mark.slow
+def test_training_with_narrower_and_older_halos_is_compared(tmp_path: Path) -> None:
+    graph = rmat(60, 400)
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "g.npz", src=graph[0], dst=graph[1], num_nodes=60, feat=draw.standard_normal((60, 5)).astype("f"),
+        y=draw.integers(0, 3, 60), train_idx=np.arange(40), val_idx=np.arange(40, 50), test_idx=np.arange(50, 60),
+    )  # fmt: skip
+    options = ["--graph", "g", "--epochs", "5", "--method", "random", "--data-dir", str(tmp_path)]
+    assert ranks.main(["halves", *options, "--out", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    exact, half, old = (found[name] for name in ("exact", "bfloat16", "one step old"))
+    assert half["bytes sent"] * 2 == exact["bytes sent"] == old["bytes sent"] > 0
+    assert exact["losses"][0] == pytest.approx(old["losses"][0]) and exact["losses"][1] != old["losses"][1]
+    assert exact["losses"] == pytest.approx(half["losses"], rel=0.03) and exact["losses"][-1] < exact["losses"][0]
+    assert set(exact["accuracy"]) == {"1", "2", "5"}

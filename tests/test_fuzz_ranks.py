@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from tests.fuzz.case import Call, Case
-from tests.fuzz.divided import KINDS, arguments, functional, joined, layouts, over_parts, results_of, shares_of, whole_of
+from tests.fuzz.divided import (
+    KINDS,
+    arguments,
+    functional,
+    joined,
+    layouts,
+    over_parts,
+    results_of,
+    shares_of,
+    whole_of,
+)
 from tests.fuzz.grow import arguments_of, grow_for_ranks, with_parameters
 from tests.fuzz.judge import Unfair, load
 from tests.fuzz.over_ranks import RankJudge
@@ -43,8 +53,10 @@ def test_parts_of_all_kinds_are_drawn() -> None:
         shares = shares_of(whole_of(case, Call(SIZES, seed), 2), 2)
         nodes = [share.part.nodes["N"] for share in shares]
         seen |= {"empty"} if any(n.num_own == 0 for n in nodes) else set()
-        seen |= {"no halo"} if all(0 < n.num_own and n.num_halo == 0 for n in nodes) else set()
-        seen |= {"all halo"} if all((s.part.edge_index[0] >= s.part.nodes["N"].num_own).all() for s in shares) else set()
+        sources = [(share.part.edge_index[0], share.part.nodes["N"].num_own) for share in shares]
+        both = all(src.numel() for src, _ in sources)
+        seen |= {"no halo"} if both and all((src < own).all() for src, own in sources) else set()
+        seen |= {"all halo"} if both and all((src >= own).all() for src, own in sources) else set()
         seen |= {"one row"} if any(n.num_own == 1 for n in nodes) else set()
     assert seen == {"empty", "no halo", "all halo", "one row"} and len(set(KINDS)) == 6
 

@@ -164,6 +164,50 @@ def test_a_rank_with_one_row_compiles_once_in_inference_mode() -> None:
     assert counters()["compilations"] == 1
 
 
+def test_indices_of_indices_are_refused() -> None:
+    """What an index holds on another rank are numbers of that rank's rows."""
+    loops = torch.stack([torch.randint(9, (9,)), torch.arange(9)])
+    part = parts_of(loops, 9, torch.zeros(9, dtype=torch.int64), 1)[0]
+    with pytest.raises(ShardError, match="read from rows of other ranks"):
+        shard(lambda x, e: x[e[0][e[0]]], part)(torch.randn(9, 3), part.edge_index)
+
+
+def test_rows_that_are_the_largest_are_refused() -> None:
+    """Arguments that only their own order chooses from are a rank's rows, not what all ranks have."""
+    part = one_part(9, 30)
+
+    def largest(x: Tensor, weight: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        return x[edge_index[0]], weight[weight.topk(weight.shape[0] // 2).indices]
+
+    with pytest.raises(ShardError, match=r"aten\.topk"):
+        shard(largest, part)(torch.randn(9, 3), torch.randn(9), part.edge_index)
+
+
+def test_rows_that_a_mask_numbers() -> None:
+    part, x, mask = one_part(9, 30), torch.randn(9, 3), torch.arange(9) % 3 != 0
+
+    def masked(x: Tensor, mask: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        sums = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        return x[mask.nonzero().view(-1)], sums[mask.nonzero().view(-1)]
+
+    found, wanted = shard(masked, part)(x, mask, part.edge_index), masked(x, mask, part.edge_index)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_an_index_that_kernels_compute_is_there_before_what_is_pushed_along_it() -> None:
+    """Its kernel also read what came of the push, so that each waited for the other."""
+    loops = torch.stack([torch.randperm(9), torch.arange(9)])
+    part, mask = parts_of(loops, 9, torch.zeros(9, dtype=torch.int64), 1)[0], torch.arange(9) % 3 != 0
+
+    def counted(x: Tensor, mask: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        kept = edge_index[0][mask]
+        counts = torch.zeros(x.shape[0]).index_add(0, kept, torch.ones(kept.shape[0]))
+        return x[mask], counts.masked_select(mask)
+
+    x = torch.randn(9, 3)
+    torch.testing.assert_close(shard(counted, part)(x, mask, part.edge_index), counted(x, mask, part.edge_index))
+
+
 def test_gradients_of_gradients_are_refused() -> None:
     """PyTorch would compute them in eager mode, from the rows of one rank."""
     part = one_part(9, 30)

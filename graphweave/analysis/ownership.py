@@ -134,6 +134,10 @@ _POSITIONS = frozenset(
 )  # fmt: skip
 """Calls whose result are numbers of rows that this rank has."""
 _SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
+_RANKS_ROWS = _SORTS | {"aten.topk.default"}
+"""Calls whose second result are positions of rows of the operand."""
+_CHOOSES = frozenset({"aten.nonzero.default", "aten.argsort.default", "aten.argsort.stable"})
+"""Calls whose result are positions of rows of the operand."""
 _OF_SIZES = frozenset(
     f"aten.{name}" for name in (
         "sym_size.int", "_assert_scalar.default", "scalar_tensor.default", "full.default", "zeros.default",
@@ -186,7 +190,11 @@ class _Reader:
         """Finds the sharded spaces: those of the part's edges, of the user's tensors that no index leads to, the ends
         of edges, and what is made from or leads to them."""
         nodes, types = self.program.nodes, self.program.types
-        ends = {t.cod for t in types if isinstance(t, MapType)}
+        # rows that are chosen by their position, as a mask does, are a rank's own like those that nothing chooses
+        ends = {
+            t.cod for node, t in zip(nodes, types, strict=True)
+            if isinstance(t, MapType) and not (isinstance(node, MapOf) and self._is_position(node.index))
+        }  # fmt: skip
         of_edges = set[Ref]()  # computed from the indices of edges
         for ref, node in enumerate(nodes):
             if isinstance(node, Input):
@@ -257,6 +265,23 @@ class _Reader:
                 self._add(t.space)
         elif isinstance(node, Inverse) and self._on_sharded(node.x):
             self._add(node.space)
+
+    def _is_position(self, ref: Ref) -> bool:
+        """Whether integers are the positions of rows among all rows of a space, such as those of a mask."""
+        node = self.program.nodes[ref]
+        while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_ROWS):
+            node = self.program.nodes[operands(node)[0]]
+        if not isinstance(node, Aten):
+            return False
+        if node.target == "builtin.getitem" and node.args[1] == 1:
+            source = self.program.nodes[operands(node)[0]]
+            return isinstance(source, Aten) and source.target in _RANKS_ROWS and self._is_flat(operands(source)[0])
+        return node.target in _CHOOSES and self._is_flat(operands(node)[0])
+
+    def _is_flat(self, ref: Ref) -> bool:
+        """Whether the value is one number a row."""
+        t = self.program.types[ref]
+        return isinstance(t, Type) and t.space != UNIT and t.shape == ()
 
     def _add(self, space: Space) -> None:
         if space != UNIT:
@@ -428,6 +453,8 @@ class _Reader:
                     ref, "numbers of rows are reduced, but each rank numbers its rows itself",
                     "Pass the number of nodes, or compute it from the features (x.shape[0]).",
                 )  # fmt: skip
+            case Pull(x, m) if m in self.leaving and self.numbers[x] is not None:
+                self._refuse_numbers_of_others(ref)
             case Places() | Inverse() | Reordered() if self._on_sharded(ref):
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
             case Aten():
@@ -440,6 +467,10 @@ class _Reader:
             return
         if node.target.startswith("builtin.") or node.target in _OF_SIZES | _SAME_ROWS:
             return
+        if node.target in ("aten.index.Tensor", "aten.index_select.default"):
+            chosen, *by = (self.numbers[r] for r in operands(node))
+            if any(isinstance(h, Numbers) and h.leaves for h in by) and not isinstance(chosen, PairOfNumbers):
+                self._refuse_numbers_of_others(ref)
         integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
         if integral and node.target in _REARRANGES | _POSITIONS | _SORTS:
             return
@@ -448,6 +479,12 @@ class _Reader:
         self._refuse(
             ref, f"{node.target} is left to PyTorch, which sees only the rows of one rank",
             "Write it with operations on rows, or call it outside of the model.",
+        )  # fmt: skip
+
+    def _refuse_numbers_of_others(self, ref: Ref) -> None:
+        self._refuse(
+            ref, "numbers of rows are read from rows of other ranks, where they number others",
+            "Compose the indices on the whole graph, and pass the result as edges of a type of their own.",
         )  # fmt: skip
 
     def _is_divided(self, ref: Ref) -> bool:

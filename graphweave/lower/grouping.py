@@ -191,12 +191,19 @@ class _Grouping:
         """
         n = self.needs[ref]
         _, along = self._home(ref)
+        indices = self._indices(ref)
         if self._is_total(ref):
-            return [*(y for y, _ in n.pulls), *n.same, *n.shared]
+            return [*(y for y, _ in n.pulls), *n.same, *n.shared, *indices]
         if along is not None:
             inside = self.multiplied | self._matrix(ref)
-            return [*(y for y, m in n.pulls if m != along or y in inside), *n.same, *n.shared]
-        return [*(y for y, _ in n.pulls), *n.shared]
+            return [*(y for y, m in n.pulls if m != along or y in inside), *n.same, *n.shared, *indices]
+        return [*(y for y, _ in n.pulls), *n.shared, *indices]
+
+    def _indices(self, ref: Ref) -> list[Ref]:
+        """The indices of the maps along which `ref` reads, or is pushed."""
+        along = self.cones.pushed_along(ref) if self.cones.is_push(ref) else self.along[ref]
+        maps = {m for _, m in self.needs[ref].pulls} | ({along} if along is not None else set())
+        return [i.index for m in sorted(maps) if isinstance(i := self.program.nodes[m], MapOf)]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
         """Rows and map of a group that is opened for `ref`."""
@@ -290,9 +297,7 @@ class _Grouping:
         local = own if edge_level else list(n.same)
         remote = [y for y, m in n.pulls if not edge_level or m != walked or y not in own]
         remote += [*n.shared, *(n.same if edge_level else ())]
-        maps = {m for _, m in n.pulls} | ({along} if along is not None else set())
-        remote += [i.index for m in sorted(maps) if isinstance(i := self.program.nodes[m], MapOf)]
-        return local, remote
+        return local, remote + self._indices(ref)
 
     def _shared_bytes(self, ref: Ref, g: int, beside: int | None) -> int:
         """Bytes a row that need not be moved if `ref` joins `g`, as results stay local and reads are done once."""

@@ -81,7 +81,8 @@ class OverRanks:
             said = self.group.all_gather(own)
         fixed = [other["compiled in"] for other in said]
         differ = any(other["program"] != own["program"] for other in said)
-        if all(fixed) or (differ and all(other["but for numbers"] == own["but for numbers"] for other in said)):
+        alike = all(other["but for numbers"] == own["but for numbers"] for other in said)
+        if all(fixed) or (differ and (alike or any(fixed))):
             which = ", ".join(fixed[self.rank]) or "those of some tensor"
             raise ShardError(
                 f"the model cannot run over parts: numbers of rows were compiled in ({which}), which differ from rank"
