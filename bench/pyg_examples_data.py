@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, Dataset, HeteroData, TemporalData
+from torch_geometric.data.data import BaseData
 from torch_geometric.io import fs
 from torch_geometric.utils import coalesce, to_undirected
 
@@ -444,6 +445,11 @@ def made(dataset: Any, part: str) -> list[Any]:
     return found if dataset.pre_transform is None else [dataset.pre_transform(one) for one in found]
 
 
+def in_float64(data: Any) -> Any:
+    """A graph with its float tensors in float64."""
+    return data.apply(lambda v: v.double() if v.is_floating_point() else v)
+
+
 def install(*, wide: bool = False) -> None:
     """Lets PyG's data sets get their data from `STAND_INS`. In float64 if `wide`.
 
@@ -464,11 +470,19 @@ def install(*, wide: bool = False) -> None:
     def contents(dataset: Any, part: str) -> tuple[Any, ...]:
         found = made(dataset, part)
         if wide:
-            found = [one.apply(lambda v: v.double() if v.is_floating_point() else v) for one in found]
+            found = [in_float64(one) for one in found]
         data, slices = InMemoryDataset.collate(found)
         sizes = (_tu_sizes(dataset),) if type(dataset).__name__ == "TUDataset" else ()
         return data.to_dict(), slices, *sizes, type(data)
 
+    item = Dataset.__getitem__
+
+    def widened(dataset: Any, idx: Any) -> Any:
+        found = item(dataset, idx)
+        return in_float64(found) if isinstance(found, BaseData) else found
+
+    if wide:  # transformations at each access, such as `ToDense`, ask for float32 by name
+        Dataset.__getitem__ = widened
     read = fs.torch_load
     fs.torch_load = lambda path, *args, **options: files[path]() if path in files else read(path, *args, **options)
     Dataset._download = lambda dataset: None
