@@ -192,7 +192,7 @@ def summary(rows: Mapping[str, Answer]) -> str:
 HEADINGS = ("program", "result", "eager ms", "ours ms", "speed", "kernels", "calls left", "breaks", "left to PyTorch")
 
 
-def markdown(results: Mapping[str, Answer]) -> str:
+def markdown(results: Mapping[str, Answer], threads: int) -> str:
     plain = {name: one for name, one in results.items() if one["status"] != "not run" and not one["loaders"]}
     sampled = {name: one for name, one in results.items() if one["status"] != "not run" and one["loaders"]}
     other = {name: one for name, one in results.items() if one["status"] == "not run"}
@@ -209,7 +209,8 @@ def markdown(results: Mapping[str, Answer]) -> str:
         "- **Data** are generated in the form of the real data sets, so nothing is downloaded. Large ones are smaller",
         "  here; the list is below.",
         "- **A step** goes from `optimizer.zero_grad()` to the end of `optimizer.step()`; times are medians of warm",
-        "  steps with two threads. Each system has a process of its own. The program ends when enough steps are timed.",
+        f"  steps with {threads} thread{'s' if threads > 1 else ''}. Each system has a process of its own. The program",
+        "  ends when enough steps are timed.",
         "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
         "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**).",
         "  *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
@@ -270,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ratio_table("PyG's examples, one training step", HEADINGS[:-1], [cells[:-1] for cells in ran])
     print(summary(shown))
     if options.markdown:
-        options.markdown.write_text(markdown(results))
+        options.markdown.write_text(markdown(results, options.threads))
     return 0 if all(one["status"] != "wrong" for one in shown.values()) else 1
 
 

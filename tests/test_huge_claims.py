@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from graphweave.cli import main as cli
+from graphweave.cli import train
 from graphweave.data import machine_memory
 
 HUGE = 10**15
@@ -115,7 +116,7 @@ def test_a_model_too_large_for_the_machine(
     def fail(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr(cli.train, "run", fail)
+    monkeypatch.setattr(train, "run", fail)
     assert cli.main(["train", "--data", "karate"]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and "not enough memory for this graph and model" in captured.err

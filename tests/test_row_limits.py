@@ -89,8 +89,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What kernels have not written is NaN."""
     whole = arena.empty
 
-    def empty(shape: object, dtype: torch.dtype) -> Tensor:
-        made = whole(shape, dtype)
+    def empty(shape: object, dtype: torch.dtype, room: int = 0) -> Tensor:
+        made = whole(shape, dtype, room)
         made.view(torch.uint8).fill_(255) if made.dim() else made.fill_(float("nan") if dtype.is_floating_point else -1)
         return made
 

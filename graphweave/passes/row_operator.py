@@ -23,7 +23,7 @@ _MAX_NODES = 64
 """An operator is read through at most this many nodes; what is beyond them is what the operator acts on."""
 
 
-class Typed(Protocol):
+class NodesAndTypes(Protocol):
     """Nodes and their types: a program, or a builder."""
 
     @property
@@ -41,7 +41,7 @@ class RowOperator:
     bases: tuple[Ref, ...]
 
 
-def row_operator(program: Typed, ref: Ref, whole: Collection[Ref] = ()) -> RowOperator | None:
+def row_operator(program: NodesAndTypes, ref: Ref, whole: Collection[Ref] = ()) -> RowOperator | None:
     """`ref` as an operator that sums along a map; None if it is none. Nodes of `whole` are not looked into.
 
     Row-wise sums below which no row moves are bases: (x + y) W is cheaper than x W + y W.
@@ -74,7 +74,7 @@ def row_operator(program: Typed, ref: Ref, whole: Collection[Ref] = ()) -> RowOp
     return RowOperator(ref, tuple(sorted(steps)), tuple(sorted(bases)))
 
 
-def linear_operands(program: Typed, ref: Ref) -> tuple[Ref, ...]:
+def linear_operands(program: NodesAndTypes, ref: Ref) -> tuple[Ref, ...]:
     """The operands of which the node is a linear operator on rows; none if it is no such step."""
     node = program.nodes[ref]
     match node:
@@ -90,7 +90,7 @@ def linear_operands(program: Typed, ref: Ref) -> tuple[Ref, ...]:
             return ()
 
 
-def _scaled(program: Typed, ref: Ref) -> tuple[Ref, Ref] | None:
+def _scaled(program: NodesAndTypes, ref: Ref) -> tuple[Ref, Ref] | None:
     """(x, s) if `ref` is x times or divided by s, one number a row or for all rows."""
     node = program.nodes[ref]
     assert isinstance(node, Pointwise)
@@ -100,7 +100,7 @@ def _scaled(program: Typed, ref: Ref) -> tuple[Ref, Ref] | None:
     return (x, s) if _is_number(program, s) and program.types[x] == program.types[ref] else None
 
 
-def _is_number(program: Typed, ref: Ref) -> bool:
+def _is_number(program: NodesAndTypes, ref: Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, Type) and numel(t.shape) == 1
 

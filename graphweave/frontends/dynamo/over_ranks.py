@@ -91,8 +91,8 @@ class OverRanks:
             )
         if few := next((other["too few"] for other in said if other["too few"]), ""):
             raise ShardError(
-                f"the model cannot run over parts: what was captured needs more rows than each rank has ({few}). Do not"
-                " ask for sizes or strides where rows are few, or take fewer parts."
+                f"the model cannot run over parts: what was captured needs more rows than each rank has ({few}). Take"
+                " fewer parts, or do not ask for sizes or strides where rows are few."
             )
         for rank, other in enumerate(said):
             if other["program"] != own["program"]:
