@@ -15,6 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.analysis.calls_on_rows import (
+    OF_SIZES,
+    POSITIONS,
+    REARRANGES,
+    SAME_ROWS,
+    SORTS,
+    along_columns,
+    is_position,
+    moved,
+)
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import leaves
@@ -39,7 +49,6 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     NumbersOfSegments,
-    Operand,
     Own,
     PairIndex,
     Part,
@@ -112,39 +121,6 @@ class OwnedRows:
 
 
 _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
-_SAME_ROWS = frozenset(
-    f"aten.{name}" for name in (
-        "clone.default", "alias.default", "detach.default", "_to_copy.default", "contiguous.default",
-    )
-)  # fmt: skip
-"""Calls of which each row of the result is that row of the operand."""
-_REARRANGES = frozenset(
-    f"aten.{name}" for name in (
-        "reshape.default", "view.default", "_unsafe_view.default", "repeat.default", "expand.default", "stack.default",
-        "cat.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default",
-        "t.default", "transpose.int", "flip.default", "index.Tensor", "index_select.default", "select.int",
-        "unbind.int", "slice.Tensor", "split.Tensor", "masked_select.default",
-    )
-)  # fmt: skip
-"""Calls whose result has elements of their operands, in another place."""
-_POSITIONS = frozenset(
-    f"aten.{name}" for name in (
-        "nonzero.default", "argsort.default", "argsort.stable", "arange.default", "arange.start", "arange.start_step",
-    )
-)  # fmt: skip
-"""Calls whose result are numbers of rows that this rank has."""
-_SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
-_RANKS_ROWS = _SORTS | {"aten.topk.default"}
-"""Calls whose second result are positions of rows of the operand."""
-_CHOOSES = frozenset({"aten.nonzero.default", "aten.argsort.default", "aten.argsort.stable"})
-"""Calls whose result are positions of rows of the operand."""
-_OF_SIZES = frozenset(
-    f"aten.{name}" for name in (
-        "sym_size.int", "_assert_scalar.default", "scalar_tensor.default", "full.default", "zeros.default",
-        "ones.default", "empty.memory_format", "_local_scalar_dense.default", "sym_constrain_range_for_size.default",
-    )
-)  # fmt: skip
-"""Calls that read or take sizes. What they make has the same value in every row."""
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
@@ -193,7 +169,7 @@ class _Reader:
         # rows that are chosen by their position, as a mask does, are a rank's own like those that nothing chooses
         ends = {
             t.cod for node, t in zip(nodes, types, strict=True)
-            if isinstance(t, MapType) and not (isinstance(node, MapOf) and self._is_position(node.index))
+            if isinstance(t, MapType) and not (isinstance(node, MapOf) and is_position(self.program, node.index))
         }  # fmt: skip
         of_edges = set[Ref]()  # computed from the indices of edges
         for ref, node in enumerate(nodes):
@@ -266,23 +242,6 @@ class _Reader:
         elif isinstance(node, Inverse) and self._on_sharded(node.x):
             self._add(node.space)
 
-    def _is_position(self, ref: Ref) -> bool:
-        """Whether integers are the positions of rows among all rows of a space, such as those of a mask."""
-        node = self.program.nodes[ref]
-        while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_ROWS):
-            node = self.program.nodes[operands(node)[0]]
-        if not isinstance(node, Aten):
-            return False
-        if node.target == "builtin.getitem" and node.args[1] == 1:
-            source = self.program.nodes[operands(node)[0]]
-            return isinstance(source, Aten) and source.target in _RANKS_ROWS and self._is_flat(operands(source)[0])
-        return node.target in _CHOOSES and self._is_flat(operands(node)[0])
-
-    def _is_flat(self, ref: Ref) -> bool:
-        """Whether the value is one number a row."""
-        t = self.program.types[ref]
-        return isinstance(t, Type) and t.space != UNIT and t.shape == ()
-
     def _add(self, space: Space) -> None:
         if space != UNIT:
             self.sharded.add(space)
@@ -353,24 +312,24 @@ class _Reader:
             return pair.first if node.args[2] in (0, -2) else pair.second
         if node.target == "builtin.getitem":
             source = self.program.nodes[operands(node)[0]]
-            if isinstance(source, Aten) and source.target in _SORTS:
+            if isinstance(source, Aten) and source.target in SORTS:
                 return held[0] if node.args[1] == 0 else Numbers()
             if isinstance(source, Aten) and source.target == "aten.unbind.int" and isinstance(held[0], PairOfNumbers):
                 return held[0].first if node.args[1] == 0 else held[0].second
             return held[0]
-        if node.target in _POSITIONS:
+        if node.target in POSITIONS:
             # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
             return Numbers() if not isinstance(t, Type) or t.space in self.sharded else None
-        if node.target in _SORTS | _SAME_ROWS | {"aten.unbind.int"}:
+        if node.target in SORTS | SAME_ROWS | {"aten.unbind.int"}:
             return next((h for h in held if h is not None), None)
-        if node.target not in _REARRANGES:
+        if node.target not in REARRANGES:
             return None
-        chosen = [self.numbers[r] for r in _moved(node)]
+        chosen = [self.numbers[r] for r in moved(node)]
         if node.target == "aten.flip.default" and isinstance(pair := chosen[0], PairOfNumbers):
             return PairOfNumbers(pair.second, pair.first) if node.args[1] == (0,) else pair
         keeps_pairs = node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.cat.default",
                                       "aten.slice.Tensor")  # fmt: skip
-        if keeps_pairs and _along_columns(node):
+        if keeps_pairs and along_columns(node):
             pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]
             return PairOfNumbers(
                 self._merged(ref, [p.first for p in pairs]), self._merged(ref, [p.second for p in pairs])
@@ -465,14 +424,14 @@ class _Reader:
         used = [r for r in operands(node) if self._is_divided(r)]
         if not used and not self._is_divided(ref):
             return
-        if node.target.startswith("builtin.") or node.target in _OF_SIZES | _SAME_ROWS:
+        if node.target.startswith("builtin.") or node.target in OF_SIZES | SAME_ROWS:
             return
         if node.target in ("aten.index.Tensor", "aten.index_select.default"):
             chosen, *by = (self.numbers[r] for r in operands(node))
             if any(isinstance(h, Numbers) and h.leaves for h in by) and not isinstance(chosen, PairOfNumbers):
                 self._refuse_numbers_of_others(ref)
         integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
-        if integral and node.target in _REARRANGES | _POSITIONS | _SORTS:
+        if integral and node.target in REARRANGES | POSITIONS | SORTS:
             return
         if node.serial and not used and self._space(ref) == UNIT:
             return
@@ -501,22 +460,3 @@ class _Reader:
             return
         where = self.program.locs[ref]
         raise ShardError(f"the model cannot run over parts: {why}{f' ({where})' if where else ''}. {do}")
-
-
-def _moved(node: Aten) -> tuple[Ref, ...]:
-    """The operands whose elements are those of the result, not the indices that choose them."""
-    refs = operands(node)
-    if node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.masked_select.default"):
-        return refs[:1]
-    return refs
-
-
-def _along_columns(node: Aten) -> bool:
-    """Whether a call on [2, n] chooses or joins columns, so that both rows stay."""
-    match node.args:
-        case (_, (None, Operand())):
-            return True
-        case (_, 1 | -1, *_):
-            return True
-        case _:
-            return False

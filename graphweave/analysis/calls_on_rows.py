@@ -1,0 +1,79 @@
+"""Calls of PyTorch on rows that ranks have of their own: which of them keep rows, choose among them or number them."""
+
+from __future__ import annotations
+
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import AssertIndex, Aten, Cast, Operand, Program, Ref, Reshape, Type
+
+SAME_ROWS = frozenset(
+    f"aten.{name}" for name in (
+        "clone.default", "alias.default", "detach.default", "_to_copy.default", "contiguous.default",
+    )
+)  # fmt: skip
+"""Calls of which each row of the result is that row of the operand."""
+REARRANGES = frozenset(
+    f"aten.{name}" for name in (
+        "reshape.default", "view.default", "_unsafe_view.default", "repeat.default", "expand.default", "stack.default",
+        "cat.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default",
+        "t.default", "transpose.int", "flip.default", "index.Tensor", "index_select.default", "select.int",
+        "unbind.int", "slice.Tensor", "split.Tensor", "masked_select.default",
+    )
+)  # fmt: skip
+"""Calls whose result has elements of their operands, in another place."""
+POSITIONS = frozenset(
+    f"aten.{name}" for name in (
+        "nonzero.default", "argsort.default", "argsort.stable", "arange.default", "arange.start", "arange.start_step",
+    )
+)  # fmt: skip
+"""Calls whose result are numbers of rows that this rank has."""
+SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
+RANKS_ROWS = SORTS | {"aten.topk.default"}
+"""Calls whose second result are positions of rows of the operand."""
+CHOOSES = frozenset({"aten.nonzero.default", "aten.argsort.default", "aten.argsort.stable"})
+"""Calls whose result are positions of rows of the operand."""
+OF_SIZES = frozenset(
+    f"aten.{name}" for name in (
+        "sym_size.int", "_assert_scalar.default", "scalar_tensor.default", "full.default", "zeros.default",
+        "ones.default", "empty.memory_format", "_local_scalar_dense.default", "sym_constrain_range_for_size.default",
+    )
+)  # fmt: skip
+"""Calls that read or take sizes. What they make has the same value in every row."""
+
+
+def is_position(program: Program, ref: Ref) -> bool:
+    """Whether integers are the positions of rows among all rows of a space, such as those of a mask."""
+    node = program.nodes[ref]
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in SAME_ROWS):
+        node = program.nodes[operands(node)[0]]
+    if not isinstance(node, Aten):
+        return False
+    if node.target == "builtin.getitem" and node.args[1] == 1:
+        source = program.nodes[operands(node)[0]]
+        return isinstance(source, Aten) and source.target in RANKS_ROWS and _is_flat(program, operands(source)[0])
+    return node.target in CHOOSES and _is_flat(program, operands(node)[0])
+
+
+def _is_flat(program: Program, ref: Ref) -> bool:
+    """Whether the value is one number a row."""
+    t = program.types[ref]
+    return isinstance(t, Type) and t.space != UNIT and t.shape == ()
+
+
+def moved(node: Aten) -> tuple[Ref, ...]:
+    """The operands whose elements are those of the result, not the indices that choose them."""
+    refs = operands(node)
+    if node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.masked_select.default"):
+        return refs[:1]
+    return refs
+
+
+def along_columns(node: Aten) -> bool:
+    """Whether a call on [2, n] chooses or joins columns, so that both rows stay."""
+    match node.args:
+        case (_, (None, Operand())):
+            return True
+        case (_, 1 | -1, *_):
+            return True
+        case _:
+            return False
