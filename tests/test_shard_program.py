@@ -218,9 +218,9 @@ def test_gradients_of_gradients_are_refused() -> None:
         grad.square().sum().backward()
 
 
-@pytest.mark.slow
-def test_one_rank_needs_no_process_group() -> None:
-    assert all(error < 1e-9 for _, _, error in trained_alike(0, "SAGE", ["undirected"], 1))
+@pytest.mark.parametrize("name", by_default(["SAGE", "RGCN"], "RGCN"))
+def test_one_rank_needs_no_process_group(name: str) -> None:
+    assert all(error < 1e-9 for _, _, error in trained_alike(0, name, ["undirected"], 1))
 
 
 def test_a_copy_of_the_edges_is_refused() -> None:

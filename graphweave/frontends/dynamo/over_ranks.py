@@ -134,7 +134,7 @@ class OverRanks:
         The call after the dry one would compile again, on this rank alone, which others do not expect.
         """
         env = _shape_env()
-        bounds = {} if env is None else {str(symbol): int(known.lower) for symbol, known in env.var_to_range.items()}
+        bounds = {} if env is None else {str(symbol): known.lower for symbol, known in env.var_to_range.items()}
         sizes = dict(program.spaces)
         for node in program.nodes:
             value = values.get(node.name) if isinstance(node, Input) else None
@@ -147,7 +147,7 @@ class OverRanks:
             dims = t.dims or () if isinstance(t, AnyType) else ()
             size = sizes.get(t.space) if isinstance(t, Type) else dims[int(is_pair(value))] if dims else 0
             bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
-            if rows < bound:
+            if bool(rows < bound):  # a number of SymPy's, or minus infinity
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
         return ""
 
