@@ -326,4 +326,4 @@ def test_the_second_layer_of_sage_is_narrow_in_both_directions() -> None:
     assert readers == [
         "AddMatMul",
         "Gram",
-    ]  # the gradients of the rows, added to those through lin_r, and of the weights
+    ]  # of the rows (beside lin_r's), of the weights
