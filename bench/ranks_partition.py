@@ -31,6 +31,7 @@ from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.load import load_part
 from graphweave.distributed.manifest import read_manifest
+from graphweave.distributed.methods import weights_of
 from graphweave.distributed.parts import NODES
 from graphweave.sampling.partition import metis
 from graphweave.sampling.undirected import undirected_of
@@ -41,7 +42,7 @@ QUALITY = ("edges cut", "most of mean edges", "replication")
 
 def metis_alone(index: torch.Tensor, nodes: int, parts: int) -> tuple[float, torch.Tensor]:
     """Seconds of METIS, and its parts."""
-    graph = undirected_of(index[0], index[1], nodes, 1 + torch.bincount(index[1], minlength=nodes))
+    graph = undirected_of(index[0], index[1], nodes, weights_of(torch.bincount(index[1], minlength=nodes)))
     begin = time.perf_counter()
     found = metis(graph, parts, 0)
     assert found is not None, "pymetis is not installed"
