@@ -107,11 +107,13 @@ def statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def targets(place: ast.stmt) -> set[str]:
+    """The names that a statement binds; `model.weight = w` binds none."""
     found: set[str] = set()
     for node in ast.walk(place):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                found.update(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
+                names = (one for one in ast.walk(target) if isinstance(one, ast.Name))
+                found.update(one.id for one in names if isinstance(one.ctx, ast.Store))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
     return found

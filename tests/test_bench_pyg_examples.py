@@ -86,6 +86,12 @@ def test_the_line_follows_the_last_statement_that_makes_the_model() -> None:
     assert [line for line in lines if line != changed.line] == PROGRAM.splitlines()
 
 
+def test_an_attribute_of_the_model_makes_no_model() -> None:
+    """PyG's mem_pool.py sets attributes inside its training function, where the line would make the name a local."""
+    program = PROGRAM + "\n\ndef later():\n    model.weight.requires_grad = True\n"
+    assert change(program).number == change(PROGRAM).number
+
+
 def test_a_method_that_is_trained_is_compiled() -> None:
     assert change(METHOD).line == "model.encode = graphweave.compile(model.encode)"
     assert change(METHOD).changed.splitlines()[2] == "model.encode = graphweave.compile(model.encode)"
