@@ -231,3 +231,35 @@ return %9
             region_reads(facts, step, order)
     steps = [step.members if isinstance(step, Region) else (step.ref,) for step in order.steps]
     assert [5 in members for members in steps].index(True) < [9 in members for members in steps].index(True)
+
+
+STATISTICS = """
+space V = ?
+space E = ?
+%0: V[32] f32 = input x
+%1: unit[] f32 = input count
+%2: unit[2, 16] f32 = input running
+%3: V -> unit = tounit V
+%4: unit[32] f32 = push.sum %0, %3 empty=0.0
+%5: unit[32] f32 = div %4, %1
+%6: unit[32] f32 = reshape %2 [32]
+%7: unit[32] f32 = add %6, %5
+%8: V -> unit = tounit V
+%9: V[32] f32 = pull %5, %8
+%10: V[32] f32 = sub %0, %9
+%11: V[32] f32 = exp %10
+%12: unit[32] f32 = push.sum %11, %3 empty=0.0
+return %7, %11, %12
+"""
+
+
+def test_shared_data_between_two_kernels_is_a_kernel() -> None:
+    """Its views are looked through. Behind the last kernel it is a call of PyTorch."""
+    program = parse(STATISTICS)
+    order = schedule(Facts(program))
+    regions = [step for step in order.steps if isinstance(step, Region)]
+    assert [(r.rows.name, r.members) for r in regions] == [("V", (4,)), ("unit", (5, 7)), ("V", (9, 10, 11, 12))]
+    assert len(order.steps) == 3
+    behind = parse(STATISTICS.replace("sub %0, %9", "neg %0"))
+    order = schedule(Facts(behind))
+    assert [step.ref for step in order.steps if isinstance(step, TorchCall)] == [5, 7]

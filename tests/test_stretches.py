@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import re
 
@@ -85,6 +86,29 @@ def test_a_half_is_one_native_call(kind: str, monkeypatch: pytest.MonkeyPatch) -
     got = [p.grad for p in layers.parameters()]
     want = torch.autograd.grad(step(x, index, y), list(layers.parameters()))
     torch.testing.assert_close(got, list(want), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norms_cut_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their statistics, and the running ones, are kernels of shared data. Numbers are those of eager mode."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(pyg.GINConv(pyg.MLP([16, 16, 16])) for _ in range(2)).double()
+    eager = copy.deepcopy(layers)
+
+    def step(layers: nn.ModuleList, x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(layers[1](layers[0](x, index).relu(), index), y)
+
+    called, model = Called(monkeypatch), graphweave.compile(step)
+    for number, (rows, edges) in enumerate([(40, 100), (33, 0), (200, 900), (40, 100)]):
+        x, index, y = features(rows, 16), random_graph(rows, rows, edges), torch.arange(rows) % 16
+        called.kernels.clear()
+        got, want = model(layers, x, index, y), step(eager, x, index, y)
+        got.backward()
+        want.backward()
+        assert number < 2 or len([n for n in called.kernels if n > 1]) == 2, called.kernels
+        torch.testing.assert_close(got, want)
+        for a, b in zip(layers.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+        torch.testing.assert_close(dict(layers.named_buffers()), dict(eager.named_buffers()))
 
 
 def test_large_values_are_freed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

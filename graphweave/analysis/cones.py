@@ -86,7 +86,7 @@ class Needs:
     """Leaves of a node: `pulls` are (value, map) read at another row, `same` are values of the node's own row.
 
     `shared` are unit values that must exist before the kernel starts, `inner` the nodes that are recomputed between the
-    leaves and the node.
+    leaves and the node. Shared data is one row, so all that a node of shared data reads is of its own row.
     """
 
     pulls: tuple[tuple[Ref, Ref], ...]
@@ -229,9 +229,25 @@ class Cones:
         Three kinds of nodes are always looked through: reshapes, since they are views; random numbers, since they are
         drawn again; nodes that only widen what they read, since to store and load them costs more than to recompute.
         """
-        walk = _Walk(self, stored, through)
+        walk = _Walk(self, stored, through, self.is_shared(ref))
         walk.below(ref)
         return walk.needs()
+
+    def is_shared(self, ref: Ref) -> bool:
+        """Whether `ref` is shared data that is computed from nothing but shared data."""
+        return space_of(self.program, ref) == UNIT and not isinstance(self.program.nodes[ref], Push | Gram)
+
+    def beneath_views(self, ref: Ref, stored: frozenset[Ref]) -> tuple[Ref, ...]:
+        """The values that a node of shared data reads, seen through views of values that are not `stored`."""
+        found, todo = dict[Ref, None](), list(reversed(self.flow.operands[ref]))
+        while todo:
+            r = todo.pop()
+            view = isinstance(self.program.nodes[r], Reshape | Permute | Broadcast | Slice)
+            if view and self.is_light(r) and r not in stored:
+                todo.extend(reversed(self.flow.operands[r]))
+            else:
+                found[r] = None
+        return tuple(found)
 
     def leaves(self, refs: Iterable[Ref], stored: frozenset[Ref]) -> Needs:
         """Leaves of `refs` themselves, where light nodes that are not `stored` are recomputed."""
@@ -244,15 +260,17 @@ class Cones:
 class _Walk:
     """Collects the leaves and the inner nodes of a cone."""
 
-    def __init__(self, cones: Cones, stored: frozenset[Ref], through: bool) -> None:
+    def __init__(self, cones: Cones, stored: frozenset[Ref], through: bool, shared: bool = False) -> None:
+        """`shared`: whether the cone is that of shared data, whose leaves are of its own row."""
         self._cones, self._program, self._stored, self._through = cones, cones.program, stored, through
         self._pulls: dict[tuple[Ref, Ref], None] = {}
         self._same: dict[Ref, None] = {}
-        self._shared: dict[Ref, None] = {}
+        self._shared: dict[Ref, None] = self._same if shared else {}
         self._inner: set[Ref] = set()
 
     def needs(self) -> Needs:
-        return Needs(tuple(self._pulls), tuple(self._same), tuple(self._shared), tuple(sorted(self._inner)))
+        shared = () if self._shared is self._same else tuple(self._shared)
+        return Needs(tuple(self._pulls), tuple(self._same), shared, tuple(sorted(self._inner)))
 
     def visit(self, r: Ref) -> None:
         node, light = self._program.nodes[r], self._cones.is_light(r)

@@ -227,8 +227,8 @@ class _Needs:
         asked = taken.walk, taken.row_order, taken.edge_order, taken.source_partitions, taken.chunks
         edges = None if region.map is None else map_type(self.program, region.map).dom
         return (
-            self.kernels[i].drivable and plan.lowered.types is None and not any(asked) and edges != region.rows
-            and (region.map is None or plan.lowered.map == region.map)
+            self.kernels[i].drivable and plan.lowered.types is None and not any(asked)
+            and region.rows not in (edges, UNIT) and (region.map is None or plan.lowered.map == region.map)
         )  # fmt: skip
 
     def _cone(self, step: RegionStep) -> set[Ref]:

@@ -93,7 +93,8 @@ class Draft:
     def read_at_row(self, ref: Ref) -> None:
         """Let a value of the row, or shared data, be loaded from its tensor, unless this kernel computes it."""
         if find(self.row, ref) is None and ref not in self.members and not isinstance(self.program.nodes[ref], Const):
-            lead: tuple[Expr, ...] = () if space_of(self.program, ref) == UNIT else (Var("v"),)
+            shared = space_of(self.program, ref) == UNIT and self.region.rows != UNIT
+            lead: tuple[Expr, ...] = () if shared else (Var("v"),)
             self.row.at[ref] = (self.parameters.tensor(ref), lead)
 
     def row_array(self, ref: Ref, start: float | int | bool | None = None) -> Alloc:

@@ -95,7 +95,7 @@ class EdgePass:
             if not isinstance(node, Pointwise) or space_of(self._program, r) != UNIT or find(draft.row, r) is not None:
                 continue
             if numel(shape_of(self._program, r)) <= draft.options.stash_width:
-                for s in draft.cones.needs(r, draft.stored, through=True).shared:
+                for s in draft.cones.needs(r, draft.stored, through=True).same:
                     draft.read_at_row(s)
                 out += draft.block(draft.row, r, f"{value_name(self._program, r)}_v")
         return out

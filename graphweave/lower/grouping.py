@@ -17,7 +17,7 @@ from graphweave.analysis.typed import call_operands, matrices
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Cast, Gram, Input, MapOf, MatMul, Pointwise, Push, Ref, Reshape, Type
 from graphweave.lower.kernel_products import apart
 from graphweave.lower.options import Options
 
@@ -107,8 +107,8 @@ class _Grouping:
     def visit(self, ref: Ref) -> None:
         """Take the next node of the program: place it, or let it float."""
         cones, node = self.cones, self.program.nodes[ref]
-        unit_value = space_of(self.program, ref) == UNIT and not cones.is_push(ref)
-        if ref not in self.products and (not cones.is_light(ref) or isinstance(node, Reshape) or unit_value):
+        view = cones.is_shared(ref) and not isinstance(node, Pointwise | Cast)
+        if ref not in self.products and (not cones.is_light(ref) or isinstance(node, Reshape) or view):
             self._call(ref)
             return
         self.along[ref] = cones.walks_along(ref)

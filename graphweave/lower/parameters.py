@@ -57,7 +57,7 @@ class Parameters:
 
     def __init__(self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = ()) -> None:
         """`rows` is the space that the kernel walks. Its row count is the first size behind the sizes `own`, which are
-        not row counts of spaces. `index` is the dtype of row numbers."""
+        not row counts of spaces. `index` is the dtype of row numbers. A kernel of shared data walks its one row."""
         self._program, self.index, self._own = program, index, own
         self._spaces: dict[Space, None] = {rows: None}
         self._buffers: dict[tuple[Binding, Role], Buffer] = {}
@@ -102,7 +102,7 @@ class Parameters:
         return Buffer(name, role, self.index, self._rows(map_type(self._program, m).dom), (), None)
 
     def _rows(self, space: Space) -> str | None:
-        if space == UNIT:
+        if space == UNIT and UNIT not in self._spaces:
             return None
         self._spaces.setdefault(space)
         return _size_name(space)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, map_type, space_of
+from graphweave.analysis.cones import Needs, map_type
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, pushed_product
@@ -32,7 +32,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.lower.grouping import Group, group
+from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.kernel_products import stored_operands
 from graphweave.lower.options import Options
 from graphweave.lower.overlap import overlapped
@@ -42,6 +42,11 @@ TALL = 16_384
 
 _WIDE_ELEMENTS = 16
 """A row-wise node by itself is worth a kernel if its rows have at least this many elements."""
+
+
+_FEW_SHARED = 4
+"""So many values of shared data by themselves are worth a kernel: to call it takes as long as these calls of
+PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +92,18 @@ def schedule(
     products = facts.row_products if options.row_products else frozenset()
     demanded = demand(facts, given, products, options)
     groups = group(facts, demanded, given, products, options)
+    between = _between_kernels(groups)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | TorchCall] = []
     for g in groups.order:
         fused = _fused_push(program, g.members[0]) if g.rows is None else None
         if fused is not None:
             steps.append(fused)
-        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
+        elif g.rows is None or (
+            not between.issuperset(g.members)
+            if g.rows == UNIT and len(g.members) < _FEW_SHARED
+            else _not_worth_a_kernel(program, g, groups.needs, products, statistics)
+        ):
             steps.extend(TorchCall(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
@@ -132,9 +142,11 @@ def demand(
         if ref not in products and not cones.is_light(ref):
             todo.extend(call_operands(program, ref))
             continue
-        shared = space_of(program, ref) == UNIT and not cones.is_push(ref)
-        if isinstance(node, Reshape) or (shared and ref not in products):
+        if isinstance(node, Reshape):
             todo.extend(operands(node))
+            continue
+        if ref not in products and cones.is_shared(ref):
+            todo.extend(cones.beneath_views(ref, given))
             continue
         n = cones.needs(ref, given, through=cones.on_edges(ref))
         todo.extend(r for r, _ in n.pulls)
@@ -145,6 +157,26 @@ def demand(
         if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)
+
+
+def _between_kernels(groups: Groups) -> frozenset[Ref]:
+    """The members of groups of shared data that read what one kernel writes, and that another kernel reads.
+
+    A call of PyTorch there would cut one native call of kernels in two (`execute/cpp_stretch.py`).
+    """
+    kernels = [g for g in groups.order if g.rows is not None]
+    written = {r for g in kernels for r in g.members}
+    reads = [{r for m in g.members for r in _leaves(groups.needs[m])} for g in kernels]
+    found: set[Ref] = set()
+    for i, g in enumerate(kernels):
+        own, others = set(g.members), reads[:i] + reads[i + 1 :]
+        if g.rows == UNIT and reads[i] & written - own and any(not own.isdisjoint(theirs) for theirs in others):
+            found |= own
+    return frozenset(found)
+
+
+def _leaves(needs: Needs) -> Iterable[Ref]:
+    return (*needs.same, *needs.shared)
 
 
 def _not_worth_a_kernel(
