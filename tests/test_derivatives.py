@@ -49,6 +49,39 @@ def _same(got: list[Tensor], want: list[Tensor]) -> None:
         assert relative_error(one, other) < 1e-11  # several sums, one after the other
 
 
+class Descent(nn.Module):
+    """Three steps of gradient descent on an energy, which is learned through its gradients (as
+    `EquilibriumAggregation` of PyG does)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(features(4, 4, torch.float64))
+
+    def forward(self, x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        for _ in range(3):
+            (grad,) = torch.autograd.grad(_messages(x, self.w, src, dst).sum(), x, create_graph=True)
+            x = x - 0.1 * grad
+        return x
+
+
+@not_compiled
+@pytest.mark.filterwarnings("ignore:Dynamo does not know:UserWarning")
+@both_doors
+def test_gradients_that_a_compiled_function_takes_trace_nothing_again(door: str) -> None:
+    """A function whose frame is compiled calls our backward. Dynamo must not trace that, too."""
+    model = Descent()
+    compiled = DOORS[door](model)
+    src, dst = random_graph(7, 7, 30)
+    seen = []
+    for _ in range(5):
+        start = features(7, 4, torch.float64)
+        got, want = (run(start.clone().requires_grad_(), src, dst) for run in (compiled, model))
+        grads = [torch.autograd.grad(y.pow(2).sum(), model.w)[0] for y in (got, want)]
+        _same([got, grads[0]], [want, grads[1]])
+        seen.append(torch._dynamo.utils.counters["frames"]["total"])
+    assert seen[-1] == seen[-2] == seen[-3], seen
+
+
 @not_compiled
 @both_doors
 @pytest.mark.parametrize("order", [2, 3])

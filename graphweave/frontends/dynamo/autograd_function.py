@@ -99,6 +99,7 @@ def _equip(function: Any, known: Gradients) -> None:
         ctx._gw_inputs = _remembered(args) if known.keeps is False else [_kept(t) for t in args]
         return forward(ctx, args, *rest)
 
+    @torch.compiler.disable  # a caller that is compiled itself may take gradients
     def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
         grads = boxed[0]
         if known.keeps is None:
@@ -112,6 +113,7 @@ def _equip(function: Any, known: Gradients) -> None:
             ctx._gw_inputs = []
         return results
 
+    @torch.compiler.disable
     def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
         known.keeps = True
         joint, tangents = known.joint, args[known.tangents]

@@ -49,6 +49,7 @@ class JointGraph:
         self.reached = _reached(joint.graph, results[num_forward:])
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
+        given: dict[str, fx.Node] = {}
         for node in joint.graph.nodes:
             if node.op == "output":
                 break
@@ -56,20 +57,22 @@ class JointGraph:
             if node.target is aten.detach.default and node not in forward:
                 env[node] = env[node.args[0]]
                 continue
+            if is_random(node):
+                given[node.name] = graph.placeholder(f"drawn_{node.name}")
+                env[node] = _drawn(graph, node, env, given[node.name])
+                continue
             env[node] = graph.node_copy(node, env.__getitem__)
             env[node].target = differentiable(node.target)
-            value = node.meta.get("val")
-            env[node].meta = {"dtype": value.dtype} if isinstance(value, Tensor) else {}
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
         for made in reversed(graph.nodes):
-            if made.op == "call_function" and not made.users:
+            if (made.op == "call_function" or made in given.values()) and not made.users:
                 graph.erase_node(made)
         self._module = fx.GraphModule(joint, graph)
-        self.draws = tuple(n.name for n in graph.nodes if is_random(n))
+        self.draws = tuple(name for name, made in given.items() if made.users)
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
         """The gradients of all inputs. `drawn` holds for each random call its seed or the numbers that it drew."""
-        results: list[Any] = _Replay(self._module, drawn).run(*primals, *tangents)
+        results: list[Any] = self._module(*primals, *tangents, *(drawn[name] for name in self.draws))
         return results
 
 
@@ -82,21 +85,18 @@ def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable
     output.args = ([*results[:num_forward], *ends],)
 
 
-class _Replay(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, drawn: Mapping[str, Any]) -> None:
-        super().__init__(module)
-        self._drawn = drawn
+def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given: fx.Node) -> fx.Node:
+    """The numbers of the random call `node`, which the argument `given` holds, or of which it holds the seed."""
+    if node.target is not aten.rand_like.default:
+        return given
+    return graph.call_function(_uniform_like, (env[node.args[0]], given, node.meta["val"].dtype))  # type: ignore[index]
 
-    def run_node(self, n: fx.Node) -> Any:
-        if n.name not in self._drawn:
-            return super().run_node(n)
-        given = self._drawn[n.name]
-        if n.target is not aten.rand_like.default:
-            return given
-        like = self.env[n.args[0]]  # type: ignore[index]
-        wide = torch.float64 if n.meta["dtype"] is torch.float64 else torch.float32
-        position = torch.arange(math.prod(like.shape), device=given.device)
-        return uniform(given, position, wide).view(like.shape).to(n.meta["dtype"])
+
+def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers that kernels draw from `seed` in place of `rand_like`."""
+    position = torch.arange(math.prod(like.shape), device=seed.device)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    return uniform(seed, position, wide).view(like.shape).to(dtype)
 
 
 class Twice(torch.autograd.Function):
@@ -112,6 +112,7 @@ class Twice(torch.autograd.Function):
         return backward()
 
     @staticmethod
+    @torch.compiler.disable
     def backward(ctx: Any, *wanted: Any) -> Any:
         notice = (
             f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
