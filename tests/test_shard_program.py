@@ -18,6 +18,7 @@ from graphweave.distributed.parts import parts_of
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
+from graphweave.passes.halo_totals import HaloTotals
 from graphweave.passes.shard import Shard
 from tests.ranks_cases import trained_alike
 from tests.support import by_default, random_graph
@@ -82,6 +83,58 @@ def test_gradients_of_weights_are_summed_at_once() -> None:
     divided = Shard(SHARDING)(parse(two)).program
     assert show(divided).count("allreduce") == 2
     assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
+
+
+def totals_of(text: str, steady: str = "x") -> str:
+    """The program of a rank, in which totals are taken over halo rows where that pays."""
+    divided = Shard(SHARDING, steady=frozenset({steady}))(parse(text)).program
+    return show(HaloTotals(SHARDING)(divided).program)
+
+
+def test_the_gradient_of_a_first_layer_sends_nothing_back() -> None:
+    lines = totals_of(SUM_OF_NEIGHBOURS).splitlines()
+    assert lines[-5:-1] == [
+        "%12: E[3] f32 = pull %3, %6",
+        "%13: V_all[3] f32 = push.sum %12, %9",
+        "%14: unit[4, 3] f32 = gram %7, %13",
+        "%15: unit[4, 3] f32 = allreduce.sum %14 over part",
+    ]
+
+
+def test_what_only_own_rows_have_gets_zeros_on_halo_rows() -> None:
+    """The zeros are put where rows are narrowest, before they are multiplied by what all rows share."""
+    own = SUM_OF_NEIGHBOURS.replace(
+        "%13: unit[4, 3] f32 = gram %1, %12",
+        """%13: V[] f32 = reduce.sum %3 [0]
+%14: V[1] f32 = reshape %13 [1]
+%15: unit[3] f32 = input bias
+%16: V[3] f32 = mul %14, %15
+%17: V[3] f32 = sub %12, %16
+%18: unit[4, 3] f32 = gram %1, %17""",
+    ).replace("return %10, %13", "return %10, %18")
+    text = totals_of(own)
+    assert "exchangeback" not in text
+    (joined,) = [line for line in text.splitlines() if "= join" in line]
+    assert ": V_all[] f32 = join" in joined
+
+
+NEEDED_AT_THE_OWNER = {
+    "a result": ("return %10, %13", "return %10, %12, %13"),
+    "not linear": ("%13: unit[4, 3] f32 = gram %1, %12\nreturn %10, %13",
+                   "%13: V[3] f32 = exp %12\n%14: unit[4, 3] f32 = gram %1, %13\nreturn %10, %14"),
+    "a factor that halo rows lack": ("unit[4, 3] f32 = gram %1, %12", "unit[3, 3] f32 = gram %10, %12"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEEDED_AT_THE_OWNER)
+def test_what_is_needed_at_the_owner_is_sent_back(name: str) -> None:
+    text = SUM_OF_NEIGHBOURS.replace(*NEEDED_AT_THE_OWNER[name])
+    assert text != SUM_OF_NEIGHBOURS and "exchangeback" in totals_of(text)
+
+
+def test_features_that_change_are_not_sent_for_totals() -> None:
+    """Their product is sent, which is narrower, so that halo rows lack the features."""
+    assert "exchangeback" in totals_of(SUM_OF_NEIGHBOURS, steady="")
 
 
 class Rows(nn.Module):

@@ -45,7 +45,8 @@ WIRE_BANDWIDTH = 1e9
 """Bytes a second between two ranks: ten gigabits, about what machines of a cluster have."""
 WIRE_LATENCY = 50e-6
 """Seconds of one exchange without rows."""
-_ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+"""Nodes each row of which depends on the same rows of their operands, and on shared data."""
 _MAX_CANDIDATES = 32
 """Upper limit on the values that are tried as ones to send though no edge reads them."""
 
@@ -158,7 +159,7 @@ class _Choice:
         node = self.program.nodes[ref]
         if isinstance(node, MatMul) and node.map is None:
             return (node.x,)
-        if not isinstance(node, _ROW_WISE):
+        if not isinstance(node, ROW_WISE):
             return None
         return tuple(dict.fromkeys(r for r in operands(node) if self._space(r) != UNIT))
 

@@ -46,7 +46,7 @@ def check_partial(program: Program, copied: frozenset[Space], refuse: Callable[[
         folds_sums = not isinstance(node, Push) or node.fold is Fold.sum
         if to_copied and not used and folds_sums:
             partial.add(ref)
-        elif not _is_linear(program, node, partial) or to_copied or not folds_sums:
+        elif not is_linear(program, node, partial) or to_copied or not folds_sums:
             refuse(ref, "a sum for each pair of a row and a type is used, of which a rank has only a part",
                    "Leave out compact (options).")  # fmt: skip
         elif not isinstance(node, Push | Gram):
@@ -56,7 +56,7 @@ def check_partial(program: Program, copied: frozenset[Space], refuse: Callable[[
             refuse(r, "a sum for each pair of a row and a type is a result", "Leave out compact (options).")
 
 
-def _is_linear(program: Program, node: Node, partial: set[Ref]) -> bool:
+def is_linear(program: Program, node: Node, partial: set[Ref]) -> bool:
     """Whether the node is linear in its operands in `partial`, together."""
     match node:
         case Push() | Cast() | Reshape() | Broadcast() | Permute() | Slice() | Pad():

@@ -18,6 +18,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.bucket_sums import BucketSums
+from graphweave.passes.halo_totals import HaloTotals
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.narrow_gathers import NarrowGathers
@@ -58,7 +59,17 @@ class PassInputs:
 
 
 Pass: TypeAlias = (
-    Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
+    Accumulate
+    | BucketSums
+    | HaloTotals
+    | Merge
+    | NarrowGathers
+    | Relabel
+    | Rewrite
+    | Shard
+    | Simplify
+    | SinkReshape
+    | ToEdges
 )
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
@@ -84,6 +95,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Accumulate(),
     lambda given, keep: Relabel(given.relabel, keep, given.steady),
     lambda given, keep: Shard(given.sharding, keep, given.steady, given.statistics, given.tangents),
+    lambda given, keep: HaloTotals(given.sharding, given.statistics, keep),
     lambda given, keep: BucketSums(given.tangents, keep),
 )
 """Functions that build each pass, in order, from its inputs and the calls that must stay."""
@@ -126,7 +138,7 @@ def _left_out(pass_: Pass, given: PassInputs) -> bool:
             return not given.merge
         case Relabel(order):
             return order is None
-        case Shard() | BucketSums():
+        case Shard() | HaloTotals() | BucketSums():
             return given.sharding is None
     return False
 

@@ -1,0 +1,251 @@
+"""Totals of what is sent back to the owners of halo rows -> totals over own and halo rows, and nothing is sent.
+
+    w = all_reduce(gram(exchange_back(p), x))
+->  w = all_reduce(gram(p, x'))
+
+p holds a rank's part of the sum for each of its own and halo rows, and x' is x on these rows. Both sides add p[r] x[i]
+over all ranks and all of their copies r of each row i, the left one at the owner of i and the right one where it is. So
+it does not matter where a sum over all rows is taken, as long as what stands between `exchange_back` and the total is
+linear in p, row by row, and its factors exist on halo rows. A summand that has no part for halo rows gets zeros there.
+The gradient of a first layer's weights is of this kind: nobody needs the gradients of its features row by row.
+
+An `exchange_back` stays if one of its users is no such total, and totals stay if what they save on the wire takes less
+time than their work on halo rows. All ranks decide alike, since they decide by mean numbers of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
+from graphweave.analysis.flow import Flow, ancestors
+from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
+from graphweave.analysis.ownership import Sharding
+from graphweave.analysis.partial_sums import is_linear
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import UNIT, Fold, Op, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    AllReduce,
+    Const,
+    Exchange,
+    ExchangeBack,
+    Gram,
+    Join,
+    MatMul,
+    Part,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    ToUnit,
+    Type,
+)
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.substitute import substitute
+
+
+@dataclass(frozen=True, slots=True)
+class HaloTotals:
+    """`sharding` says how the program lies on the ranks (None leaves it as it is), `statistics` are their mean rows,
+    `keep` calls that must stay."""
+
+    sharding: Sharding | None
+    statistics: Statistics = field(default_factory=Statistics)
+    keep: tuple[Ref, ...] = ()
+    name: str = "halo-totals"
+
+    def __call__(self, program: Program) -> Rewritten:
+        if self.sharding is None:
+            return unchanged(program)
+        found = _Totals(program, self.sharding, self.statistics)
+        if not found.backs or found.seconds() <= 0:
+            return unchanged(program)
+        replaced = {ref: found.moved(ref) for ref in found.totals}
+        return substitute(found.build, len(found.build.nodes), replaced, program.outputs, self.keep, program.spaces)
+
+
+class _Totals:
+    """`backs` are the sums that need not be sent back, `partial` what is computed from them, up to `totals`."""
+
+    def __init__(self, program: Program, sharding: Sharding, statistics: Statistics) -> None:
+        self.program, self.statistics, self.build = program, statistics, Builder.of(program)
+        self.users = Flow(program).users
+        self.twins: dict[Space, tuple[Space, Space]] = {}  # a space -> own and halo rows, halo rows alone
+        self.sent: dict[Ref, Ref] = {}  # values that the ranks have with halo rows anyway
+        self.halo: dict[Space, int] = {}
+        mean = dict(sharding.mean_halo)
+        for ref, node in enumerate(program.nodes):
+            if isinstance(node, Exchange):
+                space = self._type(node.x).space
+                self.twins[space] = node.space, Space(f"{space.name}_halo")
+                if not node.slot:  # rows of the last step are other numbers
+                    self.sent.setdefault(node.x, ref)
+            elif isinstance(node, ExchangeBack):
+                self.halo[node.space] = mean[node.link.removeprefix(f"{sharding.link}:")]
+        self._with_halo: dict[Ref, Ref | None] = {}
+        self._parts: dict[Ref, Ref] = {}
+        self.backs = frozenset(
+            r for r, n in enumerate(program.nodes)
+            if isinstance(n, ExchangeBack) and n.fold is Fold.sum and self._type(r).dtype.is_float
+            and n.space in self.twins
+        )  # fmt: skip
+        while self.backs:
+            self.partial, self.totals, whole = self._below()
+            if not whole:
+                break
+            self.backs -= ancestors(program, whole)
+
+    # -------------------------------------------------------- what is computed from sums that are sent back
+
+    def _below(self) -> tuple[set[Ref], list[Ref], set[Ref]]:
+        """What is computed from `backs` row by row, the totals of it, and the values of the former that are needed
+        whole."""
+        partial, totals, whole = set(self.backs), list[Ref](), set[Ref]()
+        for ref, node in enumerate(self.program.nodes):
+            parts = {r for r in operands(node) if r in partial}
+            if not parts:
+                continue
+            if self._is_total(ref, partial):
+                totals.append(ref)
+            elif self._is_row_wise(ref, partial):
+                partial.add(ref)
+            else:
+                whole |= parts
+        return partial, totals, whole | partial.intersection(r for r in self.program.outputs if r is not None)
+
+    def _is_total(self, ref: Ref, partial: set[Ref]) -> bool:
+        """Whether `ref` is a sum over all rows that the ranks add, of which each factor is known on halo rows."""
+        node = self.program.nodes[ref]
+        summed = all(isinstance(n := self.program.nodes[u], AllReduce) and n.fold is Fold.sum for u in self.users[ref])
+        if not summed or ref in self.program.outputs:
+            return False
+        if isinstance(node, Push):
+            return isinstance(self.program.nodes[node.map], ToUnit) and node.fold is Fold.sum and node.empty == 0
+        if not isinstance(node, Gram) or node.map is not None or (node.x in partial) == (node.y in partial):
+            return False
+        return self.with_halo(node.y if node.x in partial else node.x) is not None
+
+    def _is_row_wise(self, ref: Ref, partial: set[Ref]) -> bool:
+        """Whether `ref` is linear in its partial operands, row by row. Summands may be whole, and factors are known on
+        halo rows."""
+        node = self.program.nodes[ref]
+        if not isinstance(node, (*ROW_WISE, MatMul)) or getattr(node, "map", None) is not None:
+            return False
+        own = [r for r in operands(node) if r not in partial]
+        if self._adds(ref):
+            return all(self._type(r).space == self._type(ref).space for r in own)
+        return is_linear(self.program, node, partial) and all(self.with_halo(r) is not None for r in own)
+
+    # -------------------------------------------------------- values on own and halo rows
+
+    def with_halo(self, ref: Ref) -> Ref | None:
+        """The value on own and halo rows, if the rank has that anyway or can compute it from what it has."""
+        if ref not in self._with_halo:
+            self._with_halo[ref] = self._found_with_halo(ref)
+        return self._with_halo[ref]
+
+    def _found_with_halo(self, ref: Ref) -> Ref | None:
+        node, t, loc = self.program.nodes[ref], self.program.types[ref], self.program.locs[ref]
+        if not isinstance(t, Type) or t.space == UNIT:
+            return ref
+        if t.space not in self.twins:
+            return None
+        twin, _ = self.twins[t.space]
+        if ref in self.sent:
+            return self.sent[ref]
+        match node:
+            case Part(x, _, 0) if self._type(x).space == twin:
+                return x
+            case Const():
+                return self.build.add(replace(node, type=replace(t, space=twin)), loc)
+            case Pull(x, m) if isinstance(self.program.nodes[m], ToUnit):
+                return self.build.add(Pull(x, self.build.add(ToUnit(twin), loc)), loc)
+        if not isinstance(node, ROW_WISE):
+            return None
+        found = {r: self.with_halo(r) for r in operands(node)}
+        if any(x is None for x in found.values()):
+            return None
+        return self.build.add(with_operands(node, lambda r: x if (x := found[r]) is not None else r), loc)
+
+    def _extended(self, ref: Ref) -> Ref:
+        """An own summand, with zeros for halo rows. They are put where its rows are narrowest."""
+        node, t, loc = self.program.nodes[ref], self._type(ref), self.program.locs[ref]
+        rows = [r for r in operands(node) if isinstance(x := self.program.types[r], Type) and x.space == t.space]
+        scaled = isinstance(node, ROW_WISE) and len(rows) == 1 and is_linear(self.program, node, set(rows))
+        if scaled and self._bytes(rows[0]) <= self._bytes(ref):
+            inner = self._extended(rows[0])
+            return self.build.add(with_operands(node, lambda r: inner if r == rows[0] else r), loc)
+        twin, halo = self.twins[t.space]
+        zeros = self.build.add(Const(0.0, Type(halo, t.shape, t.dtype)), loc)
+        return self.build.add(Join((ref, zeros), twin), loc)
+
+    def moved(self, ref: Ref) -> Ref:
+        """A partial value, or a total, computed on own and halo rows."""
+        if ref not in self._parts:
+            self._parts[ref] = self._moved(ref)
+        return self._parts[ref]
+
+    def _moved(self, ref: Ref) -> Ref:
+        node, loc = self.program.nodes[ref], self.program.locs[ref]
+        if isinstance(node, ExchangeBack):
+            return node.x
+        if isinstance(node, Push):
+            space = self._type(self.moved(node.x), self.build).space
+            return self.build.add(replace(node, x=self.moved(node.x), map=self.build.add(ToUnit(space), loc)), loc)
+        adds = self._adds(ref)
+
+        def operand(r: Ref) -> Ref:
+            if r in self.partial:
+                return self.moved(r)
+            if adds:
+                return self._extended(r)
+            found = self.with_halo(r)
+            assert found is not None
+            return found
+
+        return self.build.add(with_operands(node, operand), loc)
+
+    # -------------------------------------------------------- price
+
+    def seconds(self) -> float:
+        """What an average rank saves."""
+        saved = 0.0
+        for ref in self.backs:
+            saved += self._bytes(ref) * self._halo_rows(ref) / WIRE_BANDWIDTH + WIRE_LATENCY
+        for ref in self.totals:
+            node = self.program.nodes[ref]
+            assert isinstance(node, Push | Gram)
+            flops = 2 * numel(self._type(ref).shape) / PRODUCT_RATE if isinstance(node, Gram) else 0.0
+            saved -= self._halo_rows(node.x) * (flops + self._bytes(node.x) / BANDWIDTH)
+        for ref in self.partial - self.backs:
+            saved -= self._halo_rows(ref) * numel(self._type(ref).shape) / VECTOR_RATE
+            for r in operands(self.program.nodes[ref]) if self._adds(ref) else ():
+                if r not in self.partial:
+                    saved -= 2 * self.statistics.rows(self._type(r).space) * self._narrowest(r) / BANDWIDTH
+        return saved
+
+    def _adds(self, ref: Ref) -> bool:
+        node = self.program.nodes[ref]
+        return isinstance(node, Pointwise) and node.op in (Op.add, Op.sub)
+
+    def _narrowest(self, ref: Ref) -> int:
+        """Bytes a row of what is copied to be extended by zeros."""
+        made = self.build.nodes[self._extended(ref)]
+        while not isinstance(made, Join):
+            made = self.build.nodes[next(r for r in operands(made) if self._type(r, self.build).space != UNIT)]
+        return self._bytes(made.xs[0])
+
+    def _halo_rows(self, ref: Ref) -> int:
+        return self.halo.get(self._type(ref).space, 0)
+
+    def _bytes(self, ref: Ref) -> int:
+        t = self._type(ref)
+        return numel(t.shape) * t.dtype.itemsize
+
+    def _type(self, ref: Ref, of: Program | Builder | None = None) -> Type:
+        t = (of or self.program).types[ref]
+        assert isinstance(t, Type)
+        return t
