@@ -5,8 +5,8 @@
                                      [--threads 1] [--data-dir DIR] [--out FILE]
 
 Two layers of 64 hidden features (GAT: 4 heads x 16) and a cross-entropy loss inside the model, Adam. Every process has
-`--threads` threads, so that two ranks on two cores stand for two machines. The graph is divided beforehand (METIS, in
-memory), and each process loads what it needs. Before timing, the losses of all steps are compared with those of one
+`--threads` threads, so that two ranks on two cores stand for two machines. The graph is divided beforehand, and each
+process loads its part from files, as users do. Before timing, the losses of all steps are compared with those of one
 process. `seconds` is the median step, of the slowest rank; `peak` is the most that a process has resident beyond what
 it had before it loaded its data, of the largest rank. It counts data, formats, weights and all that a step takes.
 `bytes sent` and `exchanges` are those of a step of rank 0. Ratios are to one process.
@@ -39,11 +39,11 @@ from bench.graphs import data_dir
 from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
-from graphweave.distributed.methods import weights_of
+from graphweave.distributed.graph_file import graph_file
+from graphweave.distributed.load import load_part
 from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import NODES, parts_of
-from graphweave.sampling.partition import metis
-from graphweave.sampling.undirected import undirected_of
+from graphweave.distributed.write import write_partition
 
 GRAPHS = {"rmat-1.2m": (100_000, 1_200_000), "rmat-15m": (1_000_000, 15_000_000), "rmat-60k": (6_000, 60_000)}
 """Nodes and edges of the R-MAT graphs; any other name is a file of the data folder."""
@@ -82,17 +82,6 @@ def loaded(name: str, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(len(y), FEATURES, generator=draw), index, y
 
 
-def divided(x: Tensor, index: Tensor, y: Tensor, parts: int, method: str) -> list[GraphPart]:
-    nodes = len(x)
-    owner = torch.arange(nodes) % parts
-    if method == "metis" and parts > 1:
-        weights = weights_of(torch.bincount(index[1], minlength=nodes))
-        found = metis(undirected_of(index[0], index[1], nodes, weights), parts, 0)
-        assert found is not None, "pymetis is not installed: pass --method random"
-        owner = found
-    return parts_of(index, nodes, owner, parts, node_data={"x": x, "y": y})
-
-
 def step_of(model: nn.Module) -> Any:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -114,20 +103,20 @@ def worker(options: argparse.Namespace) -> None:
     kind, halo = options.models[0], None if options.halo == "float32" else getattr(torch, options.halo)
 
     def prepared(part: GraphPart) -> Any:
-        model = Model(kind, part.nodes[NODES].data["x"].shape[1], options.classes)
+        model = Model(kind, part.nodes[NODES].data["feat"].shape[1], options.classes)
         step = step_of(shard(model, part, halo_dtype=halo, stale=options.stale) if size > 1 else gw.compile(model))
         data = part.nodes[NODES].data
-        return lambda: step(data["x"], part.edge_index, data["y"])
+        return lambda: step(data["feat"], part.edge_index, data["y"])
 
-    small = rmat(200, 2000), torch.randn(200, options.features), torch.randint(options.classes, (200,))
-    warm = prepared(divided(small[1], small[0], small[2], size, "random")[rank])
+    x, y = torch.randn(200, options.features), torch.randint(options.classes, (200,))
+    warm = prepared(parts_of(rmat(200, 2000), 200, torch.arange(200) % size, size, node_data={"feat": x, "y": y})[rank])
     for _ in range(2):
         warm()
     losses: list[float] = []
     times: list[float] = []
 
     def run() -> None:
-        step = prepared(torch.load(options.part.format(rank), weights_only=False))
+        step = prepared(load_part(options.parts_folder, rank, size))
         for i in range(_WARM_UP + options.rounds):
             if i == _WARM_UP:
                 gw.reset_counters()
@@ -150,17 +139,19 @@ def measured(graph: str, kind: str, parts: int, options: argparse.Namespace) -> 
     """The results of `parts` ranks, the slowest and the largest."""
     x, index, y = loaded(graph, options.data_dir)
     with tempfile.TemporaryDirectory() as folder:
-        made = divided(x, index, y, parts, options.method)
-        for rank, part in enumerate(made):
-            torch.save(part, f"{folder}/part{rank}.pt")
-        halo = [part.nodes[NODES].num_halo for part in made]
+        np.savez(f"{folder}/graph.npz", src=index[0], dst=index[1], num_nodes=len(x), feat=x, y=y)
+        manifest = write_partition(
+            graph_file(Path(folder) / "graph.npz"), parts, f"{folder}/parts",
+            method=options.method if parts > 1 else "random",
+        )  # fmt: skip
+        halo = [part.num_halo[0] for part in manifest.parts]
         classes, features = int(y.max()) + 1, x.shape[1]
-        del x, index, y, made
+        del x, index, y
         argv = [
             sys.executable, "-m", "bench.ranks", "full-graph", "--models", kind, "--halo", options.halo, "--rounds",
             str(options.rounds), "--threads", str(options.threads), "--worker", folder + "/rank{}.json", "--store",
-            f"{folder}/store", "--part", folder + "/part{}.pt", "--classes", str(classes), "--features", str(features),
-            *(["--stale"] if options.stale else []),
+            f"{folder}/store", "--parts-folder", f"{folder}/parts", "--classes", str(classes),
+            "--features", str(features), *(["--stale"] if options.stale else []),
         ]  # fmt: skip
         threads = {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
         ranks = [
@@ -204,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--stale", action="store_true")
     add("--timeout", type=float, default=1800, help="seconds that a rank may take")
     add("--data-dir", type=Path, default=data_dir())
-    for name in ("--store", "--part"):
+    for name in ("--store", "--parts-folder"):
         add(name, help=argparse.SUPPRESS)
     for name in ("--classes", "--features"):
         add(name, type=int, help=argparse.SUPPRESS)

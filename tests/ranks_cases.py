@@ -196,6 +196,35 @@ def trained_alike(rank: int, name: str, kinds: list[str], size: int) -> list[tup
     return out
 
 
+def features_once(rank: int, size: int) -> tuple[list[tuple[str, str, float]], list[float], bool]:
+    """Trains GAT on a part's features, edits them, and trains again. Gives the differences from the whole graph, those
+    of the rows behind the features from the halo rows (where they lie in place), and whether a backward behind an edit
+    is refused, as in eager mode."""
+    graph = graph_of("nearest", size)
+    nodes = len(graph.x)
+    part = parts_of(graph.edge_index, nodes, graph.assignment, size, node_data={"x": graph.x, "y": graph.y})[rank]
+    of, reference, whole = part.nodes[NODES], model_of("GAT"), arguments("GAT", graph)
+    x, model = of.data["x"], copy.deepcopy(reference)
+    own, every = of.own, torch.cat([of.own, of.halo])
+    mine, apart = shard(model, part), shard(copy.deepcopy(reference), part, halo_dtype=torch.float32)
+    args = x, part.edge_index, of.data["y"], graph.mask[own]
+    behind, differences = [], []
+    for step in range(2):
+        found, wanted = train(mine, *args), train(reference, *whole)
+        differences += _compared(f"step {step}", found, wanted, own)
+        apart(*args)[0].backward()  # another one's halo rows, which are rounded, lie elsewhere
+        behind.append(_difference(x.as_strided((len(every), *x.shape[1:]), x.stride()), whole[0][every]))
+        x.mul_(-0.5)
+        whole = whole[0] * -0.5, *whole[1:]
+    loss, _ = mine(*args)
+    x.add_(1)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return differences, behind, "modified by an inplace operation" in str(error)
+    return differences, behind, False
+
+
 _TO_PAPERS = (("author", "writes", "paper"), ("paper", "cites", "paper"))
 
 

@@ -12,6 +12,7 @@ from tests.ranks_cases import (
     CLASSES,
     counted,
     dropped,
+    features_once,
     graph_of,
     loss_outside,
     stale_losses,
@@ -97,6 +98,13 @@ def test_rows_are_computed_while_others_travel(two: RankPool) -> None:
     """Of the second layer's kernel the rows that read no halo, and of its gradient's the own rows."""
     for counters, _, _ in two.run(counted, "GCN", "nearest", 2, 4):
         assert counters["overlapped_kernels"] == 2
+
+
+def test_features_and_their_halo_rows_stand_in_memory_once(two: RankPool) -> None:
+    for differences, behind, refused in two.run(features_once, 2):
+        assert all(far < 1e-6 for _, _, far in differences), differences
+        assert behind == [0.0, 0.0]
+        assert refused
 
 
 @pytest.mark.slow

@@ -12,13 +12,15 @@ from graphweave.data.archive import UNREADABLE
 from graphweave.data.mapped import mapped_array
 from graphweave.distributed.manifest import NODE_ARRAYS, StoredArray, digest_of, part_folder, read_manifest
 from graphweave.distributed.part import GraphPart, PartEdges, PartNodes
+from graphweave.runtime.halo_room import with_room
 
 
 def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, verify: bool = True) -> GraphPart:
     """Part `rank` of the partition that `graphweave partition` or `write_partition` wrote into a folder.
 
     It opens the files of this part only. Its tensors lie over the files: they take memory as they are read, and
-    processes of a machine share it. What is written to them is not written to the files. `num_parts`: the number of
+    processes of a machine share it. What is written to them is not written to the files. Floating data of nodes has
+    memory for halo rows behind its own, so that features stand in memory once. `num_parts`: the number of
     ranks that the caller has, which must be that of the partition. `verify` reads the part once, and compares the
     digest of each array; without it, only sizes and types are compared.
 
@@ -42,7 +44,10 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
         kind: PartNodes(
             **{key: arrays[f"nodes{i}.{key}"] for key in NODE_ARRAYS},
             total=total,
-            data={key: arrays[f"nodes{i}.data.{key}"] for key in manifest.node_data[i]},
+            data={
+                key: with_room(arrays[f"nodes{i}.data.{key}"], len(arrays[f"nodes{i}.own"]))
+                for key in manifest.node_data[i]
+            },
         )
         for i, (kind, total) in enumerate(manifest.node_types.items())
     }

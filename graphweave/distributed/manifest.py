@@ -14,7 +14,7 @@ from graphweave.distributed.parts import EdgeType
 
 MANIFEST = "manifest.json"
 FORMAT = "graphweave partition"
-VERSION = 1
+VERSION = 2
 """Version of the layout. It rises when a reader of the last one could not read the next."""
 
 NODE_ARRAYS = ("own", "halo", "halo_counts", "send", "send_counts")

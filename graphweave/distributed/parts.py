@@ -13,6 +13,7 @@ from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import position, range_error
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes, readers
 from graphweave.distributed.part import GraphPart, PartEdges
+from graphweave.runtime.halo_room import with_room
 
 NODES = HOMOGENEOUS_NTYPE
 """Node type of a graph without types."""
@@ -93,7 +94,7 @@ def _typed_parts(
     parts = []
     for rank, of_rank in enumerate(local):
         nodes = {
-            kind: part_nodes(of, rank, halos[kind], _rows_at(node_data.get(kind, {}), of.own(rank)))
+            kind: part_nodes(of, rank, halos[kind], _own_rows(node_data.get(kind, {}), of.own(rank), halos[kind][rank]))
             for kind, of in owned.items()
         }
         parts.append(GraphPart(rank, num_parts, nodes, of_rank))
@@ -114,6 +115,17 @@ def _by_destination(index: Tensor, sources: Ownership, destinations: Ownership) 
     src = sources.place[index[0][ids]]
     sizes = destinations.counts(dst).tolist()
     return [_Placed(*one) for one in zip(src.split(sizes), dst.split(sizes), ids.split(sizes), strict=True)]
+
+
+def _own_rows(fields: Fields, own: Tensor, halo: Tensor) -> dict[str, Tensor]:
+    """The rows of a part. Floating ones have memory for halo rows, since these are what layers read of neighbours."""
+    found = _rows_at({key: rows for key, rows in fields.items() if not rows.is_floating_point()}, own)
+    for key, rows in fields.items():
+        if rows.is_floating_point():
+            room = rows.new_empty(own.numel() + halo.numel(), *rows.shape[1:])
+            torch.index_select(rows, 0, own, out=room[: own.numel()])
+            found[key] = with_room(room, own.numel())
+    return {key: found[key] for key in fields}
 
 
 def _rows_at(fields: Fields, index: Tensor) -> dict[str, Tensor]:

@@ -225,7 +225,8 @@ class _PartWriter:
             for key in NODE_ARRAYS:
                 write_array(folder / f"nodes{i}.{key}.npy", getattr(nodes, key).numpy())
             for key, source in self._graph.node_data.get(kind, {}).items():
-                _copy_rows(folder / f"nodes{i}.data.{key}.npy", source, nodes.own.numpy())
+                room = nodes.num_halo if np.issubdtype(source.dtype, np.floating) else 0
+                _copy_rows(folder / f"nodes{i}.data.{key}.npy", source, nodes.own.numpy(), room)
 
     def _halo_file(self, rank: int, number: int) -> Path:
         return self._folder / _SPILL / f"halo{number}_{rank}.npy"
@@ -242,11 +243,11 @@ class _PartWriter:
         )  # fmt: skip
 
 
-def _copy_rows(path: Path, source: RowSource, index: np.ndarray) -> None:
-    """Writes the rows of `source` at `index`."""
+def _copy_rows(path: Path, source: RowSource, index: np.ndarray, room: int = 0) -> None:
+    """Writes the rows of `source` at `index`, and leaves a hole for `room` halo rows behind them."""
     row = source.shape[1:]
     width = int(np.prod(row, dtype=np.int64))
     most = max(_DATA_BYTES // max(width * source.dtype.itemsize, 1), 1)
-    with ArrayFile(path, source.dtype, (index.size, *row)) as file:
+    with ArrayFile(path, source.dtype, (index.size + room, *row)) as file:
         for at in range(0, index.size, most):
             file.write(at * width, source.rows(np.asarray(index[at : at + most])))

@@ -19,6 +19,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import ShardError
 from graphweave.runtime import arena
 from graphweave.runtime.agreed import SteadyRows
+from graphweave.runtime.halo_room import take_room
 
 _REDUCED = {"sum": dist.ReduceOp.SUM, "mul": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _ROWS_REDUCED = {"mul": "prod", "max": "amax", "min": "amin"}
@@ -111,12 +112,13 @@ class RankLink(RankGroup):
         if out is None:
             out = _empty(x, own + halo)
             out[:own] = x
+        into = out.data[own:]  # with a version of its own, since the rows of x do not change
         if self.dry:
-            out[own:] = 0
+            into.zero_()
             return Travelling(out, lambda: out)
         sent = self._narrow(_chosen(x, self.rows.send))
         direct = sent.dtype is x.dtype and not slot
-        received = out[own:] if direct else _empty(sent, halo)
+        received = into if direct else _empty(sent, halo)
         wait = self._travel(sent, self.rows.send_counts, received, self.rows.halo_counts)
         if slot:
             last, self._last[slot] = self._last.get(slot, (wait, received)), (wait, received)
@@ -126,7 +128,7 @@ class RankLink(RankGroup):
         def finish() -> Tensor:
             wait()
             if not direct:
-                out[own:] = received
+                into.copy_(received)
             return out
 
         return Travelling(out, finish)
@@ -153,8 +155,13 @@ class RankLink(RankGroup):
         return finish
 
     def steady(self, x: Tensor) -> Tensor:
-        """As `begin`, at once, or what an earlier call gave, if x has changed on no rank."""
-        return self._steady(x, self.all_agree, lambda rows: self.begin(rows)())
+        """As `begin`, at once, or what an earlier call gave, if x has changed on no rank. Halo rows are received behind
+        the rows of x, if its memory has room for them (`runtime/halo_room.py`)."""
+
+        def exchanged(rows: Tensor) -> Tensor:
+            return self.begin(rows, in_place=take_room(x, self))()
+
+        return self._steady(x, self.all_agree, exchanged)
 
     def _narrow(self, x: Tensor) -> Tensor:
         narrow = self.halo_dtype
