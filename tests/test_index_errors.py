@@ -79,6 +79,18 @@ def test_negative_rows_in_brackets_wrap() -> None:
     assert_matches(graphweave.compile(bracket), bracket, features(6, 3), _bad(0, -2))
 
 
+def test_negative_rows_that_are_filled_wrap() -> None:
+    """Of PyTorch's calls with an index, brackets and `index_fill` count from the end, and no others."""
+
+    def filled(x: Tensor, index: Tensor) -> Tensor:
+        return (x * 1.5).index_fill(0, index[0], 1.0)
+
+    compiled = graphweave.compile(filled)
+    assert_matches(compiled, filled, features(6, 3), _bad(0, -2))
+    with pytest.raises(IndexError, match="-7"):
+        compiled(features(6, 3), _bad(0, -7))
+
+
 def test_too_negative_rows_in_brackets_raise() -> None:
     with pytest.raises(IndexError, match="-7"):
         graphweave.compile(bracket)(features(6, 3), _bad(0, -7))

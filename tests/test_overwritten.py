@@ -150,6 +150,24 @@ def test_in_place_after_a_graph_break() -> None:
     assert row.status == "ok", row.where
 
 
+@both_doors
+def test_a_number_that_a_graph_gives_to_the_next_is_not_copied(door: str) -> None:
+    """The number of segments is a result of the first graph, which its backward reads, too."""
+
+    def fn(x: Tensor, index: Tensor) -> Tensor:
+        ends = torch.nn.functional.pad(torch.bincount(index, minlength=3).cumsum(0), (1, 0))
+        sums = torch.segment_reduce(x.exp(), "sum", offsets=ends)
+        count = sums.shape[0]
+        torch._dynamo.graph_break()
+        return sums.tanh() * count
+
+    compiled = DOORS[door](fn)
+    for rows in (9, 4):
+        x, index = features(rows, 4).requires_grad_(), torch.arange(rows) % 3
+        got, want = (torch.autograd.grad(f(x, index.sort().values).sum(), x)[0] for f in (compiled, fn))
+        assert relative_error(got, want) < 1e-12
+
+
 def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics]:
     """The gradient of w in exp(memory[n]) * w reads exp(memory[n]) from the memory again."""
     b = Builder()

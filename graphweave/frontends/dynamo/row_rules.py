@@ -77,15 +77,12 @@ def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
         case aten.scatter_add.default | aten.scatter_reduce.two | aten.scatter.value | aten.scatter.src:
             _, dim, index = node.args[:3]
             return _use(index_vector(index), node, dim, False)
-        case (
-            aten.index_add.default
-            | aten.index_reduce.default
-            | aten.index_copy.default
-            | aten.index_fill.int_Scalar
-            | aten.index_fill.int_Tensor
-        ):
+        case aten.index_add.default | aten.index_reduce.default | aten.index_copy.default:
             _, dim, index = node.args[:3]
             return _use(index, node, dim, False)
+        case aten.index_fill.int_Scalar | aten.index_fill.int_Tensor:
+            _, dim, index = node.args[:3]
+            return _use(index, node, dim, True)
         case aten.index_put.default | aten._unsafe_index_put.default:
             return _use(_only_index(node.args[1]), node, 0, True)
         case aten.embedding_dense_backward.default:
