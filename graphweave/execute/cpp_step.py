@@ -62,6 +62,7 @@ class CppStep(RegionStep):
         refs = {"in": self.reads, "out": self.writes}
         self._sources = [(i, None) if kind == "format" else (0, refs[kind][i]) for kind, i in self._slots]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+        self._bound_without: tuple[tuple[int, ...], BoundKernel] | None = None  # without maps: rows, what was bound
 
     @property
     def drivable(self) -> bool:
@@ -125,6 +126,9 @@ class CppStep(RegionStep):
     ) -> BoundKernel | None:
         """The kernel with its formats on a graph, whose indices are given by map; None if a call has to do more than
         run it."""
+        last = self._bound_without
+        if not self.maps and within is None and last is not None and last[0] == rows:
+            return last[1]
         if self._empty:
             indices = [index[m].values for m in self.maps]
             if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
@@ -137,7 +141,10 @@ class CppStep(RegionStep):
         zeros = () if within is None else within.bounds.zeros
         each = [numel(shape) * dtype.itemsize for shape, dtype, _ in self._made]  # bytes of a row
         filled = [(self.writes[i], begin * each[i], (end - begin) * each[i]) for i, begin, end in zeros]
-        return BoundKernel(kernel, places, sizes, chunks, alive, filled)
+        bound = BoundKernel(kernel, places, sizes, chunks, alive, filled)
+        if not self.maps and within is None:
+            self._bound_without = rows, bound
+        return bound
 
     @property
     def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
