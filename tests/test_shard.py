@@ -10,13 +10,14 @@ import torch
 from tests.rank_pool import RankPool, ranks
 from tests.ranks_cases import (
     CLASSES,
+    MODELS_OF_TYPES,
     counted,
     dropped,
     graph_of,
     loss_outside,
     stale_losses,
     trained_alike,
-    two_types_alike,
+    types_alike,
     with_options,
 )
 from tests.support import by_default
@@ -54,9 +55,13 @@ def test_two_ranks_train_as_one_process(two: RankPool, name: str) -> None:
     agree(two, name, ["nearest"], 2)
 
 
+TWO_TYPES = {"author": 9, "paper": 14}
+
+
 @pytest.mark.slow
-def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool) -> None:
-    check(two.run(two_types_alike, 2))
+@pytest.mark.parametrize("name", MODELS_OF_TYPES)
+def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool, name: str) -> None:
+    check(two.run(types_alike, name, TWO_TYPES, 40, 2))
 
 
 @pytest.mark.slow
@@ -126,7 +131,7 @@ def test_halo_rows_of_the_last_step_train_to_the_same_loss(two: RankPool) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("name", ["GCN", "SAGE", "SAGE max", "GAT", "RGCN", "RGCN bases", "HGT"])
+@pytest.mark.parametrize("name", ["GCN", "SAGE", "SAGE max", "GAT", "RGCN", "RGCN bases", "RGAT", "HGT"])
 def test_every_model_trains_alike_on_parts_of_any_shape(two: RankPool, name: str, kind: str) -> None:
     agree(two, name, [kind], 2)
 
