@@ -278,10 +278,10 @@ MODELS_OF_TYPES: Mapping[str, Callable[[], nn.Module]] = {
 """Models on rows and edges by type: (x_dict, edge_index_dict, y) -> the loss, and rows of papers."""
 
 
-def types_alike(rank: int, name: str, sizes: dict[str, int], edges_each: int, size: int) -> list[tuple[str, str, float]]:
+def types_alike(rank: int, name: str, edges_each: int, size: int) -> list[tuple[str, str, float]]:
     """As `trained_alike`, on a graph of two node types."""
     draw = torch.Generator().manual_seed(5)
-    nodes = sizes
+    nodes = {"author": 9, "paper": 14}
     edges = {
         (src, relation, dst): torch.stack(
             [torch.randint(0, nodes[t], (edges_each,), generator=draw) for t in (src, dst)]

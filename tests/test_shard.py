@@ -55,13 +55,10 @@ def test_two_ranks_train_as_one_process(two: RankPool, name: str) -> None:
     agree(two, name, ["nearest"], 2)
 
 
-TWO_TYPES = {"author": 9, "paper": 14}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS_OF_TYPES)
 def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool, name: str) -> None:
-    check(two.run(types_alike, name, TWO_TYPES, 40, 2))
+    check(two.run(types_alike, name, 40, 2))
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.rule import AddedRules
+from graphweave.passes.segment_indices import SegmentIndices
 from graphweave.passes.shard import Shard
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
@@ -58,10 +59,12 @@ class PassInputs:
 
 
 Pass: TypeAlias = (
-    Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | Shard | Simplify | SinkReshape | ToEdges
-)
+    Accumulate | BucketSums | Merge | NarrowGathers | Relabel | Rewrite | SegmentIndices | Shard | Simplify
+    | SinkReshape | ToEdges
+)  # fmt: skip
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
+    lambda given, keep: SegmentIndices(given.sharding, keep),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: Merge(keep, given.tangents, given.statistics),
     lambda given, keep: Simplify(keep, given.added.always),
@@ -126,7 +129,7 @@ def _left_out(pass_: Pass, given: PassInputs) -> bool:
             return not given.merge
         case Relabel(order):
             return order is None
-        case Shard() | BucketSums():
+        case SegmentIndices() | Shard() | BucketSums():
             return given.sharding is None
     return False
 
