@@ -278,17 +278,20 @@ MODELS_OF_TYPES: Mapping[str, Callable[[], nn.Module]] = {
 """Models on rows and edges by type: (x_dict, edge_index_dict, y) -> the loss, and rows of papers."""
 
 
-def types_alike(rank: int, name: str, edges_each: int, size: int) -> list[tuple[str, str, float]]:
-    """As `trained_alike`, on a graph of two node types."""
+def types_alike(rank: int, name: str, kind: str, size: int) -> list[tuple[str, str, float]]:
+    """As `trained_alike`, on a graph of two node types. `kind` says which rank owns what."""
     draw = torch.Generator().manual_seed(5)
     nodes = {"author": 9, "paper": 14}
     edges = {
-        (src, relation, dst): torch.stack(
-            [torch.randint(0, nodes[t], (edges_each,), generator=draw) for t in (src, dst)]
-        )
+        (src, relation, dst): torch.stack([torch.randint(0, nodes[t], (40,), generator=draw) for t in (src, dst)])
         for src, relation, dst in METADATA[1]
     }
-    owner = {kind: torch.randint(0, size, (count,), generator=draw) for kind, count in nodes.items()}
+    owner = {t: torch.randint(0, size, (count,), generator=draw) for t, count in nodes.items()}
+    match kind:
+        case "empty part":
+            owner = {t: torch.zeros_like(ranks) for t, ranks in owner.items()}
+        case "a type each":  # all halo: papers read authors and papers of others
+            owner = {t: torch.full_like(ranks, k % size) for k, (t, ranks) in enumerate(owner.items())}
     x = {kind: torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for kind, n in nodes.items()}
     y = torch.randint(0, CLASSES, (nodes["paper"],), generator=draw)
     part = parts_of(edges, nodes, owner, size)[rank]
@@ -298,7 +301,7 @@ def types_alike(rank: int, name: str, edges_each: int, size: int) -> list[tuple[
     own = {kind: part.nodes[kind].own for kind in nodes}
     indices = {key: e.edge_index for key, e in part.edges.items()}
     mine = {kind: x[kind][own[kind]] for kind in nodes}, indices, y[own["paper"]]
-    return _compared(name, train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
+    return _compared(kind, train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
 
 
 def _compared(kind: str, found: Trained, wanted: Trained, own: Tensor) -> list[tuple[str, str, float]]:

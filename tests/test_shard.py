@@ -58,7 +58,14 @@ def test_two_ranks_train_as_one_process(two: RankPool, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS_OF_TYPES)
 def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool, name: str) -> None:
-    check(two.run(types_alike, name, 40, 2))
+    check(two.run(types_alike, name, "mixed", 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty part", "a type each"])
+@pytest.mark.parametrize("name", ["HGT", "HeteroConv"])
+def test_node_types_on_parts_of_any_shape(two: RankPool, name: str, kind: str) -> None:
+    check(two.run(types_alike, name, kind, 2))
 
 
 @pytest.mark.slow
