@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from graphweave.distributed.parts import parts_of
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
+from graphweave.passes.segment_indices import SegmentIndices
 from graphweave.passes.shard import Shard
 from tests.ranks_cases import trained_alike
 from tests.support import by_default, random_graph
@@ -82,6 +84,63 @@ def test_gradients_of_weights_are_summed_at_once() -> None:
     divided = Shard(SHARDING)(parse(two)).program
     assert show(divided).count("allreduce") == 2
     assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
+
+
+TWO_TYPES = Sharding(
+    "part", 1, (("cites", "paper", "paper"), ("writes", "author", "paper")), (("author", 2), ("paper", 7)),
+    (("author", 2), ("paper", 7)), frozenset({"w"}),
+)  # fmt: skip
+
+ROWS_OF_TWO_TYPES = """
+space A = a
+space P = p
+space U = a + p
+space E = e
+space F = f
+space G = e + f
+%0: any "i64[2, e]" = input writes
+%1: any "i64[2, f]" = input cites
+%2: A[4] f32 = input x
+%3: P[4] f32 = input y
+%4: any "Sym(a)" = input size
+%5: U[4] f32 = join %2, %3 U
+%6: U[4] f32 = tanh %5
+%7: E[] i64 = call aten.select.int(%0, 0, 0)
+%8: F[] i64 = call aten.select.int(%1, 0, 0)
+%9: F[] i64 = call aten.select.int(%1, 0, 1)
+%10: unit[] i64 = call aten.scalar_tensor.default(%4, dtype=@torch.int64)
+%11: F[] i64 = add %8, %10
+%12: G[] i64 = call aten.cat.default([%7, %11], 0)
+%13: G -> U = map %12 to U
+%14: G[4] f32 = pull %6, %13
+%15: F[4] f32 = part %14 of=[E, F] at=1
+%16: F -> P = map %9 to P
+%17: P[4] f32 = push.sum %15, %16
+%18: U[4] f32 = push.sum %14, %13
+return %17, %18
+"""
+
+
+def test_rows_of_two_types_behind_each_other_are_exchanged_by_type() -> None:
+    """Row counts that are added to indices become segments, and each segment has its own halo rows."""
+    joined = SegmentIndices(TWO_TYPES)(parse(ROWS_OF_TWO_TYPES)).program
+    (line,) = [line for line in show(joined).splitlines() if "joinindices" in line]
+    assert "of=[A, P] at=[0, 1]" in line
+    divided = show(Shard(TWO_TYPES)(joined).program)
+    assert "of=[A_all, P_all] at=[0, 1]" in divided
+    assert "space U_all = a + p + 9" in divided
+    for link, space in (("part:author", "A"), ("part:paper", "P")):
+        assert f'over "{link}" to {space}_all' in divided
+        assert f'over "{link}" to {space}\n' in divided
+    assert show(parse(divided)) == divided
+
+
+def test_numbers_that_are_no_rows_of_a_part_are_no_segments() -> None:
+    """What no edge of the part says may lie in any segment."""
+    program = parse(ROWS_OF_TWO_TYPES)
+    elsewhere = replace(TWO_TYPES, edges=TWO_TYPES.edges[:1])
+    assert SegmentIndices(elsewhere)(program).program is program
+    assert SegmentIndices(None)(program).program is program
 
 
 class Rows(nn.Module):
