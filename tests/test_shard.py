@@ -102,6 +102,14 @@ def test_what_is_sent_is_counted(two: RankPool) -> None:
         assert not counters["eager_fallbacks"] + counters["compilations"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GAT", "RGCN", "RGCN bases", "RGAT", "HGT"])
+def test_all_gradients_of_weights_are_summed_at_once(two: RankPool, name: str) -> None:
+    """Those of stacks with a matrix for each type, too."""
+    for counters, _, _ in two.run(counted, name, "nearest", 2, 4):
+        assert counters["all_reduces"] == 2, "the loss, and all gradients"
+
+
 def test_rows_are_computed_while_others_travel(two: RankPool) -> None:
     """Of the second layer's kernel the rows that read no halo, and of its gradient's the own rows."""
     for counters, _, _ in two.run(counted, "GCN", "nearest", 2, 4):

@@ -86,6 +86,38 @@ def test_gradients_of_weights_are_summed_at_once() -> None:
     assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
 
 
+SUM_BY_TYPE = """
+space V = n
+space E = e
+space R = 5
+%0: any "i64[2, e]" = input edges
+%1: V[4] f32 = input x
+%2: V[] i64 = input types
+%3: V[3] f32 = input tangent
+%4: E[] i64 = call aten.select.int(%0, 0, 0)
+%5: E[] i64 = call aten.select.int(%0, 0, 1)
+%6: E -> V = map %4 to V
+%7: E -> V = map %5 to V
+%8: V -> R = map %2 to R
+%9: E[3] f32 = pull %3, %7
+%10: V[3] f32 = push.sum %9, %6
+%11: unit[4, 3] f32 = gram %1, %10
+%12: R[4, 3] f32 = gram %1, %10, %8
+return %11, %12
+"""
+
+
+def test_gradients_of_stacks_by_type_are_summed_with_the_others() -> None:
+    """A matrix for each of a fixed number of types becomes numbers of shared data, and comes back as rows."""
+    divided = Shard(SHARDING)(parse(SUM_BY_TYPE)).program
+    assert show(divided).count("allreduce") == 2
+    text = show(BucketSums(frozenset({"tangent"}))(divided).program)
+    assert "unit[72] f32 = allreduce" in text
+    assert text.count("allreduce") == 1
+    (back,) = [line for line in text.splitlines() if ": R[4, 3]" in line and "reshape" in line]
+    assert "[5, 4, 3]" in back
+
+
 TWO_TYPES = Sharding(
     "part", 1, (("cites", "paper", "paper"), ("writes", "author", "paper")), (("author", 2), ("paper", 7)),
     (("author", 2), ("paper", 7)), frozenset({"w"}),
