@@ -16,7 +16,7 @@ from graphweave.ir.message.nodes import Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class NumberedSegments:
     """The spaces of a union, and the node type of each whose rows of other ranks are named."""
 
     of: tuple[Space, ...]
@@ -30,7 +30,7 @@ class Numbers:
 
     node_type: str | None = None
     leaves: bool = False
-    segments: Segments | None = None
+    segments: NumberedSegments | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from graphweave.analysis.calls_on_rows import (
     is_position,
     moved,
 )
-from graphweave.analysis.halo_rows import HaloRows, Held, Numbers, PairOfNumbers, Segments
+from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import leaves
@@ -336,7 +336,7 @@ class _Reader:
                     "Join the edges of all types in one call, or leave out merge (options).",
                 )  # fmt: skip
         named = tuple(sorted(types.items(), key=lambda item: item[0].name))
-        return Numbers(None, True, Segments(node.of, named))
+        return Numbers(None, True, NumberedSegments(node.of, named))
 
     def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:
         """What a value holds whose elements are those of several."""

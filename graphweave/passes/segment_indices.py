@@ -49,7 +49,7 @@ class SegmentIndices:
     def __call__(self, program: Program) -> Rewritten:
         if self.sharding is None:
             return unchanged(program)
-        finder = _Finder(program, self.sharding)
+        finder = _SegmentFinder(program, self.sharding)
         found = {ref: made for ref in range(len(program.nodes)) if (made := finder.joined(ref)) is not None}
         if not found:
             return unchanged(program)
@@ -62,7 +62,7 @@ class SegmentIndices:
         return substitute(build, len(build.nodes), replaced, program.outputs, self.keep, program.spaces)
 
 
-class _Finder:
+class _SegmentFinder:
     def __init__(self, program: Program, sharding: Sharding) -> None:
         self._program, self._rows = program, dict(program.spaces)
         self._held = numbers_held(program, sharding)
