@@ -210,6 +210,30 @@ def one_part(nodes: int, edges: int) -> GraphPart:
     return parts_of(random_graph(nodes, nodes, edges), nodes, torch.zeros(nodes, dtype=torch.int64), 1)[0]
 
 
+JOINED: dict[str, tuple[Callable[[Tensor, Tensor, int], Tensor], str]] = {
+    "no row counts": (lambda a, p, n: torch.cat([a[0], p[0]]), "'author' and of 'paper' lead to the same rows"),
+    "as floats": (lambda a, p, n: torch.cat([a[0], p[0] + n]).double().long(), "become floats"),
+    "a row of the union": (lambda a, p, n: torch.cat([a[0], p[0] + n + 1]), "computed with"),
+}
+
+
+@pytest.mark.parametrize("name", by_default(JOINED, "no row counts"))
+def test_indices_that_are_no_rows_of_a_union_are_refused(name: str) -> None:
+    """Of authors, then papers; numbers of both types must each have their place."""
+    index, said = JOINED[name]
+    nodes = {"author": 5, "paper": 7}
+    edges = {(t, "to", "paper"): random_graph(n, 7, 12) for t, n in nodes.items()}
+    part = parts_of(edges, nodes, {t: torch.zeros(n, dtype=torch.int64) for t, n in nodes.items()}, 1)[0]
+    authors, papers = (e.edge_index for e in part.edges.values())
+
+    def gathered(x: Tensor, y: Tensor, authors: Tensor, papers: Tensor) -> Tensor:
+        rows = torch.cat([x, y])[index(authors, papers, x.shape[0])]
+        return torch.zeros_like(y).index_add(0, torch.cat([authors[1], papers[1]]), rows)
+
+    with pytest.raises(ShardError, match=said):
+        shard(gathered, part)(torch.randn(5, 3), torch.randn(7, 3), authors, papers)
+
+
 def test_a_number_of_rows_that_is_a_width_is_refused() -> None:
     """Ranks with as many rows by chance have one program; it would hold the numbers of one of them."""
     part = one_part(9, 30)

@@ -330,10 +330,15 @@ class _Reader:
         for h, at in zip(held, node.at, strict=True):
             if not isinstance(h, Numbers) or not h.leaves:
                 continue
-            if h.node_type is None or types.setdefault(node.of[at], h.node_type) != h.node_type:
+            if h.node_type is None:
                 self._refuse(
                     ref, "indices of several node types are joined twice",
                     "Join the edges of all types in one call, or leave out merge (options).",
+                )  # fmt: skip
+            elif types.setdefault(node.of[at], h.node_type) != h.node_type:
+                self._refuse(
+                    ref, f"numbers of nodes of {types[node.of[at]]!r} and of {h.node_type!r} lead to the same rows",
+                    "Add to each index the number of rows before those of its type.",
                 )  # fmt: skip
         named = tuple(sorted(types.items(), key=lambda item: item[0].name))
         return Numbers(None, True, NumberedSegments(node.of, named))
@@ -376,15 +381,16 @@ class _Reader:
                     ref, "numbers of a rank's rows choose rows of shared data",
                     "Pass the rows themselves, those of the rank's own nodes.",
                 )  # fmt: skip
-            if held is None or not held.leaves:
+            if held is None or not held.leaves or (held.node_type is None and held.segments is None):
                 continue
             leaving.add(ref)
             if held.segments is not None and unions.setdefault(node.cod, held.segments.of) != held.segments.of:
                 self._refuse(
                     ref, "the rows of one tensor are those of several types in two ways", "Leave out merge (options)."
                 )
-            named = held.segments.node_types if held.segments is not None else ()
-            for space, node_type in named or ((node.cod, held.node_type or ""),):
+            named = ((node.cod, held.node_type),) if held.segments is None else held.segments.node_types
+            for space, node_type in named:
+                assert node_type is not None
                 if of.setdefault(space, node_type) != node_type:
                     self._refuse(
                         ref, f"rows of one tensor are numbered as nodes of {of[space]!r} and of {node_type!r}",
