@@ -23,11 +23,13 @@ from graphweave.analysis.calls_on_rows import (
     along_columns,
     is_position,
     moved,
+    ordering,
+    reorders,
 )
 from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.core.errors import ShardError
-from graphweave.core.sizes import leaves
+from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -143,6 +145,7 @@ class _Reader:
         check_partial(self.program, self._copied(), self._refuse)
         for ref in range(len(self.program.nodes)):
             self._check(ref)
+        self._check_orders()
         return OwnedRows(frozenset(self.sharded), self.halo, self.numbers)
 
     # -------------------------------------------------------- which spaces are sharded
@@ -157,10 +160,13 @@ class _Reader:
             if isinstance(t, MapType) and not (isinstance(node, MapOf) and is_position(self.program, node.index))
         }  # fmt: skip
         of_edges = set[Ref]()  # computed from the indices of edges
+        counted = set[Size]()  # numbers of edges
         for ref, node in enumerate(nodes):
             if isinstance(node, Input):
                 if node.name in self.given:
                     of_edges.add(ref)
+                    dims = node.type.dims if isinstance(node.type, AnyType) else None
+                    counted.update(s for size in dims or () for s in leaves(size))
                 elif isinstance(t := node.type, Type) and t.space not in ends and node.name not in self.sharding.shared:
                     self._add(t.space)
             elif self._is_index_work(ref) and not of_edges.isdisjoint(operands(node)):
@@ -176,7 +182,9 @@ class _Reader:
             before = len(self.sharded)
             for ref in range(len(nodes)):
                 self._spread_through(ref, of_edges)
-            symbols = {s for space, size in self.program.spaces if space in self.sharded for s in leaves(size)}
+            symbols = {
+                s for space, size in self.program.spaces if space in self.sharded for s in leaves(size)
+            } | counted
             for space, size in self.program.spaces:
                 if not symbols.isdisjoint(leaves(size)):
                     self._add(space)
@@ -437,10 +445,36 @@ class _Reader:
                 )  # fmt: skip
             case Pull(x, m) if m in self.halo.leaving and self.numbers[x] is not None:
                 self._refuse_numbers_of_others(ref)
+            case MapOf(index, cod) if cod in self.sharded and reorders(self.program, index):
+                self._refuse(
+                    ref, "rows are chosen by their place among all rows, of which a rank has only its own",
+                    "Choose them by a mask, or pass them in that order.",
+                )  # fmt: skip
             case Places() | Inverse() | Reordered() if self._on_sharded(ref):
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
             case Aten():
                 self._check_call(ref, node)
+
+    def _check_orders(self) -> None:
+        """Refuses rows in the order of a sort beside rows in another one: each rank sorts its own rows only."""
+        orders: dict[Space, set[Ref | None]] = {}
+        for node in self.program.nodes:
+            if isinstance(node, Input) and isinstance(t := node.type, Type):
+                orders.setdefault(t.space, {None})
+        for ref, node in enumerate(self.program.nodes):
+            if not isinstance(node, MapOf) or self._space(node.index) not in self.sharded:
+                continue
+            sort, index = ordering(self.program, node.index), self.program.nodes[node.index]
+            in_order = isinstance(index, Aten) and index.target == "aten.select.int"  # an end of the part's edges
+            if sort is None and not in_order:
+                continue
+            known = orders.setdefault(self._space(node.index), set())
+            known.add(sort)
+            if len(known) > 1:
+                self._refuse(
+                    ref, "rows that were sorted stand beside rows in another order, while each rank sorts its own",
+                    "Bring all of them into the same order.",
+                )  # fmt: skip
 
     def _check_call(self, ref: Ref, node: Aten) -> None:
         """Refuses a call of PyTorch on rows that a rank has of its own, unless it is known to treat each row alike."""
