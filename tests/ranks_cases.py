@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv, HeteroConv, RGCNConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, HANConv, HeteroConv, RGATConv, RGCNConv, SAGEConv, to_hetero
+from torch_geometric.nn import HGTConv as PygHGTConv
 
 import graphweave as gw
 from graphweave.distributed.full_graph import shard
@@ -123,13 +124,14 @@ MODELS: Mapping[str, Callable[[], TwoLayers]] = {
     "SAGE max": lambda: TwoLayers(SAGEConv(WIDTH, 8, aggr="max"), SAGEConv(8, CLASSES, aggr="max")),
     "GAT": lambda: TwoLayers(GATConv(WIDTH, 4, heads=2), GATConv(8, CLASSES)),
     "RGCN": lambda: TwoLayers(RGCNConv(WIDTH, 8, RELATIONS), RGCNConv(8, CLASSES, RELATIONS)),
+    "RGAT": lambda: TwoLayers(RGATConv(WIDTH, 8, RELATIONS), RGATConv(8, CLASSES, RELATIONS)),
     "RGCN bases": lambda: TwoLayers(
         RGCNConv(WIDTH, 8, RELATIONS, num_bases=2), RGCNConv(8, CLASSES, RELATIONS, num_bases=2)
     ),
     "batch norm": lambda: TwoLayers(Normed(WIDTH, 8), Normed(8, CLASSES)),
     "HGT": lambda: TwoLayers(TypedHGT(WIDTH, 2), TypedHGT(8, 1)),
 }
-RELATIONAL = ("RGCN", "RGCN bases", "HGT")
+RELATIONAL = ("RGCN", "RGCN bases", "RGAT", "HGT")
 
 
 def model_of(name: str) -> TwoLayers:
@@ -249,25 +251,86 @@ class TwoTypes(nn.Module):
         return F.cross_entropy(out, y), out
 
 
-def two_types_alike(rank: int, size: int) -> list[tuple[str, str, float]]:
-    """As `trained_alike`, on a graph of two node types."""
+METADATA = (
+    ["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author")]
+)  # fmt: skip
+"""Node types and edge types of the graphs of two node types."""
+
+
+class OfTypes(nn.Module):
+    """Two layers on rows and edges by type, with the loss of papers inside."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+        h = {kind: rows.tanh() for kind, rows in self.first(x, edges).items()}
+        out = self.second(h, edges)["paper"]
+        return F.cross_entropy(out, y), out
+
+
+class Neighbours(nn.Module):
+    """A network without types, for `to_hetero`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv((WIDTH, WIDTH), 6), SAGEConv((6, 6), CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class Translated(nn.Module):
+    """What `to_hetero` makes of `Neighbours`, with the loss of papers inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = to_hetero(Neighbours(), METADATA)
+
+    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.network(x, edges)["paper"]
+        return F.cross_entropy(out, y), out
+
+
+def _sage_by_type(width: int, out: int) -> HeteroConv:
+    return HeteroConv({key: SAGEConv((width, width), out) for key in METADATA[1]})
+
+
+MODELS_OF_TYPES: Mapping[str, Callable[[], nn.Module]] = {
+    "HeteroConv": TwoTypes,
+    "HeteroConv SAGE": lambda: OfTypes(_sage_by_type(WIDTH, 6), _sage_by_type(6, CLASSES)),
+    "to_hetero": Translated,
+    "HGT": lambda: OfTypes(PygHGTConv(WIDTH, 6, METADATA, heads=2), PygHGTConv(6, CLASSES, METADATA)),
+    "HAN": lambda: OfTypes(HANConv(WIDTH, 6, METADATA, heads=2), HANConv(6, CLASSES, METADATA)),
+}
+"""Models on rows and edges by type: (x_dict, edge_index_dict, y) -> the loss, and rows of papers."""
+
+
+def types_alike(rank: int, name: str, kind: str, size: int) -> list[tuple[str, str, float]]:
+    """As `trained_alike`, on a graph of two node types. `kind` says which rank owns what."""
     draw = torch.Generator().manual_seed(5)
     nodes = {"author": 9, "paper": 14}
     edges = {
-        (src, name, dst): torch.stack([torch.randint(0, nodes[t], (40,), generator=draw) for t in (src, dst)])
-        for src, name, dst in (("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author"))
+        (src, relation, dst): torch.stack([torch.randint(0, nodes[t], (40,), generator=draw) for t in (src, dst)])
+        for src, relation, dst in METADATA[1]
     }
-    owner = {kind: torch.randint(0, size, (count,), generator=draw) for kind, count in nodes.items()}
+    owner = {t: torch.randint(0, size, (count,), generator=draw) for t, count in nodes.items()}
+    match kind:
+        case "empty part":
+            owner = {t: torch.zeros_like(ranks) for t, ranks in owner.items()}
+        case "a type each":  # all halo: papers read authors and papers of others
+            owner = {t: torch.full_like(ranks, k % size) for k, (t, ranks) in enumerate(owner.items())}
     x = {kind: torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for kind, n in nodes.items()}
     y = torch.randint(0, CLASSES, (nodes["paper"],), generator=draw)
     part = parts_of(edges, nodes, owner, size)[rank]
     torch.manual_seed(2)
-    reference = TwoTypes().double()
+    reference = MODELS_OF_TYPES[name]().double()
     model = copy.deepcopy(reference)
     own = {kind: part.nodes[kind].own for kind in nodes}
     indices = {key: e.edge_index for key, e in part.edges.items()}
     mine = {kind: x[kind][own[kind]] for kind in nodes}, indices, y[own["paper"]]
-    return _compared("two types", train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
+    return _compared(kind, train(shard(model, part), *mine), train(reference, x, edges, y), own["paper"])
 
 
 def _compared(kind: str, found: Trained, wanted: Trained, own: Tensor) -> list[tuple[str, str, float]]:

@@ -44,15 +44,17 @@ def begin(size: int, command: list[str], **more: str) -> list[subprocess.Popen[s
 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Status, standard output and standard error of each. AssertionError if one does not end."""
+    """Status, standard output and standard error of each. If one does not end in time, all are killed, and
+    subprocess.TimeoutExpired is raised."""
     found = []
     try:
         for process in processes:
             out, err = process.communicate(timeout=WAIT)
             found.append((process.returncode, out, err))
     finally:
-        for process in processes:
+        for process in processes[len(found) :]:
             process.kill()
+            process.communicate()  # waits for its end, and closes the pipes
     return found
 
 

@@ -102,6 +102,7 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, dict[str, Any]]] = {
     "lightgcn": (choices, "recommend", {"model": "lightgcn", "batch": 64}),
     "gcmc": (choices, "recommend", {"model": "gcmc", "batch": 64}),
     "sampled": (two_blocks, "node", {"model": "sage", "batch": 12, "fanout": (5, 5)}),
+    "sampled gcn": (two_blocks, "node", {"model": "gcn", "batch": 12, "fanout": (3, 3)}),
     **{f"link {name}": (two_blocks, "link", {"model": "sage", "batch": 64, "links": Links(name, negatives=2)})
        for name in PAIR_DECODERS},
 }  # fmt: skip

@@ -25,7 +25,7 @@ from tests.test_cli_tasks import CASES, case
 
 EPOCHS = 2
 RELATIONS = {f"relations {negatives}": Links("distmult", 100, negatives, 0.3, 1) for negatives in (0, 5)}
-SIZES = {"classes": 11, "points": 7, "sampled": 10}
+SIZES = {"classes": 11, "points": 7, "sampled": 10, "sampled gcn": 10}
 """Batches of which the last has one row, so that a rank has none."""
 
 
@@ -81,7 +81,7 @@ def compare(size: int, names: list[str], folder: Path, way: str) -> None:
                 raise AssertionError(f"{name}: {error}") from error
 
 
-QUICK = ["classes", "lightgcn", "sampled", "link dot", "relations 5"]
+QUICK = ["classes", "lightgcn", "sampled", "sampled gcn", "link dot", "relations 5"]
 
 
 def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:

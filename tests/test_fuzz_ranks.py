@@ -24,6 +24,7 @@ from tests.fuzz.grow import arguments_of, grow_for_ranks, with_parameters
 from tests.fuzz.judge import Unfair, load
 from tests.fuzz.over_ranks import RankJudge
 from tests.rank_pool import ranks
+from tests.support import by_default
 
 SIZES = (("N", 8), ("M", 6), ("E", 25), ("B", 11), ("G", 2), ("D", 4))
 
@@ -96,6 +97,38 @@ v1 = torch.zeros_like(y).index_add(0, bdst, v0[bsrc]).relu()
 v2 = u[batch] * v0 - v0.mean(0)
 return v2, v1, v0.amax(0)"""
     assert judged(case_of(body, 1, 2)) is None
+
+
+IN_ANOTHER_ORDER = {
+    "a count, turned": ("v = x[torch.arange(x.size(0)).flip(0)]\nreturn v.sum(0), x[src]", "by their place"),
+    "a later count": ("v = x[torch.arange(1, x.size(0))]\nreturn v.sum(0), x[src]", "by their place"),
+    "edges counted": (
+        "v = e[torch.arange(dst.size(0)).flip(0)]\n"
+        "return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, v), x[bsrc]",
+        "by their place",
+    ),
+    "sorted": ("return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, e[dst.argsort()])", "were sorted"),
+    "sorted and not": ("return torch.zeros_like(x).index_add(0, dst, e[src.argsort()])", "were sorted"),
+    "sorted twice": ("return torch.ones(4, 4, dtype=torch.float64).index_add(0, et[src.argsort()], e[dst.argsort()])",
+                     "were sorted"),
+}  # fmt: skip
+"""Found by the fuzzer (program 931221425) and from it: ranks gave other numbers than one process, without a word."""
+
+
+@pytest.mark.parametrize("name", by_default(IN_ANOTHER_ORDER, "edges counted", "sorted"))
+def test_rows_in_an_order_of_the_rank_are_refused(judged: RankJudge, name: str) -> None:
+    body, said = IN_ANOTHER_ORDER[name]
+    found = judged(case_of(body, 1))
+    assert found is not None and found.kind == "refused" and said in found.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [
+    "v = x[torch.arange(x.size(0))]\nreturn v.sum(0), x[src]",
+    "p = dst.argsort()\nreturn torch.ones(4, 4, dtype=torch.float64).index_add(0, et[p], e[p])",
+])  # fmt: skip
+def test_rows_in_one_order_are_right(judged: RankJudge, body: str) -> None:
+    assert judged(case_of(body, 1)) is None
 
 
 def test_refusals_are_told_apart(judged: RankJudge) -> None:

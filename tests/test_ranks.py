@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.environment import RankPlace, place, restarts
 from graphweave.distributed.ranks import Ranks, started
+from tests import ranks_support
 from tests.ranks_support import on_ranks
 
 MEET = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -179,3 +183,13 @@ def test_bad_use_gets_one_line_from_rank_0(number: int, two: list[dict[str, Any]
     assert (status, other_status) == (2, 2)
     assert out == other_out == other_err == ""
     assert err.count("\n") == 1 and REFUSED[number][1] in err
+
+
+def test_ranks_that_do_not_end_are_killed_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a second attempt would end in warnings of processes that still run, and of pipes that nobody closed."""
+    monkeypatch.setattr(ranks_support, "WAIT", 0.2)
+    processes = ranks_support.begin(2, [sys.executable, "-c", "import time; time.sleep(60)"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        ranks_support.ended(processes)
+    assert [p.returncode for p in processes] == [-signal.SIGKILL] * 2
+    assert all(p.stdout is not None and p.stdout.closed for p in processes)

@@ -10,6 +10,7 @@ import torch
 from tests.rank_pool import RankPool, ranks
 from tests.ranks_cases import (
     CLASSES,
+    MODELS_OF_TYPES,
     counted,
     dropped,
     features_once,
@@ -17,7 +18,7 @@ from tests.ranks_cases import (
     loss_outside,
     stale_losses,
     trained_alike,
-    two_types_alike,
+    types_alike,
     with_options,
 )
 from tests.support import by_default
@@ -56,8 +57,16 @@ def test_two_ranks_train_as_one_process(two: RankPool, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool) -> None:
-    check(two.run(two_types_alike, 2))
+@pytest.mark.parametrize("name", MODELS_OF_TYPES)
+def test_two_ranks_of_two_node_types_train_as_one_process(two: RankPool, name: str) -> None:
+    check(two.run(types_alike, name, "mixed", 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty part", "a type each"])
+@pytest.mark.parametrize("name", ["HGT", "HeteroConv"])
+def test_node_types_on_parts_of_any_shape(two: RankPool, name: str, kind: str) -> None:
+    check(two.run(types_alike, name, kind, 2))
 
 
 @pytest.mark.slow
@@ -92,6 +101,14 @@ def test_what_is_sent_is_counted(two: RankPool) -> None:
         assert counters["exchange_hits"] == 1
         assert counters["all_reduces"] == 2, "the loss, and all gradients"
         assert not counters["eager_fallbacks"] + counters["compilations"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GAT", "RGCN", "RGCN bases", "RGAT", "HGT"])
+def test_all_gradients_of_weights_are_summed_at_once(two: RankPool, name: str) -> None:
+    """Those of stacks with a matrix for each type, too."""
+    for counters, _, _ in two.run(counted, name, "nearest", 2, 4):
+        assert counters["all_reduces"] == 2, "the loss, and all gradients"
 
 
 def test_rows_are_computed_while_others_travel(two: RankPool) -> None:
@@ -134,7 +151,7 @@ def test_halo_rows_of_the_last_step_train_to_the_same_loss(two: RankPool) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("name", ["GCN", "SAGE", "SAGE max", "GAT", "RGCN", "RGCN bases", "HGT"])
+@pytest.mark.parametrize("name", ["GCN", "SAGE", "SAGE max", "GAT", "RGCN", "RGCN bases", "RGAT", "HGT"])
 def test_every_model_trains_alike_on_parts_of_any_shape(two: RankPool, name: str, kind: str) -> None:
     agree(two, name, [kind], 2)
 

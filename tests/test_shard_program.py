@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.halo_totals import HaloTotals
+from graphweave.passes.segment_indices import SegmentIndices
 from graphweave.passes.shard import Shard
 from tests.ranks_cases import trained_alike
 from tests.support import by_default, random_graph
@@ -137,6 +139,95 @@ def test_features_that_change_are_not_sent_for_totals() -> None:
     assert "exchangeback" in totals_of(SUM_OF_NEIGHBOURS, steady="")
 
 
+SUM_BY_TYPE = """
+space V = n
+space E = e
+space R = 5
+%0: any "i64[2, e]" = input edges
+%1: V[4] f32 = input x
+%2: V[] i64 = input types
+%3: V[3] f32 = input tangent
+%4: E[] i64 = call aten.select.int(%0, 0, 0)
+%5: E[] i64 = call aten.select.int(%0, 0, 1)
+%6: E -> V = map %4 to V
+%7: E -> V = map %5 to V
+%8: V -> R = map %2 to R
+%9: E[3] f32 = pull %3, %7
+%10: V[3] f32 = push.sum %9, %6
+%11: unit[4, 3] f32 = gram %1, %10
+%12: R[4, 3] f32 = gram %1, %10, %8
+return %11, %12
+"""
+
+
+def test_gradients_of_stacks_by_type_are_summed_with_the_others() -> None:
+    """A matrix for each of a fixed number of types becomes numbers of shared data, and comes back as rows."""
+    divided = Shard(SHARDING)(parse(SUM_BY_TYPE)).program
+    assert show(divided).count("allreduce") == 2
+    text = show(BucketSums(frozenset({"tangent"}))(divided).program)
+    assert "unit[72] f32 = allreduce" in text
+    assert text.count("allreduce") == 1
+    (back,) = [line for line in text.splitlines() if ": R[4, 3]" in line and "reshape" in line]
+    assert "[5, 4, 3]" in back
+
+
+TWO_TYPES = Sharding(
+    "part", 1, (("cites", "paper", "paper"), ("writes", "author", "paper")), (("author", 2), ("paper", 7)),
+    (("author", 2), ("paper", 7)), frozenset({"w"}),
+)  # fmt: skip
+
+ROWS_OF_TWO_TYPES = """
+space A = a
+space P = p
+space U = a + p
+space E = e
+space F = f
+space G = e + f
+%0: any "i64[2, e]" = input writes
+%1: any "i64[2, f]" = input cites
+%2: A[4] f32 = input x
+%3: P[4] f32 = input y
+%4: any "Sym(a)" = input size
+%5: U[4] f32 = join %2, %3 U
+%6: U[4] f32 = tanh %5
+%7: E[] i64 = call aten.select.int(%0, 0, 0)
+%8: F[] i64 = call aten.select.int(%1, 0, 0)
+%9: F[] i64 = call aten.select.int(%1, 0, 1)
+%10: unit[] i64 = call aten.scalar_tensor.default(%4, dtype=@torch.int64)
+%11: F[] i64 = add %8, %10
+%12: G[] i64 = call aten.cat.default([%7, %11], 0)
+%13: G -> U = map %12 to U
+%14: G[4] f32 = pull %6, %13
+%15: F[4] f32 = part %14 of=[E, F] at=1
+%16: F -> P = map %9 to P
+%17: P[4] f32 = push.sum %15, %16
+%18: U[4] f32 = push.sum %14, %13
+return %17, %18
+"""
+
+
+def test_rows_of_two_types_behind_each_other_are_exchanged_by_type() -> None:
+    """Row counts that are added to indices become segments, and each segment has its own halo rows."""
+    joined = SegmentIndices(TWO_TYPES)(parse(ROWS_OF_TWO_TYPES)).program
+    (line,) = [line for line in show(joined).splitlines() if "joinindices" in line]
+    assert "of=[A, P] at=[0, 1]" in line
+    divided = show(Shard(TWO_TYPES)(joined).program)
+    assert "of=[A_all, P_all] at=[0, 1]" in divided
+    assert "space U_all = a + p + 9" in divided
+    for link, space in (("part:author", "A"), ("part:paper", "P")):
+        assert f'over "{link}" to {space}_all' in divided
+        assert f'over "{link}" to {space}\n' in divided
+    assert show(parse(divided)) == divided
+
+
+def test_numbers_that_are_no_rows_of_a_part_are_no_segments() -> None:
+    """What no edge of the part says may lie in any segment."""
+    program = parse(ROWS_OF_TWO_TYPES)
+    elsewhere = replace(TWO_TYPES, edges=TWO_TYPES.edges[:1])
+    assert SegmentIndices(elsewhere)(program).program is program
+    assert SegmentIndices(None)(program).program is program
+
+
 class Rows(nn.Module):
     """A function of features and edges, as a module."""
 
@@ -170,6 +261,30 @@ def test_what_needs_the_whole_graph_is_refused(name: str) -> None:
 def one_part(nodes: int, edges: int) -> GraphPart:
     """The part of the only rank, of a random graph."""
     return parts_of(random_graph(nodes, nodes, edges), nodes, torch.zeros(nodes, dtype=torch.int64), 1)[0]
+
+
+JOINED: dict[str, tuple[Callable[[Tensor, Tensor, int], Tensor], str]] = {
+    "no row counts": (lambda a, p, n: torch.cat([a[0], p[0]]), "'author' and of 'paper' lead to the same rows"),
+    "as floats": (lambda a, p, n: torch.cat([a[0], p[0] + n]).double().long(), "become floats"),
+    "a row of the union": (lambda a, p, n: torch.cat([a[0], p[0] + n + 1]), "computed with"),
+}
+
+
+@pytest.mark.parametrize("name", by_default(JOINED, "no row counts"))
+def test_indices_that_are_no_rows_of_a_union_are_refused(name: str) -> None:
+    """Of authors, then papers; numbers of both types must each have their place."""
+    index, said = JOINED[name]
+    nodes = {"author": 5, "paper": 7}
+    edges = {(t, "to", "paper"): random_graph(n, 7, 12) for t, n in nodes.items()}
+    part = parts_of(edges, nodes, {t: torch.zeros(n, dtype=torch.int64) for t, n in nodes.items()}, 1)[0]
+    authors, papers = (e.edge_index for e in part.edges.values())
+
+    def gathered(x: Tensor, y: Tensor, authors: Tensor, papers: Tensor) -> Tensor:
+        rows = torch.cat([x, y])[index(authors, papers, x.shape[0])]
+        return torch.zeros_like(y).index_add(0, torch.cat([authors[1], papers[1]]), rows)
+
+    with pytest.raises(ShardError, match=said):
+        shard(gathered, part)(torch.randn(5, 3), torch.randn(7, 3), authors, papers)
 
 
 def test_a_number_of_rows_that_is_a_width_is_refused() -> None:

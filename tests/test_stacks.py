@@ -49,3 +49,25 @@ def reduce(s: Tensor, dim: int, how: str) -> Tensor:
             return s - s.sum(dim, keepdim=True)
         case _:
             return getattr(s, how)(dim)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_attention_among_relations_keeps_no_stack(count: int) -> None:
+    """As PyG's HANConv weighs what relations send by a mean over all nodes; also where there is one relation."""
+    x, w = features(7, 4, torch.float64).requires_grad_(True), features(4, 4, torch.float64).requires_grad_(True)
+    edges = random_graph(7, 7, 20)
+
+    def model(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
+        h = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        s = torch.stack([h * (k + 1) for k in range(count)])
+        score = (torch.tanh(s @ w).mean(1)).sum(-1)
+        return (torch.softmax(score, 0).view(count, 1, 1) * s).sum(0)
+
+    want, got = model(x, w, edges), graphweave.compile(model)(x, w, edges)
+    torch.testing.assert_close(got, want)
+    weights = want.detach().cos()
+    for a, b in zip(*(torch.autograd.grad((y * weights).sum(), [x, w]) for y in (got, want)), strict=True):
+        torch.testing.assert_close(a, b)
+    report = str(graphweave.explain(model, x, w, edges))
+    assert "aten.stack" not in report
+    assert "aten.mean" not in report

@@ -27,6 +27,8 @@ POSITIONS = frozenset(
     )
 )  # fmt: skip
 """Calls whose result are numbers of rows that this rank has."""
+COUNTS = frozenset({"aten.arange.default", "aten.arange.start", "aten.arange.start_step"})
+"""Calls whose result are the numbers of as many rows as their sizes say."""
 SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
 RANKS_ROWS = SORTS | {"aten.topk.default"}
 """Calls whose second result are positions of rows of the operand."""
@@ -41,17 +43,48 @@ OF_SIZES = frozenset(
 """Calls that read or take sizes. What they make has the same value in every row."""
 
 
+_SAME_NUMBERS = SAME_ROWS | {"aten.flip.default", "aten.slice.Tensor", "aten.index.Tensor", "aten.index_select.default"}
+"""Calls whose result has some of their first operand's numbers, in any order."""
+
+
 def is_position(program: Program, ref: Ref) -> bool:
-    """Whether integers are the positions of rows among all rows of a space, such as those of a mask."""
+    """Whether integers are the positions of rows among all rows of a space, such as those of a mask or a count."""
     node = program.nodes[ref]
-    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in SAME_ROWS):
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_NUMBERS):
         node = program.nodes[operands(node)[0]]
     if not isinstance(node, Aten):
         return False
+    if node.target in COUNTS:  # of a size that varies, so of rows that a rank has of its own
+        return bool(operands(node))
     if node.target == "builtin.getitem" and node.args[1] == 1:
         source = program.nodes[operands(node)[0]]
         return isinstance(source, Aten) and source.target in RANKS_ROWS and _is_flat(program, operands(source)[0])
     return node.target in CHOOSES and _is_flat(program, operands(node)[0])
+
+
+def reorders(program: Program, ref: Ref) -> bool:
+    """Whether integers are the numbers of a count in another order, or from a later one on, or some by their place."""
+    node, moved_about = program.nodes[ref], False
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_NUMBERS):
+        moved_about |= isinstance(node, Aten) and node.target in ("aten.flip.default", "aten.slice.Tensor")
+        node = program.nodes[operands(node)[0]]
+    if not isinstance(node, Aten) or node.target not in COUNTS:
+        return False
+    later = node.target != "aten.arange.default" and isinstance(node.args[0], int) and node.args[0] != 0
+    return moved_about or later
+
+
+def ordering(program: Program, ref: Ref) -> Ref | None:
+    """The sort whose order of rows integers are; None for others."""
+    node = program.nodes[ref]
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in SAME_ROWS):
+        ref = operands(node)[0]
+        node = program.nodes[ref]
+    if isinstance(node, Aten) and node.target == "builtin.getitem" and node.args[1] == 1:
+        ref = operands(node)[0]
+        node = program.nodes[ref]
+        return ref if isinstance(node, Aten) and node.target in SORTS else None
+    return ref if isinstance(node, Aten) and node.target in ("aten.argsort.default", "aten.argsort.stable") else None
 
 
 def _is_flat(program: Program, ref: Ref) -> bool:

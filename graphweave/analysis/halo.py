@@ -8,12 +8,12 @@ the cheapest is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow
-from graphweave.analysis.ownership import Sharding, leaving_maps
+from graphweave.analysis.halo_rows import HaloRows
+from graphweave.analysis.ownership import Sharding, halo_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -25,7 +25,7 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
-    MapType,
+    Join,
     MatMul,
     Pad,
     Permute,
@@ -60,40 +60,44 @@ class HaloCosts:
     steady: frozenset[str] = frozenset()
 
 
-def computed_with_halo(program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> frozenset[Ref]:
-    """The values that are computed on halo rows from others; all other values that are needed there are sent.
-
-    `leaving` are the maps that lead to rows of other ranks, each with the node type of these rows.
-    """
-    return _Choice(program, leaving, costs).choose()[0]
+def computed_with_halo(program: Program, halo: HaloRows, costs: HaloCosts) -> frozenset[Ref]:
+    """The values that are computed on halo rows from others; all other values that are needed there are sent."""
+    return _Choice(program, halo, costs).choose()[0]
 
 
 def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
     """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
-    choice = _Choice(program, leaving_maps(program, costs.sharding), costs)
-    back = (r for r, n in enumerate(program.nodes) if isinstance(n, Push | Gram) and n.map in choice.leaving)
+    choice = _Choice(program, halo_rows(program, costs.sharding), costs)
+    back = (r for r, n in enumerate(program.nodes) if isinstance(n, Push | Gram) and n.map in choice.halo.leaving)
     return choice.choose()[1] + sum(choice.sending(r) for r in back)
 
 
 class _Choice:
     """`asked` are values that are read along maps that leave, `owned` those that others read on own rows."""
 
-    def __init__(self, program: Program, leaving: Mapping[Ref, str], costs: HaloCosts) -> None:
-        self.program, self.leaving, self.costs = program, leaving, costs
+    def __init__(self, program: Program, halo: HaloRows, costs: HaloCosts) -> None:
+        self.program, self.halo, self.costs = program, halo, costs
         self.once = Flow(program).graph_only
-        mean = dict(costs.sharding.mean_halo)
-        self.halo: dict[Space, int] = {}
-        for m, node_type in leaving.items():
-            t = program.types[m]
-            assert isinstance(t, MapType)
-            self.halo[t.cod] = mean[node_type]
+        self.mean = dict(costs.sharding.mean_halo)
         asked, owned = set[Ref](), {r for r in program.outputs if r is not None}
         for node in program.nodes:
-            if isinstance(node, Pull) and node.map in leaving:
-                asked.add(node.x)
+            if isinstance(node, Pull) and node.map in halo.leaving:
+                asked.update(self._joined(node.x))
             else:
                 owned.update(operands(node))
         self.asked, self.owned = frozenset(asked), frozenset(owned)
+
+    def _joined(self, ref: Ref) -> tuple[Ref, ...]:
+        """The values whose halo rows those of `ref` are: the operands of rows behind each other, else `ref` itself."""
+        node = self.program.nodes[ref]
+        of = self.halo.unions.get(self._space(ref))
+        if not isinstance(node, Join) or of != tuple(map(self._space, node.xs)):
+            return (ref,)
+        return tuple(x for x in node.xs if self.halo.of(self._space(x)))
+
+    def _halo_rows(self, space: Space) -> int:
+        """The mean number of halo rows of a rank."""
+        return sum(self.mean[t] for t in self.halo.of(space))
 
     def choose(self) -> tuple[frozenset[Ref], float]:
         """What is computed on halo rows, and the seconds that all of it takes."""
@@ -171,14 +175,14 @@ class _Choice:
         if isinstance(node, Const) or spread or steady or ref in self.once:
             return 0.0
         t = self._type(ref)
-        sent = self._bytes(ref) * self.halo.get(t.space, 0)
-        return sent / WIRE_BANDWIDTH + WIRE_LATENCY
+        sent = self._bytes(ref) * self._halo_rows(t.space)
+        return sent / WIRE_BANDWIDTH + WIRE_LATENCY * max(len(self.halo.of(t.space)), 1)
 
     def _work(self, ref: Ref) -> float:
         """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart. Of a
         product, the own rows are read where they are."""
         t, node = self._type(ref), self.program.nodes[ref]
-        halo = self.halo.get(t.space, 0)
+        halo = self._halo_rows(t.space)
         if isinstance(node, MatMul):
             w = self._type(node.w)
             return halo * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from graphweave.analysis.calls_on_rows import (
-    OF_SIZES,
     POSITIONS,
     REARRANGES,
     SAME_ROWS,
@@ -25,9 +23,10 @@ from graphweave.analysis.calls_on_rows import (
     is_position,
     moved,
 )
+from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
-from graphweave.core.errors import ShardError
-from graphweave.core.sizes import leaves
+from graphweave.analysis.refused_rows import Refusals, refuse
+from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -91,36 +90,13 @@ class Sharding:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """The value holds numbers of a rank's own rows, or with `leaves` of own and halo rows; of nodes of a type, or of
-    other rows if `node_type` is None."""
-
-    node_type: str | None = None
-    leaves: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PairOfNumbers:
-    """A tensor [2, n] of two indices, as `edge_index` is."""
-
-    first: Numbers | None
-    second: Numbers | None
-
-
-Held: TypeAlias = Numbers | PairOfNumbers | None
-
-
-@dataclass(frozen=True, slots=True)
 class OwnedRows:
-    """`sharded` are the spaces of which each rank has rows of its own. `leaving` are the maps that lead to rows of
-    other ranks, each with the node type of these rows. `numbers` says what integers number."""
+    """`sharded` are the spaces of which each rank has rows of its own. `halo` says which maps and spaces have rows of
+    other ranks, and `numbers` what integers number."""
 
     sharded: frozenset[Space]
-    leaving: Mapping[Ref, str]
+    halo: HaloRows
     numbers: Mapping[Ref, Held]
-
-
-_COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
@@ -128,10 +104,18 @@ def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
     return _Reader(program, sharding).read()
 
 
-def leaving_maps(program: Program, sharding: Sharding) -> Mapping[Ref, str]:
-    """The maps of `program` that lead to rows of other ranks, each with the node type of these rows. Nothing is
-    refused."""
-    return _Reader(program, sharding, strict=False).maps_alone()
+def halo_rows(program: Program, sharding: Sharding) -> HaloRows:
+    """Which maps and spaces of `program` have rows of other ranks. Nothing is refused."""
+    reader = _Reader(program, sharding, strict=False)
+    reader.find_numbers()
+    return reader.maps()
+
+
+def numbers_held(program: Program, sharding: Sharding) -> Mapping[Ref, Held]:
+    """What the integers of `program` number. Nothing is refused."""
+    reader = _Reader(program, sharding, strict=False)
+    reader.find_numbers()
+    return reader.numbers
 
 
 class _Reader:
@@ -141,24 +125,20 @@ class _Reader:
         self.given = {name: (src, dst) for name, src, dst in sharding.edges}
         self.numbers: dict[Ref, Held] = {}
         self.sharded: set[Space] = set()
-        self.leaving: dict[Ref, str] = {}
+        self.halo = HaloRows()
         self.outside: set[Ref] = set()  # divided tensors outside the algebra, such as pairs of indices
 
-    def maps_alone(self) -> Mapping[Ref, str]:
+    def find_numbers(self) -> None:
         for ref in range(len(self.program.nodes)):
             self.numbers[ref] = self._numbers(ref)
-        self._maps()
-        return self.leaving
 
     def read(self) -> OwnedRows:
         self._spread()
-        for ref in range(len(self.program.nodes)):
-            self.numbers[ref] = self._numbers(ref)
-        self._maps()
+        self.find_numbers()
+        self.halo = self.maps()
         check_partial(self.program, self._copied(), self._refuse)
-        for ref in range(len(self.program.nodes)):
-            self._check(ref)
-        return OwnedRows(frozenset(self.sharded), self.leaving, self.numbers)
+        Refusals(self.program, self.sharded, self.outside, self.numbers, self.halo).check()
+        return OwnedRows(frozenset(self.sharded), self.halo, self.numbers)
 
     # -------------------------------------------------------- which spaces are sharded
 
@@ -172,10 +152,13 @@ class _Reader:
             if isinstance(t, MapType) and not (isinstance(node, MapOf) and is_position(self.program, node.index))
         }  # fmt: skip
         of_edges = set[Ref]()  # computed from the indices of edges
+        counted = set[Size]()  # numbers of edges
         for ref, node in enumerate(nodes):
             if isinstance(node, Input):
                 if node.name in self.given:
                     of_edges.add(ref)
+                    dims = node.type.dims if isinstance(node.type, AnyType) else None
+                    counted.update(s for size in dims or () for s in leaves(size))
                 elif isinstance(t := node.type, Type) and t.space not in ends and node.name not in self.sharding.shared:
                     self._add(t.space)
             elif self._is_index_work(ref) and not of_edges.isdisjoint(operands(node)):
@@ -191,7 +174,9 @@ class _Reader:
             before = len(self.sharded)
             for ref in range(len(nodes)):
                 self._spread_through(ref, of_edges)
-            symbols = {s for space, size in self.program.spaces if space in self.sharded for s in leaves(size)}
+            symbols = {
+                s for space, size in self.program.spaces if space in self.sharded for s in leaves(size)
+            } | counted
             for space, size in self.program.spaces:
                 if not symbols.isdisjoint(leaves(size)):
                     self._add(space)
@@ -274,11 +259,8 @@ class _Reader:
                 return self._if_integral(ref, self.numbers[x])
             case After(x) | LaidOut(x) | Own(x) | Kept(x) | Exchange(x) | ExchangeBack(x) | AllReduce(x):
                 return self.numbers[x]
-            case JoinIndices(indices, of):
-                held = self._merged(ref, [self.numbers[x] for x in indices])
-                if held is not None and held.leaves and len(of) > 1:
-                    self._refuse(ref, "edges of several node types are joined", "Leave out merge (options).")
-                return held
+            case JoinIndices():
+                return self._of_segments(ref, node)
             case Join(xs):
                 return self._merged(ref, [self.numbers[x] for x in xs])
             case RowsOfSegments() | Places() | Inverse():
@@ -339,6 +321,28 @@ class _Reader:
             return PairOfNumbers(first, second)
         return self._merged(ref, chosen)
 
+    def _of_segments(self, ref: Ref, node: JoinIndices) -> Numbers | None:
+        """What numbers of rows of several spaces behind each other hold."""
+        held = [self.numbers[x] for x in node.indices]
+        if len(node.of) == 1 or not any(isinstance(h, Numbers) and h.leaves for h in held):
+            return self._merged(ref, held)
+        types: dict[Space, str] = {}
+        for h, at in zip(held, node.at, strict=True):
+            if not isinstance(h, Numbers) or not h.leaves:
+                continue
+            if h.node_type is None:
+                self._refuse(
+                    ref, "indices of several node types are joined twice",
+                    "Join the edges of all types in one call, or leave out merge (options).",
+                )  # fmt: skip
+            elif types.setdefault(node.of[at], h.node_type) != h.node_type:
+                self._refuse(
+                    ref, f"numbers of nodes of {types[node.of[at]]!r} and of {h.node_type!r} lead to the same rows",
+                    "Add to each index the number of rows before those of its type.",
+                )  # fmt: skip
+        named = tuple(sorted(types.items(), key=lambda item: item[0].name))
+        return Numbers(None, True, NumberedSegments(node.of, named))
+
     def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:
         """What a value holds whose elements are those of several."""
         flat: list[Numbers] = []
@@ -348,6 +352,14 @@ class _Reader:
             return None
         types = {n.node_type for n in flat if n.node_type is not None}
         leaves = any(n.leaves for n in flat)
+        segments = {n.segments for n in flat}
+        if segments != {None}:
+            if len(segments) > 1:
+                self._refuse(
+                    ref, "an index of the edges of several node types is joined with other numbers of rows",
+                    "Join the edges of each type with such numbers first.",
+                )  # fmt: skip
+            return Numbers(None, leaves, next(s for s in segments if s is not None))
         if leaves and len(types) > 1:
             self._refuse(
                 ref, f"an index holds numbers of nodes of {len(types)} types ({', '.join(sorted(types))})",
@@ -357,8 +369,8 @@ class _Reader:
 
     # -------------------------------------------------------- maps
 
-    def _maps(self) -> None:
-        of: dict[Space, str] = {}
+    def maps(self) -> HaloRows:
+        of, unions, leaving = dict[Space, str](), dict[Space, tuple[Space, ...]](), set[Ref]()
         for ref, node in enumerate(self.program.nodes):
             if not isinstance(node, MapOf):
                 continue
@@ -369,14 +381,25 @@ class _Reader:
                     ref, "numbers of a rank's rows choose rows of shared data",
                     "Pass the rows themselves, those of the rank's own nodes.",
                 )  # fmt: skip
-            if held is None or not held.leaves or held.node_type is None:
+            if held is None or not held.leaves or (held.node_type is None and held.segments is None):
                 continue
-            if of.setdefault(node.cod, held.node_type) != held.node_type:
+            leaving.add(ref)
+            if held.segments is not None and unions.setdefault(node.cod, held.segments.of) != held.segments.of:
                 self._refuse(
-                    ref, f"rows of one tensor are numbered as nodes of {of[node.cod]!r} and of {held.node_type!r}",
-                    "Pass the edges of each type with the tensors of its own node types.",
-                )  # fmt: skip
-            self.leaving[ref] = held.node_type
+                    ref, "the rows of one tensor are those of several types in two ways", "Leave out merge (options)."
+                )
+            named = ((node.cod, held.node_type),) if held.segments is None else held.segments.node_types
+            for space, node_type in named:
+                assert node_type is not None
+                if of.setdefault(space, node_type) != node_type:
+                    self._refuse(
+                        ref, f"rows of one tensor are numbered as nodes of {of[space]!r} and of {node_type!r}",
+                        "Pass the edges of each type with the tensors of its own node types.",
+                    )  # fmt: skip
+        if nested := sorted((s for s in unions if s in of or any(s in u for u in unions.values())), key=str):
+            ref = next(r for r in leaving if isinstance(n := self.program.nodes[r], MapOf) and n.cod in nested)
+            self._refuse(ref, "rows of several types are numbered as rows of one type", "Leave out merge (options).")
+        return HaloRows(frozenset(leaving), of, unions)
 
     def _copied(self) -> frozenset[Space]:
         """Spaces of pairs of which several ranks may have the same: none of the two ends belongs to one rank alone."""
@@ -390,73 +413,9 @@ class _Reader:
             if isinstance(n, UniquePairs) and n.space in self.sharded and not of_one_rank(n.a) and not of_one_rank(n.b)
         )  # fmt: skip
 
-    # -------------------------------------------------------- what must be refused
-
-    def _check(self, ref: Ref) -> None:
-        node = self.program.nodes[ref]
-        match node:
-            case Pointwise(op, args) if op in _COMPARISONS:
-                held = [self.numbers[a] for a in args]
-                if any(h is not None for h in held) and any(h is None for h in held):
-                    self._refuse(
-                        ref, "a number of a row is compared with a number that is none",
-                        "A mask with a value for each own row says the same on every rank.",
-                    )  # fmt: skip
-            case Pointwise(op, args) if op is not Op.where and any(self.numbers[a] is not None for a in args):
-                self._refuse(
-                    ref, f"numbers of rows are computed with ({op.value}), but each rank numbers its rows itself",
-                    "Compute the index from the whole graph before it is divided.",
-                )  # fmt: skip
-            case Push(x) | Reduce(x) if self.numbers[x] is not None:
-                self._refuse(
-                    ref, "numbers of rows are reduced, but each rank numbers its rows itself",
-                    "Pass the number of nodes, or compute it from the features (x.shape[0]).",
-                )  # fmt: skip
-            case Pull(x, m) if m in self.leaving and self.numbers[x] is not None:
-                self._refuse_numbers_of_others(ref)
-            case Places() | Inverse() | Reordered() if self._on_sharded(ref):
-                self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
-            case Aten():
-                self._check_call(ref, node)
-
-    def _check_call(self, ref: Ref, node: Aten) -> None:
-        """Refuses a call of PyTorch on rows that a rank has of its own, unless it is known to treat each row alike."""
-        used = [r for r in operands(node) if self._is_divided(r)]
-        if not used and not self._is_divided(ref):
-            return
-        if node.target.startswith("builtin.") or node.target in OF_SIZES | SAME_ROWS:
-            return
-        if node.target in ("aten.index.Tensor", "aten.index_select.default"):
-            chosen, *by = (self.numbers[r] for r in operands(node))
-            if any(isinstance(h, Numbers) and h.leaves for h in by) and not isinstance(chosen, PairOfNumbers):
-                self._refuse_numbers_of_others(ref)
-        integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
-        if integral and node.target in REARRANGES | POSITIONS | SORTS:
-            return
-        if node.serial and not used and self._space(ref) == UNIT:
-            return
-        self._refuse(
-            ref, f"{node.target} is left to PyTorch, which sees only the rows of one rank",
-            "Write it with operations on rows, or call it outside of the model.",
-        )  # fmt: skip
-
-    def _refuse_numbers_of_others(self, ref: Ref) -> None:
-        self._refuse(
-            ref, "numbers of rows are read from rows of other ranks, where they number others",
-            "Compose the indices on the whole graph, and pass the result as edges of a type of their own.",
-        )  # fmt: skip
-
     def _is_divided(self, ref: Ref) -> bool:
         return ref in self.outside or self._on_sharded(ref)
 
-    def _is_integral(self, ref: Ref) -> bool:
-        t = self.program.types[ref]
-        if isinstance(t, AnyType) and t.items is not None:
-            return all(i.dtype is not None and not i.dtype.is_float for i in t.items)
-        return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
-
     def _refuse(self, ref: Ref, why: str, do: str) -> None:
-        if not self.strict:
-            return
-        where = self.program.locs[ref]
-        raise ShardError(f"the model cannot run over parts: {why}{f' ({where})' if where else ''}. {do}")
+        if self.strict:
+            refuse(self.program, ref, why, do)

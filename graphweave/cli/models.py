@@ -16,7 +16,8 @@ Conv: TypeAlias = Callable[[int, int, int], nn.Module]
 
 class TwoLayer(nn.Module):
     """`x` [N, F], `edge_index` [2, E] -> logits [N, classes]: convolution, ReLU, dropout, convolution. The second
-    convolution takes the edges `last`, if they are given."""
+    convolution takes the edges `last`, if they are given. `weight` [E] and `last_weight` are weights of the edges of
+    both, for convolutions that take such."""
 
     def __init__(self, first: nn.Module, second: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -24,18 +25,24 @@ class TwoLayer(nn.Module):
         self.second = second
         self.dropout = dropout
 
-    def forward(self, x: Tensor, edge_index: Tensor, last: Tensor | None = None) -> Tensor:
-        hidden = F.relu(self.first(x, edge_index))
+    def forward(
+        self, x: Tensor, edge_index: Tensor, last: Tensor | None = None, weight: Tensor | None = None,
+        last_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        first = () if weight is None else (weight,)
+        second = first if last_weight is None else (last_weight,)
+        hidden = F.relu(self.first(x, edge_index, *first))
         hidden = F.dropout(hidden, self.dropout, self.training)
-        return self.second(hidden, edge_index if last is None else last)
+        return self.second(hidden, edge_index if last is None else last, *second)
 
 
 def _mlp(features: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
-def convolutions(hidden: int) -> dict[str, Conv]:
-    """The models by name. `hidden` is the inner width of those with an MLP. Raises GraphweaveError if PyG is
+def convolutions(hidden: int, *, given_norms: bool = False) -> dict[str, Conv]:
+    """The models by name. `hidden` is the inner width of those with an MLP. With `given_norms`, those in `NORMED` take
+    the norms of edges as weights, instead of counting the edges of the graph at hand. Raises GraphweaveError if PyG is
     missing."""
     try:
         # Imported here, since PyG is an optional dependency and takes seconds to load.
@@ -44,7 +51,7 @@ def convolutions(hidden: int) -> dict[str, Conv]:
         raise GraphweaveError("torch_geometric is missing. Run: pip install 'graphweave[pyg]'") from error
 
     return {
-        "gcn": lambda i, o, heads: pyg.GCNConv(i, o),
+        "gcn": lambda i, o, heads: pyg.GCNConv(i, o, normalize=not given_norms),
         "sage": lambda i, o, heads: pyg.SAGEConv(i, o),
         "gat": lambda i, o, heads: pyg.GATConv(i, o // heads, heads),
         "gatv2": lambda i, o, heads: pyg.GATv2Conv(i, o // heads, heads),
@@ -57,14 +64,19 @@ LAYERS = 2
 """Convolutions of a `TwoLayer`, so hops that a node's row depends on."""
 
 MODELS = ("gcn", "sage", "gat", "gatv2", "gin", "edgeconv")
+NORMED = frozenset({"gcn"})
+"""Models whose convolutions divide what an edge carries by the degrees of its ends."""
 _WITH_HEADS = frozenset({"gat", "gatv2"})
 
 
-def build(name: str, features: int, hidden: int, classes: int, heads: int, dropout: float) -> TwoLayer:
-    """Model `name`. `hidden` is the width of all heads together. Parameters come from torch's global generator."""
+def build(
+    name: str, features: int, hidden: int, classes: int, heads: int, dropout: float, *, given_norms: bool = False
+) -> TwoLayer:
+    """Model `name`. `hidden` is the width of all heads together; `given_norms` is that of `convolutions`. Parameters
+    come from torch's global generator."""
     if name in _WITH_HEADS and hidden % heads:
         raise DataError(
             f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}). Choose another --hidden."
         )
-    conv = convolutions(hidden)[name]
+    conv = convolutions(hidden, given_norms=given_norms)[name]
     return TwoLayer(conv(features, hidden, heads), conv(hidden, classes, 1), dropout)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining, RankStep
-from graphweave.cli.models import LAYERS, TwoLayer, build
+from graphweave.cli.drawn_norms import graph_norms
+from graphweave.cli.models import LAYERS, NORMED, TwoLayer, build
 from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
@@ -26,12 +27,14 @@ FANOUT = (10, 10)
 
 class SeedBatch(NamedTuple):
     """What seeds with the classes `y` [B] depend on: features `x` [N, F] of nodes, seeds first, and the edges [2, E]
-    along which the first and the last layer take sums."""
+    along which the first and the last layer take sums, with their weights [E] if the model takes such."""
 
     x: Tensor
     first: Tensor
     last: Tensor
     y: Tensor
+    first_weight: Tensor | None = None
+    last_weight: Tensor | None = None
 
 
 class SeedLoss(nn.Module):
@@ -42,8 +45,12 @@ class SeedLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, first: Tensor, last: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.model(x, first, last)[: y.size(0)], y, reduction="sum")
+    def forward(
+        self, x: Tensor, first: Tensor, last: Tensor, y: Tensor, first_weight: Tensor | None = None,
+        last_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        out = self.model(x, first, last, first_weight, last_weight)
+        return F.cross_entropy(out[: y.size(0)], y, reduction="sum")
 
 
 class SampledTraining(BatchTraining[SeedBatch]):
@@ -52,7 +59,7 @@ class SampledTraining(BatchTraining[SeedBatch]):
     are measured on the whole graph. The baseline is the commonest class of the training nodes.
 
     For each layer and batch a node draws its own neighbours, whichever seed needs it. So each rank draws for its seeds
-    what one process would draw. (The norms of "gcn" count the edges of a rank's seeds, so only these differ.)
+    what one process would draw. Norms of "gcn" are those of the whole graph (`drawn_norms.py`).
     """
 
     measure = ACCURACY
@@ -73,7 +80,11 @@ class SampledTraining(BatchTraining[SeedBatch]):
         self.sampler = hop_sampler(
             {EDGES: edges}, {NODES: data.num_nodes}, {EDGES: fanout}, job.seed, repeat=True, by_node=True
         )
-        model = build(job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout)
+        normed = job.model in NORMED
+        self.norms = graph_norms(data.edge_index, data.num_nodes, data.x.dtype) if normed else None
+        model = build(
+            job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout, given_norms=normed
+        )
         self.model, self.run = wrap(way, job)(model), wrap(way, job)(SeedLoss(model))
         self.optimise(model)
 
@@ -90,16 +101,22 @@ class SampledTraining(BatchTraining[SeedBatch]):
     def made(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
         seeds, epoch = drawn[own], len(self.history.loss)
         batch = self.sampler.sample({NODES: seeds}, None, epoch, batch_number=number)
-        last, first = (torch.stack([hop.src, hop.dst]) for hop in batch.edges[EDGES])
+        last, first = batch.edges[EDGES]
         nodes = torch.cat(batch.nodes[NODES])
-        return SeedBatch(self.data.x.index_select(0, nodes), first, last, self.data.y[seeds])
+        x, y = self.data.x.index_select(0, nodes), self.data.y[seeds]
+        if self.norms is None:
+            return SeedBatch(x, torch.stack([first.src, first.dst]), torch.stack([last.src, last.dst]), y)
+        (first_edges, first_weight), (last_edges, last_weight) = (self.norms.drawn(h, nodes) for h in (first, last))
+        return SeedBatch(x, first_edges, last_edges, y, first_weight, last_weight)
 
     def loss(self, batch: SeedBatch) -> Tensor:
         out: Tensor = self.run(*batch)
         return out
 
     def scores(self, part: str) -> dict[str, float]:
-        predicted = self.model(self.data.x, self.data.edge_index).argmax(dim=1)
+        norms = self.norms
+        whole = (self.data.edge_index,) if norms is None else (norms.edge_index, None, norms.weight)
+        predicted = self.model(self.data.x, *whole).argmax(dim=1)
         return {ACCURACY: accuracy(predicted, self.data.y, getattr(self.data, f"{part}_mask"))}
 
     def baseline(self) -> dict[str, float]:

@@ -27,6 +27,7 @@ from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.rule import AddedRules
+from graphweave.passes.segment_indices import SegmentIndices
 from graphweave.passes.shard import Shard
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
@@ -59,20 +60,12 @@ class PassInputs:
 
 
 Pass: TypeAlias = (
-    Accumulate
-    | BucketSums
-    | HaloTotals
-    | Merge
-    | NarrowGathers
-    | Relabel
-    | Rewrite
-    | Shard
-    | Simplify
-    | SinkReshape
-    | ToEdges
-)
+    Accumulate | BucketSums | HaloTotals | Merge | NarrowGathers | Relabel | Rewrite | SegmentIndices | Shard | Simplify
+    | SinkReshape | ToEdges
+)  # fmt: skip
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
+    lambda given, keep: SegmentIndices(given.sharding, keep),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: Merge(keep, given.tangents, given.statistics),
     lambda given, keep: Simplify(keep, given.added.always),
@@ -138,7 +131,7 @@ def _left_out(pass_: Pass, given: PassInputs) -> bool:
             return not given.merge
         case Relabel(order):
             return order is None
-        case Shard() | HaloTotals() | BucketSums():
+        case SegmentIndices() | Shard() | HaloTotals() | BucketSums():
             return given.sharding is None
     return False
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from graphweave.analysis.flow import BETWEEN_RANKS, has_effects
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.message.nodes import Program, Ref, Reshape
 
 S = TypeVar("S")
 
@@ -70,7 +70,18 @@ def _read(program: Program, made: Iterable[Ref], step_of: dict[Ref, int]) -> set
             continue
         seen.add(ref)
         if ref in step_of:
-            found.add(ref)
+            if not _is_view_of(program, ref, own):
+                found.add(ref)
         else:
             todo.extend(operands(program.nodes[ref]))
     return found
+
+
+def _is_view_of(program: Program, ref: Ref, own: set[Ref]) -> bool:
+    """Whether `ref` is `own` values in another shape. A kernel that makes these reads them without the view, which may
+    be a step of its own for other readers."""
+    while isinstance(node := program.nodes[ref], Reshape):
+        ref = node.x
+        if ref in own:
+            return True
+    return False

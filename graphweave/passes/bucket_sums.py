@@ -3,22 +3,24 @@
     a' = all_reduce(a), b' = all_reduce(b)
 ->  s = all_reduce([a ; b]), a' = s[:n], b' = s[n:]
 
-These are the gradients of shared weights: the ranks then talk to each other once for all of them, at the end of the
-backward. Legal always, since a sum is taken element by element; sums that another exchange needs stay by themselves, as
-do those on spaces of types, whose rows are counted at each call.
+These are the gradients of shared weights, stacks with a matrix for each type among them: the ranks then talk to each
+other once for all of them, at the end of the backward. Legal always, since a sum is taken element by element; sums that
+another exchange needs stay by themselves, as do those on spaces whose rows are counted at each call.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS
-from graphweave.core.types import UNIT, DType, Fold
+from graphweave.core.sizes import Size
+from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import AllReduce, Concat, Input, Program, Ref, Reshape, Slice, Type
+from graphweave.ir.message.nodes import AllReduce, Aten, Concat, Input, Operand, Program, Ref, Reshape, Slice, Type
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -38,7 +40,7 @@ class BucketSums:
         build = Builder.of(program)
         replaced: dict[Ref, Ref] = {}
         for refs in buckets:
-            _join(build, refs, replaced)
+            _join(build, refs, dict(program.spaces), replaced)
         return substitute(build, len(build.nodes), replaced, program.outputs, self.keep, program.spaces)
 
 
@@ -52,30 +54,43 @@ def _buckets(program: Program, tangents: frozenset[str]) -> list[list[Ref]]:
         if ref in needed or isinstance(program.nodes[ref], BETWEEN_RANKS):
             needed.update(facts.flow.operands[ref])
     found: dict[tuple[str, DType], list[Ref]] = defaultdict(list)
+    rows = dict(program.spaces)
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
         if not isinstance(node, AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
             continue
-        if isinstance(t, Type) and t.space == UNIT:
+        if isinstance(t, Type) and (t.space == UNIT or isinstance(rows.get(t.space), int)):
             found[(node.link, t.dtype)].append(ref)
     return list(found.values())
 
 
-def _join(build: Builder, refs: list[Ref], replaced: dict[Ref, Ref]) -> None:
+def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], replaced: dict[Ref, Ref]) -> None:
     first = build.nodes[refs[0]]
     assert isinstance(first, AllReduce)
-    loc, flat, sizes = build.locs[refs[0]], list[Ref](), list[int]()
+    loc, flat, shapes = build.locs[refs[0]], list[Ref](), list[tuple[int, ...]]()
     for ref in refs:
         node, t = build.nodes[ref], build.types[ref]
         assert isinstance(node, AllReduce)
         assert isinstance(t, Type)
-        sizes.append(numel(t.shape))
-        flat.append(build.add(Reshape(node.x, (sizes[-1],)), build.locs[ref]))
+        count = rows.get(t.space)
+        shapes.append((count, *t.shape) if isinstance(count, int) else t.shape)
+        flat.append(_reshaped(build, node.x, replace(t, space=UNIT, shape=(numel(shapes[-1]),)), build.locs[ref]))
     total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.link), loc)
     start = 0
-    for ref, size in zip(refs, sizes, strict=True):
+    for ref, shape in zip(refs, shapes, strict=True):
         t = build.types[ref]
         assert isinstance(t, Type)
-        part = build.add(Slice(total, 0, start, start + size), build.locs[ref])
-        replaced[ref] = build.add(Reshape(part, t.shape), build.locs[ref])
-        start += size
+        stop = start + numel(shape)
+        part = build.add(Slice(total, 0, start, stop), build.locs[ref])
+        replaced[ref] = _reshaped(build, part, t, build.locs[ref], shape)
+        start = stop
+
+
+def _reshaped(build: Builder, ref: Ref, to: Type, loc: str, shape: tuple[int, ...] | None = None) -> Ref:
+    """The elements of `ref`, in order, as a value of type `to`. Rows become numbers of shared data and come back by a
+    view of PyTorch's, with the whole `shape`."""
+    t = build.types[ref]
+    assert isinstance(t, Type)
+    if t.space == to.space:
+        return build.add(Reshape(ref, to.shape), loc)
+    return build.add(Aten("aten.reshape.default", (Operand(ref), shape or to.shape), (), to), loc)

@@ -21,7 +21,8 @@ from typing import TypeAlias
 
 from graphweave.analysis.flow import Flow, ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
-from graphweave.analysis.ownership import Numbers, OwnedRows, Sharding, owned_rows
+from graphweave.analysis.halo_rows import Numbers
+from graphweave.analysis.ownership import OwnedRows, Sharding, owned_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
 from graphweave.core.sizes import Size, leaves, total
@@ -38,6 +39,7 @@ from graphweave.ir.message.nodes import (
     ExchangeBack,
     Gram,
     Input,
+    Join,
     JoinIndices,
     MapOf,
     MapType,
@@ -102,11 +104,8 @@ class _Sharded:
         self._forward = ancestors(program, [*results, *given.keep]) if late else set(range(len(program.nodes)))
         self._may_be_stale = sharding.stale and bool(late)
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
-        self._twins: dict[Space, tuple[Space, str]] = {}  # the twin of a space, and its node type
-        for ref, node_type in owned.leaving.items():
-            cod = _ends(program, ref).cod
-            self._twins[cod] = Space(f"{cod.name}_all"), node_type
-        self._computed = computed_with_halo(program, owned.leaving, HaloCosts(sharding, given.statistics, given.steady))
+        self._halo = owned.halo
+        self._computed = computed_with_halo(program, owned.halo, HaloCosts(sharding, given.statistics, given.steady))
         self._all: dict[Ref, Ref] = {}
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}
@@ -123,35 +122,63 @@ class _Sharded:
         """The spaces of the program, and the twins with their row counts."""
         halo, rows = dict(self._sharding.halo), dict(self._program.spaces)
         out: list[tuple[Space, Size | None]] = list(self._program.spaces)
-        for space, (twin, node_type) in self._twins.items():
+        for space, node_type in self._halo.node_types.items():
             size = rows.get(space)
-            out.append((twin, None if size is None else total(size, halo[node_type])))
+            rows[self._twin(space)] = None if size is None else total(size, halo[node_type])
+            out.append((self._twin(space), rows[self._twin(space)]))
             out.append((_halo_of(space), halo[node_type]))
+        for space, of in self._halo.unions.items():
+            sizes = [1 if s == UNIT else rows.get(self._twin(s)) for s in of]
+            counted = [n for n in sizes if n is not None]
+            out.append((self._twin(space), total(*counted) if len(counted) == len(of) else None))
         return out
 
     # -------------------------------------------------------- own and halo rows
+
+    def _twin(self, space: Space) -> Space:
+        return self._halo.twin(space)
 
     def _with_halo(self, ref: Ref) -> Ref:
         """The value on its space's twin: own rows, then halo rows."""
         if ref not in self._all:
             node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
             assert isinstance(t, Type)
-            twin, node_type = self._twins[t.space]
+            twin = self._twin(t.space)
             match node:
+                case _ if twin == t.space:
+                    made = self.where[ref]
                 case Const():
                     made = self.build.add(replace(node, type=replace(t, space=twin)), loc)
                 case Pull(x, m) if isinstance(self._program.nodes[m], ToUnit):
                     made = self.build.add(Pull(self.where[x], self.build.add(ToUnit(twin), loc)), loc)
+                case Join(xs) if tuple(map(self._space, xs)) == self._halo.unions.get(t.space):
+                    made = self.build.add(Join(tuple(map(self._with_halo, xs)), twin), loc)
                 case _ if ref in self._computed:
                     made = self.build.add(with_operands(node, lambda r: self._beside(r, t.space)), loc)
                 case _:
-                    steady = isinstance(node, Input) and node.name in self._steady
-                    link = self._sharding.link_to(node_type)
-                    stale = self._may_be_stale and not steady and ref not in self._never_stale
-                    slot = ref + 1 if stale else 0
-                    made = self.build.add(Exchange(self.where[ref], link, twin, slot, steady), loc)
+                    made = self._sent(ref, t.space)
             self._all[ref] = made
         return self._all[ref]
+
+    def _sent(self, ref: Ref, space: Space) -> Ref:
+        """The own rows of a value, and its halo rows as their owners send them."""
+        node, loc, count = self._program.nodes[ref], self._program.locs[ref], len(self._program.nodes)
+        steady = isinstance(node, Input) and node.name in self._steady
+        stale = self._may_be_stale and not steady and ref not in self._never_stale
+        of = self._halo.unions.get(space)
+        rows = []
+        for k, segment in enumerate(of or (space,)):
+            own = self.where[ref] if of is None else self.build.add(Part(self.where[ref], of, k), loc)
+            if segment in self._halo.node_types:
+                link = self._sharding.link_to(self._halo.node_types[segment])
+                slot = ref + 1 + k * count if stale else 0
+                own = self.build.add(Exchange(own, link, self._twin(segment), slot, steady), loc)
+            rows.append(own)
+        return rows[0] if of is None else self.build.add(Join(tuple(rows), self._twin(space)), loc)
+
+    def _space(self, ref: Ref) -> Space:
+        t = self._program.types[ref]
+        return t.space if isinstance(t, Type) else UNIT
 
     def _beside(self, ref: Ref, space: Space) -> Ref:
         """An operand of row-wise work on the twin of `space`."""
@@ -162,8 +189,7 @@ class _Sharded:
         """A map that leaves, to the twin."""
         node = self._program.nodes[ref]
         assert isinstance(node, MapOf)
-        twin, _ = self._twins[node.cod]
-        return self.build.add(MapOf(self.where[node.index], twin), self._program.locs[ref])
+        return self.build.add(MapOf(self.where[node.index], self._twin(node.cod)), self._program.locs[ref])
 
     def _leaves(self, ref: Ref) -> bool:
         held = self._owned.numbers[ref]
@@ -183,11 +209,11 @@ class _Sharded:
                     assert isinstance(t, Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
             case JoinIndices(indices, of) if self._leaves(ref):
-                twins = tuple(self._twins[space][0] for space in of)
+                twins = tuple(map(self._twin, of))
                 renamed = tuple(self.where[i] for i in indices)
                 never = (False,) * len(indices)
                 return self.build.add(replace(node, indices=renamed, of=twins, wraps=never), loc)
-            case _ if any(r in self._owned.leaving for r in operands(node)):
+            case _ if any(r in self._halo.leaving for r in operands(node)):
                 return self._reading(ref)
         return self._copied(ref)
 
@@ -207,14 +233,19 @@ class _Sharded:
 
     def _own_rows(self, ref: Ref) -> Ref:
         """The rank's own rows of a value among own and halo rows, where they have been sent or computed anyway."""
-        t = self._program.types[ref]
-        assert isinstance(t, Type)
-        return self.build.add(Part(self._with_halo(ref), (t.space, _halo_of(t.space)), 0), self._program.locs[ref])
+        space, loc, both = self._space(ref), self._program.locs[ref], self._with_halo(ref)
+        of = self._halo.unions.get(space, (space,))
+        twins, rows = tuple(map(self._twin, of)), []
+        for k, segment in enumerate(of):
+            part = both if len(of) == 1 else self.build.add(Part(both, twins, k), loc)
+            has_halo = segment in self._halo.node_types
+            rows.append(self.build.add(Part(part, (segment, _halo_of(segment)), 0), loc) if has_halo else part)
+        return rows[0] if len(of) == 1 else self.build.add(Join(tuple(rows), space), loc)
 
     def _reading(self, ref: Ref) -> Ref:
         """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""
         node = self._program.nodes[ref]
-        leaving = [r for r in operands(node) if r in self._owned.leaving]
+        leaving = [r for r in operands(node) if r in self._halo.leaving]
         spaces = {_ends(self._program, m).cod for m in leaving}
 
         def operand(r: Ref) -> Ref:
@@ -235,7 +266,7 @@ class _Sharded:
         assert isinstance(source, Type)
         assert isinstance(t, Type)
         fold = node.fold if isinstance(node, Push) else Fold.sum
-        leaves_rank = m is not None and m in self._owned.leaving
+        leaves_rank = m is not None and m in self._halo.leaving
         if not leaves_rank and (source.space not in self._owned.sharded or t.space in self._owned.sharded):
             return self._copied(ref)
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
@@ -251,10 +282,21 @@ class _Sharded:
         node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
         assert isinstance(node, Push | Gram)
         assert isinstance(t, Type)
-        if node.map is not None and node.map in self._owned.leaving:
-            _, node_type = self._twins[t.space]
-            return self.build.add(ExchangeBack(folded, fold, self._sharding.link_to(node_type), t.space), loc)
+        if node.map is not None and node.map in self._halo.leaving:
+            return self._sent_back(folded, fold, t.space, loc)
         return self.build.add(AllReduce(folded, fold, self._sharding.link), loc)
+
+    def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: str) -> Ref:
+        """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
+        of = self._halo.unions.get(space, (space,))
+        twins, rows = tuple(map(self._twin, of)), []
+        for k, segment in enumerate(of):
+            part = folded if len(of) == 1 else self.build.add(Part(folded, twins, k), loc)
+            if segment in self._halo.node_types:
+                link = self._sharding.link_to(self._halo.node_types[segment])
+                part = self.build.add(ExchangeBack(part, fold, link, segment), loc)
+            rows.append(part)
+        return rows[0] if len(of) == 1 else self.build.add(Join(tuple(rows), space), loc)
 
     def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: float) -> Ref:
         """`folded`, and `empty` where no rank pushes anything."""

@@ -21,14 +21,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.ownership import Sharding
-from graphweave.analysis.statistics import Statistics, statistics_of
+from graphweave.analysis.statistics import Statistics, statistics_of, with_unions
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
 from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Program, Ref, Type
+from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Join, Program, Ref, Type
 from graphweave.passes.relational import Measure
 from graphweave.passes.rewritten import Rewritten
 from graphweave.runtime.rank_link import RankGroup, RankLink
@@ -194,7 +194,12 @@ class OverRanks:
                 assert isinstance(read, Type)
                 own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
                 more[both] = statistics.rows(own) + self._halo[node.link.removeprefix(f"{self.name}:")]
-        return Statistics((*statistics.counted, *more.items()), statistics.default)
+        statistics = Statistics((*statistics.counted, *more.items()), statistics.default)
+        known, unions = {space for space, _ in statistics.counted}, dict[Space, tuple[Space, ...]]()
+        for node, t in zip(program.nodes, program.types, strict=True):
+            if isinstance(node, Join) and isinstance(t, Type) and t.space not in known:
+                unions[t.space] = tuple(x.space for r in node.xs if isinstance(x := program.types[r], Type))
+        return with_unions(statistics, unions.items())
 
     @contextmanager
     def alone(self, edges: list[EdgeTensor], rows: list[tuple[Tensor, int]]) -> Iterator[None]:

@@ -83,13 +83,24 @@ def _new_dim(node: fx.Node) -> int | None:
 
 def _row_wise(node: fx.Node) -> bool:
     op = node.target
+    if _expands_nothing(node):
+        return True
     if op is aten.cat.default:
         return is_tensor(node) and dim_of(argument(node, "dim", 0), rank(node)) == 1
     pointwise = isinstance(op, torch._ops.OpOverload) and torch.Tag.pointwise in op.tags
     return is_tensor(node) and (pointwise or op in _COPIES) and not any(isinstance(a, list | tuple) for a in node.args)
 
 
-_COPIES = frozenset({aten._to_copy.default, aten.clone.default, torch.ops.prims.convert_element_type.default})
+def _expands_nothing(node: fx.Node) -> bool:
+    """Whether `node` is an expand to the sizes that its operand has, as those of a stack of one item are."""
+    x = node.args[0] if node.args else None
+    return node.target is aten.expand.default and isinstance(x, fx.Node) and _same_sizes(shape(x), shape(node))
+
+
+_COPIES = frozenset({
+    aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default,
+    torch.ops.prims.convert_element_type.default,
+})  # fmt: skip
 
 
 def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
@@ -165,6 +176,8 @@ class _Unstacker:
         if in_front(node):
             with self.gm.graph.inserting_before(node):
                 return items_of(self.gm.graph, node, count)
+        if _expands_nothing(node) and x in self.items:
+            return self.items[x]  # type: ignore[index]
         if _new_dim(node) is not None:
             return [node.args[0].args[0]] * count  # type: ignore[union-attr, list-item]
         out = []
