@@ -72,7 +72,7 @@ def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: Pass) -> N
         assert rewrite(once.program).program is once.program
 
 
-_ELSEWHERE = ("merge", "narrow-gathers", "to-edges", "shard", "halo-totals", "bucket-sums")
+_ELSEWHERE = ("merge", "narrow-gathers", "to-edges", "segment-indices", "shard", "halo-totals", "bucket-sums")
 ON_ANY = {name: p for name, p in PASSES.items() if name not in _ELSEWHERE}
 """Passes for which a sample of random programs suffices. test_horizontal_pass.py, test_narrow_gathers.py,
 test_shard_program.py and test_shard.py test the others."""
