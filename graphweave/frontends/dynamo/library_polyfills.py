@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
+from graphweave.frontends.dynamo.sparse_products import sparse_product
+
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
     """RGCNConv asks this to decide whether to sort edges by type. The answer depends on sizes that data decides, so it
@@ -61,26 +63,14 @@ def _sorted_rows(
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors.
-
-    Each edge is followed by all edges that start where it ends. They are neighbours among edges sorted by source.
-    """
+    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors."""
     proper = edge_index[0] != edge_index[1]
     loops = torch.arange(num_nodes, device=edge_index.device)
     row, col = torch.cat([edge_index[:, proper], loops.expand(2, -1)], dim=1)
     weight = torch.cat([edge_weight[proper], edge_weight.new_ones(num_nodes)])
-    row, order = row.sort()
-    col, weight = col[order], weight[order]
-    degree = torch.zeros_like(loops).index_add(0, row, torch.ones_like(row))
-    after = degree[col]
-    first = torch.repeat_interleave(torch.arange(row.size(0), device=row.device), after)
-    place = torch.arange(first.size(0), device=row.device) - (after.cumsum(0) - after)[first]
-    second = (degree.cumsum(0) - degree)[col[first]] + place
-    start, end, product = row[first], col[second], weight[first] * weight[second]
+    start, end, total = sparse_product(row, col, weight, row, col, weight, num_nodes, num_nodes, num_nodes)
     apart = start != end
-    keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
-    total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
-    return torch.stack([keys // num_nodes, keys % num_nodes]), total
+    return torch.stack([start[apart], end[apart]]), total[apart]
 
 
 def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
