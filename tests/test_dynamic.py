@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -172,3 +173,16 @@ def test_counts_whose_number_data_decides(fn: Callable[..., Tensor]) -> None:
         assert_matches(compiled, fn, features(nodes, 4, torch.float64), index, batch)
     assert graphweave.counters()["eager_fallbacks"] == 0
     assert graphweave.counters()["compilations"] <= MAX_COMPILATIONS
+
+
+@pytest.mark.parametrize("view", [dict.values, dict.items], ids=["values", "items"])
+def test_a_view_of_a_dict_is_looped_over_in_one_graph(view: Callable[[Any], Any]) -> None:
+    def gathered(x: Tensor, edges: Any) -> list[Tensor]:
+        each = [edge[1] if isinstance(edge, tuple) else edge for edge in edges]
+        return [torch.zeros_like(x).index_add(0, dst, x[src] * 2) for src, dst in each]
+
+    x = features(9, 4)
+    graphs = {("a", "to", "b"): random_graph(9, 9, 20), ("b", "to", "a"): random_graph(9, 9, 14)}
+    torch.testing.assert_close(graphweave.compile(gathered)(x, view(graphs)), gathered(x, view(graphs)))
+    counts = graphweave.counters()
+    assert (counts["compilations"], counts["graph_breaks"]) == (1, 0)

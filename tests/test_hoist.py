@@ -67,6 +67,40 @@ def test_a_call_that_is_only_asked_for_its_size_is_not_repeated() -> None:
     assert Facts(parse(SIZE)).hoist.values == (1,)
 
 
+CHOSEN_ROWS = """\
+space E = s0
+space K = u0
+%0: E[] {dtype} = input x
+%1: any "i64[u0, 1]" = call aten.nonzero.default(%0)
+%2: any "Sym(u0)" = call aten.sym_size.int(%1, 0)
+%3: K[] i64 = const 1
+%4: K[] i64 = call aten.cumsum.default(%3, 0)
+return %4
+"""
+
+
+def test_rows_that_features_choose_are_not_counted_once_for_a_graph() -> None:
+    assert Facts(parse(CHOSEN_ROWS.format(dtype="f32"))).hoist.values == ()
+    assert 4 in Facts(parse(CHOSEN_ROWS.format(dtype="i64"))).hoist.values
+
+
+def numbered_choice(x: Tensor, bias: Tensor) -> Tensor:
+    """Rows of x that their values choose, divided by numbers that depend on their count alone."""
+    kept = torch.relu(x * 2 + bias).sum(1).gt(0).nonzero().view(-1)
+    down = torch.ones_like(kept).cumsum(0)
+    return torch.relu(x * 2 + bias)[kept] / down.unsqueeze(1)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_no_call_repeats_the_kernel_that_chooses_rows() -> None:
+    x, bias = features(30, 20), features(1, 20)
+    compiled = graphweave.compile(numbered_choice)
+    torch.testing.assert_close(compiled(x, bias), numbered_choice(x, bias))
+    before = graphweave.counters()["fallback_calls"]
+    compiled(x, bias)
+    assert graphweave.counters()["fallback_calls"] - before <= 3  # nonzero, ones and cumsum
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 def test_degrees_of_a_mean_are_one_number_a_node() -> None:
     layer = pyg.SAGEConv(16, 8)

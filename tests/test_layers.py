@@ -67,6 +67,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG and SciPy take long to load",
     "core/locality.py": "SciPy takes long to load",
+    "frontends/dynamo/sparse_products.py": "SciPy takes long to load",
     "runtime/triton_aot.py": "Triton is optional",
     "sampling/partition.py": "pymetis is optional",
     "dgl/distances.py": "SciPy takes long to load",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 
 import pytest
@@ -58,3 +59,19 @@ def test_a_library_that_is_not_imported_stays_so(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delitem(sys.modules, name)
     with polyfilled():
         assert "torch_geometric" not in sys.modules
+
+
+def test_negative_edges_are_drawn_outside_of_graphs(fresh_compiler: None) -> None:
+    """Graphs before the draw and behind it, and none of the numbers that Python draws."""
+    torch.manual_seed(0)
+    layer = pyg.SuperGATConv(4, 3, heads=2, is_undirected=True).double()
+    x, edge_index = features(60, 4, torch.float64), random_graph(60, 60, 200)
+    compiled = graphweave.compile(layer)
+
+    def drawn(model: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        random.seed(0)
+        return model(x, edge_index), layer.get_attention_loss()
+
+    for _ in range(3):
+        torch.testing.assert_close(drawn(compiled), drawn(layer))
+    assert graphweave.counters()["compilations"] <= 4  # eight, where the draw is traced

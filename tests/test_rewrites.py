@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
 from graphweave.core.types import Space
 from graphweave.ir.message.aten import TORCH_DTYPE
@@ -20,7 +21,7 @@ from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.passes.moves import NARROWER, TO_NODES, Move
+from graphweave.passes.moves import NARROWER, TO_NODES, Move, products_of_push
 from graphweave.passes.substitute import substitute
 from tests import typed_rule_cases
 from tests.programs.graphs import EdgeList, zoo
@@ -270,3 +271,24 @@ def test_a_constant_that_is_no_number_is_guarded() -> None:
     after = rewritten(program, Move((RULES["factor"],), (16,)))
     assert after is not None
     check(program, after)
+
+
+def residual_layers(count: int) -> Program:
+    """A push, `count` layers of which each adds a value to its own multiple, and a product of the sum with a matrix."""
+    lines = [
+        "space V = s0", "space E = s1", "%0: E[4] f64 = input x", "%1: E[] i64 = input dst", "%2: E -> V = map %1 to V",
+        "%3: V[4] f64 = push.sum %0, %2", "%4: unit[4, 3] f64 = input w", "%5: V[4] f64 = input y",
+    ]  # fmt: skip
+    at = 3
+    for made in range(6, 6 + 2 * count, 2):
+        lines += [f"%{made}: V[4] f64 = mul %{at}, %5", f"%{made + 1}: V[4] f64 = add %{at}, %{made}"]
+        at = made + 1
+    lines += [f"%{at + 1}: V[3] f64 = matmul %{at}, %4", f"return %{at + 1}"]
+    return parse("\n".join(lines))
+
+
+def test_the_pushes_behind_a_product_are_found_in_one_walk() -> None:
+    """Each layer doubles the number of ways from the product to the push: 2^64 in all."""
+    program = residual_layers(64)
+    (move,) = products_of_push(Facts(program), frozenset())
+    assert move.sites == (len(program.nodes) - 1,)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from graphweave.analysis.remembered import remembered
-from graphweave.core.types import Space
+from graphweave.core.sizes import Size, leaves
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
@@ -114,16 +115,41 @@ class Flow:
 
     @cached_property
     def graph_only(self) -> frozenset[Ref]:
-        """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number."""
+        """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number.
+
+        A constant or a map on rows whose number only features or random numbers tell is none of them.
+        """
         found: set[Ref] = set()
+        known, late = set[Size](), set[Size]()  # parts of sizes that the graph tells, and that something else tells
         for ref, node in enumerate(self._program.nodes):
+            sizes = self._sizes_in(ref)
             if isinstance(node, Input):
                 good = is_integral(self._program, ref) or is_scalar(self._program, ref)
+                known.update(sizes)
             else:
                 good = not (isinstance(node, Aten) and node.serial) and found.issuperset(self.operands[ref])
+                good = good and not (is_structure(node) and not late.isdisjoint(sizes))
+                (known if good else late).update(sizes if good else sizes - known)
             if good:
                 found.add(ref)
         return frozenset(found)
+
+    def _sizes_in(self, ref: Ref) -> frozenset[Size]:
+        """The symbols in the sizes of a value: its rows, the dims of a tensor without a space, or a number itself."""
+        match self._program.types[ref]:
+            case Type(space=space):
+                return self._rows[space]
+            case MapType(dom=dom, cod=cod):
+                return self._rows[dom] | self._rows[cod]
+            case AnyType(dims=dims, size=size):
+                return frozenset(part for each in (*(dims or ()), size) for part in leaves(each))
+            case _:
+                return frozenset()
+
+    @cached_property
+    def _rows(self) -> Mapping[Space, frozenset[Size]]:
+        """The symbols in the row count of each space."""
+        return {UNIT: frozenset(), **{space: frozenset(leaves(size)) for space, size in self._program.spaces}}
 
 
 def reached(

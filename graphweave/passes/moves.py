@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import reached
 from graphweave.analysis.typed import below, gathered, is_typed_product
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -146,15 +147,17 @@ def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
     yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
 
 
-def _types_behind(program: Program, ref: Ref) -> Iterator[Ref]:
+def _types_behind(program: Program, ref: Ref) -> list[Ref]:
     """Maps of the typed products whose values, up to factors and sums, are the value `ref`."""
-    node = program.nodes[below(program, ref)]
-    if isinstance(node, MatMul):
-        if node.map is not None:
-            yield node.map
-    elif isinstance(node, Pointwise) and node.op.facts.linear:
-        for r in node.args:
-            yield from _types_behind(program, r)
+
+    def nearer(r: Ref) -> Iterable[Ref]:
+        node = program.nodes[r]
+        if isinstance(node, Reshape):
+            return (below(program, r),)
+        return node.args if isinstance(node, Pointwise) and node.op.facts.linear else ()
+
+    behind = (program.nodes[r] for r in sorted(reached([ref], nearer)))
+    return [n.map for n in behind if isinstance(n, MatMul) and n.map is not None]
 
 
 def _shared(node: Node) -> bool:
@@ -271,14 +274,21 @@ def _computing(program: Program) -> tuple[Ref, ...]:
 ORDER: tuple[Moves, ...] = (linear, narrower, products_of_push, pushes, singles)
 
 
-def _pushes_behind(program: Program, ref: Ref) -> Iterator[Ref]:
-    """The push whose value `ref` is, up to reshapes and pointwise operations that keep its type."""
-    node = program.nodes[ref]
-    if isinstance(node, Push):
-        yield ref
-    elif isinstance(node, Reshape):
-        yield from _pushes_behind(program, node.x)
-    elif isinstance(node, Pointwise):
-        for r in node.args[:2]:
-            if program.types[r] == program.types[ref]:
-                yield from _pushes_behind(program, r)
+def _pushes_behind(program: Program, ref: Ref) -> list[Ref]:
+    """The pushes whose value `ref` is, up to reshapes and pointwise operations that keep its type.
+
+    A value that many sums of residuals lead to is looked at once.
+    """
+
+    def nearer(r: Ref) -> Iterable[Ref]:
+        node = program.nodes[r]
+        if isinstance(node, Reshape):
+            return (node.x,)
+        return _like(program, r, node.args[:2]) if isinstance(node, Pointwise) else ()
+
+    return sorted(r for r in reached([ref], nearer) if isinstance(program.nodes[r], Push))
+
+
+def _like(program: Program, ref: Ref, refs: Iterable[Ref]) -> Iterable[Ref]:
+    """Those of `refs` that have the type of `ref`."""
+    return (r for r in refs if program.types[r] == program.types[ref])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import ItemsView, ValuesView
 from typing import Any
 
 import torch
@@ -18,8 +19,11 @@ def as_traced(arg: Any) -> Any:
     strides of an index with edges, since compiled code has guards on strides.
 
     Items of lists and dicts are replaced too, since models of several types of edges take these. A list or dict is
-    copied if one of its items is replaced.
+    copied if one of its items is replaced. The values or items of a dict, over which a trace cannot loop, become a
+    list.
     """
+    if isinstance(arg, ValuesView | ItemsView):
+        return as_traced(list(arg))
     if type(arg) in (list, tuple):
         items = [as_traced(x) for x in arg]
         return arg if all(map(operator.is_, items, arg)) else type(arg)(items)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
+from graphweave.frontends.dynamo.sparse_products import sparse_product
+
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
     """RGCNConv asks this to decide whether to sort edges by type. The answer depends on sizes that data decides, so it
@@ -61,26 +63,14 @@ def _sorted_rows(
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors.
-
-    Each edge is followed by all edges that start where it ends. They are neighbours among edges sorted by source.
-    """
+    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors."""
     proper = edge_index[0] != edge_index[1]
     loops = torch.arange(num_nodes, device=edge_index.device)
     row, col = torch.cat([edge_index[:, proper], loops.expand(2, -1)], dim=1)
     weight = torch.cat([edge_weight[proper], edge_weight.new_ones(num_nodes)])
-    row, order = row.sort()
-    col, weight = col[order], weight[order]
-    degree = torch.zeros_like(loops).index_add(0, row, torch.ones_like(row))
-    after = degree[col]
-    first = torch.repeat_interleave(torch.arange(row.size(0), device=row.device), after)
-    place = torch.arange(first.size(0), device=row.device) - (after.cumsum(0) - after)[first]
-    second = (degree.cumsum(0) - degree)[col[first]] + place
-    start, end, product = row[first], col[second], weight[first] * weight[second]
+    start, end, total = sparse_product(row, col, weight, row, col, weight, num_nodes, num_nodes, num_nodes)
     apart = start != end
-    keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
-    total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
-    return torch.stack([keys // num_nodes, keys % num_nodes]), total
+    return torch.stack([start[apart], end[apart]]), total[apart]
 
 
 def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
@@ -181,6 +171,23 @@ def _attention(
     return torch.nn.functional.dropout(weights, self.dropout, self.training)
 
 
+@torch._dynamo.disable(reason="Python and NumPy draw negative edges")
+def _negatives(*args: Any, **kwargs: Any) -> Tensor:
+    """PyG's `negative_sampling`, whole and not compiled. A trace of it would make a graph with a node for each number
+    that Python's generator draws, and several graphs around it."""
+    from torch_geometric.utils import negative_sampling  # optional, but already imported if this is called
+
+    return negative_sampling(*args, **kwargs)
+
+
+@torch._dynamo.disable(reason="Python and NumPy draw negative edges")
+def _batched_negatives(*args: Any, **kwargs: Any) -> Tensor:
+    """PyG's `batched_negative_sampling`, whole and not compiled."""
+    from torch_geometric.utils import batched_negative_sampling  # optional, but already imported if this is called
+
+    return batched_negative_sampling(*args, **kwargs)
+
+
 POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
     ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
@@ -191,6 +198,9 @@ POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
     ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
+    ("torch_geometric.nn.conv.supergat_conv", ("negative_sampling",), _negatives),
+    ("torch_geometric.nn.conv.supergat_conv", ("batched_negative_sampling",), _batched_negatives),
+    ("torch_geometric.nn.models.autoencoder", ("negative_sampling",), _negatives),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
 """Module, attribute, and the polyfill that replaces it."""
