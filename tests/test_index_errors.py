@@ -91,6 +91,22 @@ def test_negative_rows_that_are_filled_wrap() -> None:
         compiled(features(6, 3), _bad(0, -7))
 
 
+@pytest.mark.parametrize("rows", [None, 6], ids=["any number of rows", "a number known"])
+def test_more_rows_than_there_are_found_in_the_index(rows: int | None) -> None:
+    """`bincount` finds as many rows as the largest number says. That there are as many as in x is an assumption of the
+    capture, without which the space of the sums would have too many rows, and an index too many would be in range."""
+
+    def mean(x: Tensor, index: Tensor) -> Tensor:
+        base = x.new_zeros(x.shape[0] if rows is None else rows, x.shape[1])
+        return base.index_add(0, index[1], x[index[0]]) / torch.bincount(index[1])[:, None]
+
+    compiled = graphweave.compile(mean)
+    index = torch.arange(6).repeat(2, 3)
+    assert_matches(compiled, mean, features(6, 3), index)
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(features(6, 3), torch.cat([index, torch.tensor([[0], [41]])], 1))
+
+
 def test_too_negative_rows_in_brackets_raise() -> None:
     with pytest.raises(IndexError, match="-7"):
         graphweave.compile(bracket)(features(6, 3), _bad(0, -7))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -66,6 +68,18 @@ def test_the_thread_ends_where_the_loop_is_left_and_never_runs_far_ahead() -> No
     assert next(running) == 0 and threads() == 1
     running.close()  # type: ignore[attr-defined]
     assert threads() == 0 and len(made) <= 5
+
+
+def test_a_process_ends_in_the_middle_of_an_iteration() -> None:
+    """An interpreter kills its threads, which aborts the process if one comes back from native code just then."""
+    program = """
+import torch
+from graphweave.sampling import Prefetcher
+running = iter(Prefetcher((torch.rand(300_000).sort() for _ in range(1_000)), depth=500))
+next(running)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("depth", [0, -1, 1.5, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,20 @@ from graphweave.core.errors import DataError
 T = TypeVar("T")
 _WAIT = 0.05
 """Seconds after which a thread whose queue is full looks whether it should stop."""
+
+
+_running: dict[threading.Thread, threading.Event] = {}
+"""The threads of iterations that nobody has left or finished."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    """An interpreter that ends kills threads in the middle of native code, which aborts the process."""
+    running = dict(_running)
+    for stop in running.values():
+        stop.set()
+    for thread in running:
+        thread.join()
 
 
 class Prefetcher(Generic[T]):
@@ -61,6 +76,7 @@ class Prefetcher(Generic[T]):
 
         thread = threading.Thread(target=work, name="graphweave-prefetch", daemon=True)
         thread.start()
+        _running[thread] = stop
         try:
             yield first
             while (item := ready.get())[0]:
@@ -70,3 +86,4 @@ class Prefetcher(Generic[T]):
         finally:
             stop.set()
             thread.join()
+            _running.pop(thread, None)

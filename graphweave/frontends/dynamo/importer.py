@@ -181,7 +181,7 @@ class _Importer:
         value = val(node)
         if isinstance(value, torch.SymInt):
             found = self.cx.size(value)
-            if found is not None:
+            if found is not None and not _counts_data(node):
                 return found
         handler, why = HANDLERS.get(node.target) or handler_of(node.target), "no kernel computes it"
         if handler is not None:
@@ -390,9 +390,20 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
 
+def _counts_data(node: fx.Node) -> bool:
+    """Whether the node counts the rows that a call found in its data. While it is captured, this number may be found
+    equal to a size known before, which is an assumption about later calls, and what is asserted there must be
+    counted."""
+    source = node.args[0] if node.target is aten.sym_size.int else None
+    op = source.target if isinstance(source, fx.Node) else None
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.dynamic_output_shape in op.tags
+
+
 def _plain(arg: Any) -> Any:
     """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
+        if _counts_data(arg):
+            return arg
         value = val(arg)
         known = fixed(value) if isinstance(value, torch.SymInt) else value if isinstance(value, int) else None
         return arg if known is None else known
