@@ -321,6 +321,19 @@ def test_code_for_more_rows_than_a_rank_has_is_refused() -> None:
         shard(strided, part)(torch.randn(1, 3), part.edge_index)
 
 
+def test_code_for_more_rows_than_a_tensor_has_of_which_only_the_size_is_read_is_refused() -> None:
+    """Its rows are no input of the program, so they were not looked at, and ranks waited for each other."""
+    part = one_part(1, 3)
+
+    def columns(x: Tensor, y: Tensor, edge_index: Tensor, index: Tensor) -> Tensor:
+        sums = x.new_zeros(y.shape[0], 3).index_add(0, index, x) * 2
+        sums[:, 0] += 1
+        return sums.sum() + x[edge_index[0]].sum()
+
+    with pytest.raises(ShardError, match="of which only the size is read, of which rank 0 has 1"):
+        shard(columns, part)(torch.randn(1, 3), torch.randn(1, 3), part.edge_index, torch.zeros(1, dtype=torch.int64))
+
+
 def test_a_rank_with_one_row_compiles_once_in_inference_mode() -> None:
     """Its call on stand-ins made code for inference tensors, and its real call compiled alone."""
     part = one_part(1, 3)

@@ -149,6 +149,18 @@ class OverRanks:
             bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
             if bool(rows < bound):  # a number of SymPy's, or minus infinity
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
+        return self._too_few_unread(program, values, bounds)
+
+    def _too_few_unread(self, program: Program, values: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
+        """As `_too_few`, for arguments of which `program` reads nothing but the number of rows. Which number is whose
+        is not known, so that all of them must have enough."""
+        read = [value for value in values.values() if isinstance(value, Tensor)]
+        rows = [n for stand_in, n in self._rows if not any(_same(stand_in, value) for value in read)]
+        for node in program.nodes:
+            size = node.type.size if isinstance(node, Input) and isinstance(node.type, AnyType) else None
+            bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
+            if few := [n for n in rows if bool(n < bound)]:
+                return f"{bound} of a tensor of which only the size is read, of which rank {self.rank} has {few[0]}"
         return ""
 
     def _check_sizes(self, program: Program) -> None:
