@@ -203,8 +203,9 @@ class Context:
         """
         return self._computed(size.node.expr)
 
-    def size_of(self, node: fx.Node, dim: int) -> Ref:
-        ref = self.refs[self.spaces.rep(node)]
+    def size_of(self, node: fx.Node, dim: int, ref: Ref | None = None) -> Ref:
+        """The size of a dim of a value, which is `ref` if `node` has no translation yet."""
+        ref = self.refs[self.spaces.rep(node)] if ref is None else ref
         described = AnyType(size=expression(shape(node)[dim]))
         return self.emit(Aten("aten.sym_size.int", (Operand(ref), dim), (), described))
 

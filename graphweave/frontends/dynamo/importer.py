@@ -15,9 +15,10 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.flow import reached
 from graphweave.core import lines
 from graphweave.core.errors import IRError
+from graphweave.core.sizes import Opaque
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocked_products import blocks_apart
-from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, val
+from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, shape, unbacked, val
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.layout import (
     BY_STRIDES,
@@ -47,6 +48,7 @@ from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AnyType,
     Arg,
     Aten,
@@ -181,7 +183,7 @@ class _Importer:
         value = val(node)
         if isinstance(value, torch.SymInt):
             found = self.cx.size(value)
-            if found is not None and not _counts_data(node):
+            if found is not None:
                 return found
         handler, why = HANDLERS.get(node.target) or handler_of(node.target), "no kernel computes it"
         if handler is not None:
@@ -192,9 +194,32 @@ class _Importer:
             except IRError as reason:
                 why = str(reason)
         ref = self._outside(node)
+        if node.target in _COUNT_DATA:
+            self._assert_rows(node, ref)
         if node.target in MOVES_ROWS or why == OF_SHARED_DATA or self._amid_maps(node):
             self.refused.setdefault(ref, f"{target_name(node.target)}: {why}")
         return ref
+
+    def _assert_rows(self, node: fx.Node, ref: Ref) -> None:
+        """Check, if data decides how many rows a call gives, and the capture found their number equal to a size known
+        before, that later calls give as many. PyTorch forgets what it asserted of this when it traces again."""
+        rows = shape(node)[0]
+        if unbacked(rows):
+            return
+        known = fixed(rows)
+        size = self.cx.size(rows) if isinstance(rows, torch.SymInt) and known is None else None
+        if known is None and size is None:
+            return
+        counted = Operand(self.cx.size_of(node, 0, ref))
+        told: Arg = Operand(size) if size is not None else known
+        alike = AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
+        condition = Operand(self.cx.emit(Aten("builtin.eq", (counted, told), (), alike)))
+        words = (
+            f"{target_name(node.target)} found another number of rows than the tensor has with which its result is"
+            " combined. Correct the index, or give minlength."
+        )
+        check = self.cx.emit(Aten("aten._assert_scalar.default", (condition, words), (), NOTHING))
+        self.cx.effects.append(check)
 
     def _outside(self, node: fx.Node) -> Ref:
         """Keep the call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
@@ -371,6 +396,10 @@ class _Importer:
         )
 
 
+_COUNT_DATA = frozenset({aten.bincount.default, aten.nonzero.default, aten.masked_select.default})
+"""Calls whose results have as many rows as their data says."""
+
+
 def location(node: fx.Node) -> str:
     """Where the user wrote `node`, in the form of `core/lines.py`."""
     return lines.location(node.meta.get("stack_trace") or "")
@@ -390,20 +419,9 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
 
-def _counts_data(node: fx.Node) -> bool:
-    """Whether the node counts the rows that a call found in its data. While it is captured, this number may be found
-    equal to a size known before, which is an assumption about later calls, and what is asserted there must be
-    counted."""
-    source = node.args[0] if node.target is aten.sym_size.int else None
-    op = source.target if isinstance(source, fx.Node) else None
-    return isinstance(op, torch._ops.OpOverload) and torch.Tag.dynamic_output_shape in op.tags
-
-
 def _plain(arg: Any) -> Any:
     """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
-        if _counts_data(arg):
-            return arg
         value = val(arg)
         known = fixed(value) if isinstance(value, torch.SymInt) else value if isinstance(value, int) else None
         return arg if known is None else known
