@@ -89,6 +89,15 @@ def test_golden_of_one_sum() -> None:
     ]
 
 
+def test_kernels_of_shared_data_are_counted_in_values() -> None:
+    def normalised(x: Tensor) -> tuple[Tensor, Tensor]:
+        mean = x.sum(0) / 7
+        return mean, (x - mean).exp().sum(0)
+
+    text = str(graphweave.explain(normalised, torch.randn(50, 32)))
+    assert "shared data: 1 value " in text, text
+
+
 def test_bytes_of_eager_are_those_of_its_calls() -> None:
     """A gather of [12, 4], a sum of it into [6, 4]: counted by hand."""
     x, edge_index = features(6, 4).float(), random_graph(6, 6, 12)

@@ -33,8 +33,8 @@ class GraphNorms:
 
         `nodes` [n] are the numbers in the graph of the batch's nodes. A node that drew k of its d edges weighs each by
         d / k more, so that the expected sum is that over all (Chen, Zhu and Song, "Stochastic Training of Graph
-        Convolutional Networks with Variance Reduction", ICML 2018, section 3.1). Where all edges are drawn, the weights
-        are those of the graph.
+        Convolutional Networks with Variance Reduction", ICML 2018). Where all edges are drawn, the weights are those of
+        the graph.
         """
         each = torch.arange(nodes.numel())
         num_drawn = torch.bincount(hop.dst, minlength=nodes.numel()).clamp(min=1)

@@ -282,6 +282,8 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
             beside += 1
             over = glossary.space(t.space)
     parts = []
+    if region.rows == UNIT:
+        parts.append(f"{len(region.members)} value{'s' * (len(region.members) > 1)}")
     if walked:
         folds = [fold if n == 1 else f"{n} {fold}s" for fold, n in walked.items()]
         parts.append(f"{', '.join(folds)} over {over}")
