@@ -102,6 +102,8 @@ return v2, v1, v0.amax(0)"""
 IN_ANOTHER_ORDER = {
     "a count, turned": ("v = x[torch.arange(x.size(0)).flip(0)]\nreturn v.sum(0), x[src]", "by their place"),
     "a later count": ("v = x[torch.arange(1, x.size(0))]\nreturn v.sum(0), x[src]", "by their place"),
+    "all but the last": ("v = x[torch.arange(0, x.size(0) - 1)]\nreturn v.sum(0), x[src]", "by their place"),
+    "all but the last two": ("v = x[torch.arange(x.size(0) - 2)]\nreturn v.sum(0), x[src]", "by their place"),
     "edges counted": (
         "v = e[torch.arange(dst.size(0)).flip(0)]\n"
         "return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, v), x[bsrc]",

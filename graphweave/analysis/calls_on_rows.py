@@ -74,6 +74,14 @@ def reorders(program: Program, ref: Ref) -> bool:
     return moved_about or later
 
 
+def is_count(program: Program, ref: Ref) -> bool:
+    """Whether integers count rows, one after the other."""
+    node = program.nodes[ref]
+    while isinstance(node, Reshape | Cast | AssertIndex):
+        node = program.nodes[operands(node)[0]]
+    return isinstance(node, Aten) and node.target in COUNTS
+
+
 def ordering(program: Program, ref: Ref) -> Ref | None:
     """The sort whose order of rows integers are; None for others."""
     node = program.nodes[ref]

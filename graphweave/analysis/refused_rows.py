@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from graphweave.analysis.calls_on_rows import OF_SIZES, POSITIONS, REARRANGES, SAME_ROWS, SORTS, ordering, reorders
+from graphweave.analysis.calls_on_rows import (
+    OF_SIZES,
+    POSITIONS,
+    REARRANGES,
+    SAME_ROWS,
+    SORTS,
+    is_count,
+    ordering,
+    reorders,
+)
 from graphweave.analysis.halo_rows import HaloRows, Held, Numbers, PairOfNumbers
 from graphweave.core.errors import ShardError
 from graphweave.core.types import UNIT, Op, Space
@@ -79,7 +88,9 @@ class Refusals:
                 )  # fmt: skip
             case Pull(x, m) if m in self.halo.leaving and self.numbers[x] is not None:
                 self._refuse_numbers_of_others(ref)
-            case MapOf(index, cod) if cod in self.sharded and reorders(self.program, index):
+            case MapOf(index, cod) if cod in self.sharded and (
+                reorders(self.program, index) or self._counts_others(index, cod)
+            ):
                 self._refuse(
                     ref, "rows are chosen by their place among all rows, of which a rank has only its own",
                     "Choose them by a mask, or pass them in that order.",
@@ -88,6 +99,13 @@ class Refusals:
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
             case Aten():
                 self._check_call(ref, node)
+
+    def _counts_others(self, index: Ref, cod: Space) -> bool:
+        """Whether the index counts another number of rows than `cod` has, such as all but the last one."""
+        rows = dict(self.program.spaces)
+        known, all_rows = rows.get(self._space(index)), rows.get(cod)
+        counted = is_count(self.program, index) and self._space(index) != UNIT
+        return counted and known is not None and all_rows is not None and known != all_rows
 
     def _check_orders(self) -> None:
         """Refuses rows in the order of a sort beside rows in another one: each rank sorts its own rows only."""
