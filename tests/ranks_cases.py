@@ -136,7 +136,11 @@ RELATIONAL = ("RGCN", "RGCN bases", "RGAT", "HGT")
 
 def model_of(name: str) -> TwoLayers:
     torch.manual_seed(11)
-    return MODELS[name]().double()
+    model = MODELS[name]().double()
+    for layer in model.modules():
+        if isinstance(layer, RGATConv):  # PyG leaves it uninitialised, and does not read it by default
+            torch.nn.init.constant_(layer.l2, 0.5)
+    return model
 
 
 @dataclass(frozen=True)
