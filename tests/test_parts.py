@@ -9,6 +9,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.distributed.part import GraphPart
 from graphweave.distributed.parts import EDGES, NODES, EdgeType, parts_of
+from graphweave.runtime.halo_room import take_room
 from tests.programs.graphs import EdgeList, zoo
 
 ZOO = zoo()
@@ -106,6 +107,16 @@ def test_parts_that_are_empty_have_no_halo_or_are_all_halo() -> None:
     assert sources.nodes[NODES].num_halo == 0 and sources.edge_index.shape == (2, 0)
     assert sources.nodes[NODES].send_counts.tolist() == [0, 0, 2]
     assert sinks.edge_index.tolist() == [[2, 3, 2, 3], [0, 0, 1, 1]]
+
+
+def test_only_behind_all_own_rows_is_room_for_halo_rows() -> None:
+    """Behind the first rows of a part lie its other rows, which nobody may write to. The first taker keeps the room."""
+    index = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1]])
+    part = parts_of(index, 4, torch.tensor([0, 0, 1, 1]), 2, node_data={"x": torch.randn(4, 3)})[0]
+    x, taker, other = part.nodes[NODES].data["x"], part, torch.nn.Module()
+    assert x.shape == (2, 3) and part.nodes[NODES].num_halo == 2
+    assert not take_room(x[:1], taker) and not take_room(x[1:], taker) and not take_room(x.clone(), taker)
+    assert take_room(x, taker) and take_room(x, taker) and not take_room(x, other)
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
