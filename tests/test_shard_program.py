@@ -272,7 +272,7 @@ JOINED: dict[str, tuple[Callable[[Tensor, Tensor, int], Tensor], str]] = {
 
 @pytest.mark.parametrize("name", by_default(JOINED, "no row counts"))
 def test_indices_that_are_no_rows_of_a_union_are_refused(name: str) -> None:
-    """Of authors, then papers; numbers of both types must each have their place."""
+    """Rows are those of authors, then those of papers, and the numbers of each type must lead to its own."""
     index, said = JOINED[name]
     nodes = {"author": 5, "paper": 7}
     edges = {(t, "to", "paper"): random_graph(n, 7, 12) for t, n in nodes.items()}

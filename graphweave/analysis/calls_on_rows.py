@@ -43,15 +43,25 @@ OF_SIZES = frozenset(
 """Calls that read or take sizes. What they make has the same value in every row."""
 
 
-_SAME_NUMBERS = SAME_ROWS | {"aten.flip.default", "aten.slice.Tensor", "aten.index.Tensor", "aten.index_select.default"}
+_BY_PLACE = frozenset({"aten.flip.default", "aten.slice.Tensor"})
+"""Calls that choose or turn rows by their place."""
+_SAME_NUMBERS = SAME_ROWS | _BY_PLACE | {"aten.index.Tensor", "aten.index_select.default"}
 """Calls whose result has some of their first operand's numbers, in any order."""
+
+
+def _origin(program: Program, ref: Ref, through: frozenset[str] = frozenset()) -> Ref:
+    """The value from which integers have their numbers, seen through casts, checks, other shapes and calls in
+    `through`."""
+    node = program.nodes[ref]
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in through):
+        ref = operands(node)[0]
+        node = program.nodes[ref]
+    return ref
 
 
 def is_position(program: Program, ref: Ref) -> bool:
     """Whether integers are the positions of rows among all rows of a space, such as those of a mask or a count."""
-    node = program.nodes[ref]
-    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_NUMBERS):
-        node = program.nodes[operands(node)[0]]
+    node = program.nodes[_origin(program, ref, _SAME_NUMBERS)]
     if not isinstance(node, Aten):
         return False
     if node.target in COUNTS:  # of a size that varies, so of rows that a rank has of its own
@@ -64,30 +74,24 @@ def is_position(program: Program, ref: Ref) -> bool:
 
 def reorders(program: Program, ref: Ref) -> bool:
     """Whether integers are the numbers of a count in another order, or from a later one on, or some by their place."""
-    node, moved_about = program.nodes[ref], False
-    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in _SAME_NUMBERS):
-        moved_about |= isinstance(node, Aten) and node.target in ("aten.flip.default", "aten.slice.Tensor")
-        node = program.nodes[operands(node)[0]]
+    origin = _origin(program, ref, _SAME_NUMBERS)
+    node = program.nodes[origin]
     if not isinstance(node, Aten) or node.target not in COUNTS:
         return False
     later = node.target != "aten.arange.default" and isinstance(node.args[0], int) and node.args[0] != 0
-    return moved_about or later
+    return later or origin != _origin(program, ref, _SAME_NUMBERS - _BY_PLACE)
 
 
 def is_count(program: Program, ref: Ref) -> bool:
     """Whether integers count rows, one after the other."""
-    node = program.nodes[ref]
-    while isinstance(node, Reshape | Cast | AssertIndex):
-        node = program.nodes[operands(node)[0]]
+    node = program.nodes[_origin(program, ref)]
     return isinstance(node, Aten) and node.target in COUNTS
 
 
 def ordering(program: Program, ref: Ref) -> Ref | None:
     """The sort whose order of rows integers are; None for others."""
+    ref = _origin(program, ref, SAME_ROWS)
     node = program.nodes[ref]
-    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in SAME_ROWS):
-        ref = operands(node)[0]
-        node = program.nodes[ref]
     if isinstance(node, Aten) and node.target == "builtin.getitem" and node.args[1] == 1:
         ref = operands(node)[0]
         node = program.nodes[ref]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphweave.analysis.flow import Flow
+from graphweave.analysis.flow import Flow, reached
 from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pushed_product
 from graphweave.core.types import UNIT, DType, Space
@@ -57,6 +57,11 @@ _MAX_SHARED_ELEMENTS = 4096
 def space_of(program: Program, ref: Ref) -> Space | None:
     t = program.types[ref]
     return t.space if isinstance(t, Type) else None
+
+
+def row_space(program: Program, ref: Ref) -> Space:
+    """The space of a value's rows; unit for what has none."""
+    return space_of(program, ref) or UNIT
 
 
 def type_of(program: Program, ref: Ref) -> Type:
@@ -239,15 +244,14 @@ class Cones:
 
     def beneath_views(self, ref: Ref, stored: frozenset[Ref]) -> tuple[Ref, ...]:
         """The values that a node of shared data reads, seen through views of values that are not `stored`."""
-        found, todo = dict[Ref, None](), list(reversed(self.flow.operands[ref]))
-        while todo:
-            r = todo.pop()
+        operands = self.flow.operands
+
+        def is_view(r: Ref) -> bool:
             view = isinstance(self.program.nodes[r], Reshape | Permute | Broadcast | Slice)
-            if view and self.is_light(r) and r not in stored:
-                todo.extend(reversed(self.flow.operands[r]))
-            else:
-                found[r] = None
-        return tuple(found)
+            return view and self.is_light(r) and r not in stored
+
+        seen = reached(operands[ref], lambda r: operands[r] if is_view(r) else ())
+        return tuple(sorted(r for r in seen if not is_view(r)))
 
     def leaves(self, refs: Iterable[Ref], stored: frozenset[Ref]) -> Needs:
         """Leaves of `refs` themselves, where light nodes that are not `stored` are recomputed."""
@@ -265,12 +269,12 @@ class _Walk:
         self._cones, self._program, self._stored, self._through = cones, cones.program, stored, through
         self._pulls: dict[tuple[Ref, Ref], None] = {}
         self._same: dict[Ref, None] = {}
-        self._shared: dict[Ref, None] = self._same if shared else {}
+        self._shared: dict[Ref, None] = {}
+        self._of_unit = self._same if shared else self._shared
         self._inner: set[Ref] = set()
 
     def needs(self) -> Needs:
-        shared = () if self._shared is self._same else tuple(self._shared)
-        return Needs(tuple(self._pulls), tuple(self._same), shared, tuple(sorted(self._inner)))
+        return Needs(tuple(self._pulls), tuple(self._same), tuple(self._shared), tuple(sorted(self._inner)))
 
     def visit(self, r: Ref) -> None:
         node, light = self._program.nodes[r], self._cones.is_light(r)
@@ -279,7 +283,7 @@ class _Walk:
         seen_through = isinstance(node, Reshape | Random) and light
         exists = r in self._stored or not light or isinstance(node, Push | Gram | Input) or is_typed_product(node)
         if space_of(self._program, r) == UNIT:
-            leaf, found = exists, self._shared
+            leaf, found = exists, self._of_unit
         else:
             leaf, found = exists or not (self._through or self._cones.widens(r)), self._same
         if leaf and not seen_through:

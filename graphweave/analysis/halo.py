@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.analysis.cones import row_space
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.halo_rows import HaloRows
@@ -90,10 +91,10 @@ class _Choice:
     def _joined(self, ref: Ref) -> tuple[Ref, ...]:
         """The values whose halo rows those of `ref` are: the operands of rows behind each other, else `ref` itself."""
         node = self.program.nodes[ref]
-        of = self.halo.unions.get(self._space(ref))
-        if not isinstance(node, Join) or of != tuple(map(self._space, node.xs)):
+        of = self.halo.unions.get(row_space(self.program, ref))
+        if not isinstance(node, Join) or of != tuple(row_space(self.program, x) for x in node.xs):
             return (ref,)
-        return tuple(x for x in node.xs if self.halo.of(self._space(x)))
+        return tuple(x for x in node.xs if self.halo.of(row_space(self.program, x)))
 
     def _halo_rows(self, space: Space) -> int:
         """The mean number of halo rows of a rank."""
@@ -165,7 +166,7 @@ class _Choice:
             return (node.x,)
         if not isinstance(node, ROW_WISE):
             return None
-        return tuple(dict.fromkeys(r for r in operands(node) if self._space(r) != UNIT))
+        return tuple(dict.fromkeys(r for r in operands(node) if row_space(self.program, r) != UNIT))
 
     def sending(self, ref: Ref) -> float:
         """Seconds to send the halo rows of `ref`; none if it stays the same from call to call."""
@@ -197,7 +198,3 @@ class _Choice:
         t = self.program.types[ref]
         assert isinstance(t, Type)
         return t
-
-    def _space(self, ref: Ref) -> Space:
-        t = self.program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT

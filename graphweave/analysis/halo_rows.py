@@ -61,3 +61,8 @@ class HaloRows:
     def twin(self, space: Space) -> Space:
         """The space of own and halo rows; `space` itself if no halo rows of it are read."""
         return Space(f"{space.name}_all") if space in self.unions or space in self.node_types else space
+
+
+def halo_of(space: Space) -> Space:
+    """The space of a rank's halo rows of `space`."""
+    return Space(f"{space.name}_halo")

@@ -23,6 +23,7 @@ from graphweave.analysis.calls_on_rows import (
     is_position,
     moved,
 )
+from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.analysis.refused_rows import Refusals, refuse
@@ -213,10 +214,10 @@ class _Reader:
             if self._on_sharded(node.a):
                 self._add(node.space)
         elif isinstance(node, Join | RowsOfSegments | NumbersOfSegments | JoinIndices | Part):
-            of = node.of if not isinstance(node, Join) else tuple(self._space(x) for x in node.xs)
-            union = self._space(node.x) if isinstance(node, Part) else node.space
+            of = node.of if not isinstance(node, Join) else tuple(row_space(self.program, x) for x in node.xs)
+            union = row_space(self.program, node.x) if isinstance(node, Part) else node.space
             if isinstance(node, JoinIndices):
-                of = tuple(self._space(x) for x in node.indices)
+                of = tuple(row_space(self.program, x) for x in node.indices)
             if union in self.sharded or any(s in self.sharded for s in of):
                 self._add(union)
                 for space in of:
@@ -231,12 +232,8 @@ class _Reader:
         if space != UNIT:
             self.sharded.add(space)
 
-    def _space(self, ref: Ref) -> Space:
-        t = self.program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT
-
     def _on_sharded(self, ref: Ref) -> bool:
-        return self._space(ref) in self.sharded
+        return row_space(self.program, ref) in self.sharded
 
     def _is_index_work(self, ref: Ref) -> bool:
         """Whether the node is integers made from integers, rows of which are rows of the result."""

@@ -19,6 +19,7 @@ from graphweave.analysis.calls_on_rows import (
     ordering,
     reorders,
 )
+from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, Numbers, PairOfNumbers
 from graphweave.core.errors import ShardError
 from graphweave.core.types import UNIT, Op, Space
@@ -103,8 +104,8 @@ class Refusals:
     def _counts_others(self, index: Ref, cod: Space) -> bool:
         """Whether the index counts another number of rows than `cod` has, such as all but the last one."""
         rows = dict(self.program.spaces)
-        known, all_rows = rows.get(self._space(index)), rows.get(cod)
-        counted = is_count(self.program, index) and self._space(index) != UNIT
+        known, all_rows = rows.get(row_space(self.program, index)), rows.get(cod)
+        counted = is_count(self.program, index) and row_space(self.program, index) != UNIT
         return counted and known is not None and all_rows is not None and known != all_rows
 
     def _check_orders(self) -> None:
@@ -114,13 +115,13 @@ class Refusals:
             if isinstance(node, Input) and isinstance(t := node.type, Type):
                 orders.setdefault(t.space, {None})
         for ref, node in enumerate(self.program.nodes):
-            if not isinstance(node, MapOf) or self._space(node.index) not in self.sharded:
+            if not isinstance(node, MapOf) or row_space(self.program, node.index) not in self.sharded:
                 continue
             sort, index = ordering(self.program, node.index), self.program.nodes[node.index]
             in_order = isinstance(index, Aten) and index.target == "aten.select.int"  # an end of the part's edges
             if sort is None and not in_order:
                 continue
-            known = orders.setdefault(self._space(node.index), set())
+            known = orders.setdefault(row_space(self.program, node.index), set())
             known.add(sort)
             if len(known) > 1:
                 self._refuse(
@@ -142,7 +143,7 @@ class Refusals:
         integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
         if integral and node.target in REARRANGES | POSITIONS | SORTS:
             return
-        if node.serial and not used and self._space(ref) == UNIT:
+        if node.serial and not used and row_space(self.program, ref) == UNIT:
             return
         self._refuse(
             ref, f"{node.target} is left to PyTorch, which sees only the rows of one rank",
@@ -161,12 +162,8 @@ class Refusals:
             return all(i.dtype is not None and not i.dtype.is_float for i in t.items)
         return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
 
-    def _space(self, ref: Ref) -> Space:
-        t = self.program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT
-
     def _on_sharded(self, ref: Ref) -> bool:
-        return self._space(ref) in self.sharded
+        return row_space(self.program, ref) in self.sharded
 
     def _is_divided(self, ref: Ref) -> bool:
         return ref in self.outside or self._on_sharded(ref)

@@ -119,13 +119,17 @@ def _by_destination(index: Tensor, sources: Ownership, destinations: Ownership) 
 
 def _own_rows(fields: Fields, own: Tensor, halo: Tensor) -> dict[str, Tensor]:
     """The rows of a part. Floating ones have memory for halo rows, since these are what layers read of neighbours."""
-    found = _rows_at({key: rows for key, rows in fields.items() if not rows.is_floating_point()}, own)
-    for key, rows in fields.items():
-        if rows.is_floating_point():
-            room = rows.new_empty(own.numel() + halo.numel(), *rows.shape[1:])
-            torch.index_select(rows, 0, own, out=room[: own.numel()])
-            found[key] = with_room(room, own.numel())
-    return {key: found[key] for key in fields}
+    return {
+        key: _beside_room(rows, own, halo.numel()) if rows.is_floating_point() else rows[own]
+        for key, rows in fields.items()
+    }
+
+
+def _beside_room(rows: Tensor, index: Tensor, room: int) -> Tensor:
+    """`rows[index]`, with memory for `room` further rows."""
+    made = rows.new_empty(index.numel() + room, *rows.shape[1:])
+    torch.index_select(rows, 0, index, out=made[: index.numel()])
+    return with_room(made, index.numel())
 
 
 def _rows_at(fields: Fields, index: Tensor) -> dict[str, Tensor]:

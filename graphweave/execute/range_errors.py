@@ -104,11 +104,13 @@ def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Ma
         found = program.nodes[r]
         if isinstance(found, MapOf):
             index = given.get(r, given.get(found.index))
+            if index is None:
+                continue
             num = rows[map_type(program, r).cod]
-            if index is not None and found.wrap and r in given:
+            if found.wrap and r in given:
                 index = torch.where(index < 0, index - num, index)  # as it was before negative values were counted
             first = -num if found.wrap else 0
-            if index is not None and position(index, num, first) is not None:
+            if position(index, num, first) is not None:
                 return MapError(range_error(index, num, first=first), program, r, ref)
     return None
 

@@ -99,11 +99,7 @@ def schedule(
         fused = _fused_push(program, g.members[0]) if g.rows is None else None
         if fused is not None:
             steps.append(fused)
-        elif g.rows is None or (
-            not between.issuperset(g.members)
-            if g.rows == UNIT and len(g.members) < _FEW_SHARED
-            else _not_worth_a_kernel(program, g, groups.needs, products, statistics)
-        ):
+        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics, between):
             steps.extend(TorchCall(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
@@ -185,14 +181,17 @@ def _not_worth_a_kernel(
     leaves: Mapping[Ref, Needs],
     products: frozenset[Ref],
     statistics: Statistics | None,
+    between: frozenset[Ref],
 ) -> bool:
     """Whether PyTorch runs the group's nodes at least as well.
 
     It does if the group is a single row-wise node, unless that writes wide rows: a kernel writes them into memory of
     the arena, while PyTorch takes fresh pages, which cost more than the work itself. A declared operator's body is run
     by a kernel, since PyTorch's call may be Python. The vendor's library computes products of fewer rows than `TALL` if
-    nothing else is done with their rows.
+    nothing else is done with their rows. It runs a few values of shared data, unless they are members of `between`.
     """
+    if group.rows == UNIT and len(group.members) < _FEW_SHARED:
+        return not between.issuperset(group.members)
     recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
     if products.issuperset(group.members):
         assert group.rows is not None

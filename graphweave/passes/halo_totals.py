@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from graphweave.analysis.cones import row_space, type_of
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow, ancestors
 from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
+from graphweave.analysis.halo_rows import halo_of
 from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.partial_sums import is_linear
 from graphweave.analysis.statistics import Statistics
@@ -43,6 +45,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.passes.factors import value_type
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -73,14 +76,13 @@ class _Totals:
     def __init__(self, program: Program, sharding: Sharding, statistics: Statistics) -> None:
         self.program, self.statistics, self.build = program, statistics, Builder.of(program)
         self.users = Flow(program).users
-        self.twins: dict[Space, tuple[Space, Space]] = {}  # a space -> own and halo rows, halo rows alone
+        self.twins: dict[Space, Space] = {}  # a space -> that of own and halo rows
         self.sent: dict[Ref, Ref] = {}  # values that the ranks have with halo rows anyway
         self.halo: dict[Space, int] = {}
         mean = dict(sharding.mean_halo)
         for ref, node in enumerate(program.nodes):
             if isinstance(node, Exchange):
-                space = self._type(node.x).space
-                self.twins[space] = node.space, Space(f"{space.name}_halo")
+                self.twins[self._type(node.x).space] = node.space
                 if not node.slot:  # rows of the last step are other numbers
                     self.sent.setdefault(node.x, ref)
             elif isinstance(node, ExchangeBack):
@@ -153,7 +155,7 @@ class _Totals:
             return ref
         if t.space not in self.twins:
             return None
-        twin, _ = self.twins[t.space]
+        twin = self.twins[t.space]
         if ref in self.sent:
             return self.sent[ref]
         match node:
@@ -170,17 +172,22 @@ class _Totals:
             return None
         return self.build.add(with_operands(node, lambda r: x if (x := found[r]) is not None else r), loc)
 
+    def _scaled(self, ref: Ref) -> Ref | None:
+        """The value of which an own summand is a multiple by what all rows share, if its rows are no wider."""
+        node, space = self.program.nodes[ref], self._type(ref).space
+        rows = [r for r in operands(node) if row_space(self.program, r) == space]
+        scaled = isinstance(node, ROW_WISE) and len(rows) == 1 and is_linear(self.program, node, set(rows))
+        return rows[0] if scaled and self._bytes(rows[0]) <= self._bytes(ref) else None
+
     def _extended(self, ref: Ref) -> Ref:
         """An own summand, with zeros for halo rows. They are put where its rows are narrowest."""
         node, t, loc = self.program.nodes[ref], self._type(ref), self.program.locs[ref]
-        rows = [r for r in operands(node) if isinstance(x := self.program.types[r], Type) and x.space == t.space]
-        scaled = isinstance(node, ROW_WISE) and len(rows) == 1 and is_linear(self.program, node, set(rows))
-        if scaled and self._bytes(rows[0]) <= self._bytes(ref):
-            inner = self._extended(rows[0])
-            return self.build.add(with_operands(node, lambda r: inner if r == rows[0] else r), loc)
-        twin, halo = self.twins[t.space]
-        zeros = self.build.add(Const(0.0, Type(halo, t.shape, t.dtype)), loc)
-        return self.build.add(Join((ref, zeros), twin), loc)
+        narrower = self._scaled(ref)
+        if narrower is not None:
+            inner = self._extended(narrower)
+            return self.build.add(with_operands(node, lambda r: inner if r == narrower else r), loc)
+        zeros = self.build.add(Const(0.0, Type(halo_of(t.space), t.shape, t.dtype)), loc)
+        return self.build.add(Join((ref, zeros), self.twins[t.space]), loc)
 
     def moved(self, ref: Ref) -> Ref:
         """A partial value, or a total, computed on own and halo rows."""
@@ -193,7 +200,7 @@ class _Totals:
         if isinstance(node, ExchangeBack):
             return node.x
         if isinstance(node, Push):
-            space = self._type(self.moved(node.x), self.build).space
+            space = value_type(self.build, self.moved(node.x)).space
             return self.build.add(replace(node, x=self.moved(node.x), map=self.build.add(ToUnit(space), loc)), loc)
         adds = self._adds(ref)
 
@@ -233,10 +240,9 @@ class _Totals:
 
     def _narrowest(self, ref: Ref) -> int:
         """Bytes a row of what is copied to be extended by zeros."""
-        made = self.build.nodes[self._extended(ref)]
-        while not isinstance(made, Join):
-            made = self.build.nodes[next(r for r in operands(made) if self._type(r, self.build).space != UNIT)]
-        return self._bytes(made.xs[0])
+        while (narrower := self._scaled(ref)) is not None:
+            ref = narrower
+        return self._bytes(ref)
 
     def _halo_rows(self, ref: Ref) -> int:
         return self.halo.get(self._type(ref).space, 0)
@@ -245,7 +251,5 @@ class _Totals:
         t = self._type(ref)
         return numel(t.shape) * t.dtype.itemsize
 
-    def _type(self, ref: Ref, of: Program | Builder | None = None) -> Type:
-        t = (of or self.program).types[ref]
-        assert isinstance(t, Type)
-        return t
+    def _type(self, ref: Ref) -> Type:
+        return type_of(self.program, ref)

@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from graphweave.analysis.cones import row_space
 from graphweave.analysis.facts import Facts
 from graphweave.core.locality import RowOrder
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
     AddMatMul,
@@ -146,7 +147,7 @@ class _Relabelled:
         """The node in the user's order."""
         if ref not in self._given:
             if ref in self._near:
-                space = self._space(ref)
+                space = row_space(self._program, ref)
                 rank = self.build.add(MapOf(self._ranks(space), self.near_space[space]), self._loc(ref))
                 self._given[ref] = self.build.add(Pull(self._near[ref], rank), self._loc(ref))
             else:
@@ -159,7 +160,7 @@ class _Relabelled:
 
     def near(self, ref: Ref) -> Ref:
         """The value in the order of the twin space; a value on any other space as it is."""
-        space = self._space(ref)
+        space = row_space(self._program, ref)
         if space not in self.near_space:
             return self.given(ref)
         if ref not in self._near:
@@ -212,12 +213,8 @@ class _Relabelled:
 
     def _touches(self, ref: Ref) -> bool:
         t = self._program.types[ref]
-        ends = (t.dom, t.cod) if isinstance(t, MapType) else (self._space(ref),)
+        ends = (t.dom, t.cod) if isinstance(t, MapType) else (row_space(self._program, ref),)
         return any(space in self.near_space for space in ends)
-
-    def _space(self, ref: Ref) -> Space:
-        t = self._program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT
 
     def _loc(self, ref: Ref) -> str:
         return self._program.locs[ref]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import Numbers
 from graphweave.analysis.ownership import Sharding, numbers_held
 from graphweave.core.sizes import Size, total
@@ -69,18 +70,14 @@ class _SegmentFinder:
         self._unions: dict[Space, list[_Segments]] = {}
         for ref, node in enumerate(program.nodes):
             if isinstance(node, Join):
-                self._known(self._space(ref), tuple(map(self._space, node.xs)))
+                self._known(row_space(self._program, ref), tuple(row_space(self._program, x) for x in node.xs))
             elif isinstance(node, Part):
-                self._known(self._space(node.x), node.of)
+                self._known(row_space(self._program, node.x), node.of)
 
     def _known(self, union: Space, of: _Segments) -> None:
         ways = self._unions.setdefault(union, [])
         if of not in ways:
             ways.append(of)
-
-    def _space(self, ref: Ref) -> Space:
-        t = self._program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT
 
     def joined(self, ref: Ref) -> JoinIndices | None:
         """The index of a map to several segments, as numbers of their rows; None for other nodes and maps."""
@@ -95,7 +92,7 @@ class _SegmentFinder:
             if all(start is not None and start in starts for _, start in moved):
                 at = tuple(starts.index(start) for _, start in moved)
                 wraps = (node.wrap,) * len(moved)
-                return JoinIndices(tuple(i for i, _ in moved), of, at, wraps, self._space(node.index))
+                return JoinIndices(tuple(i for i, _ in moved), of, at, wraps, row_space(self._program, node.index))
         return None
 
     def _behind_each_other(self, index: Ref) -> tuple[Ref, ...]:
@@ -108,7 +105,7 @@ class _SegmentFinder:
         node = self._program.nodes[index]
         if isinstance(node, Pointwise) and node.op is Op.add:
             for x, added in (node.args, node.args[::-1]):
-                if (size := self._size(added)) is not None and self._space(x) != UNIT:
+                if (size := self._size(added)) is not None and row_space(self._program, x) != UNIT:
                     return x, size
         return index, 0
 

@@ -16,12 +16,14 @@ numbers would not be those of the whole graph. Equal exchanges are one, since eq
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.flow import Flow, ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
-from graphweave.analysis.halo_rows import Numbers
+from graphweave.analysis.halo_rows import Numbers, halo_of
 from graphweave.analysis.ownership import OwnedRows, Sharding, owned_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
@@ -42,7 +44,6 @@ from graphweave.ir.message.nodes import (
     Join,
     JoinIndices,
     MapOf,
-    MapType,
     MatMul,
     Operand,
     Part,
@@ -126,7 +127,7 @@ class _Sharded:
             size = rows.get(space)
             rows[self._twin(space)] = None if size is None else total(size, halo[node_type])
             out.append((self._twin(space), rows[self._twin(space)]))
-            out.append((_halo_of(space), halo[node_type]))
+            out.append((halo_of(space), halo[node_type]))
         for space, of in self._halo.unions.items():
             sizes = [1 if s == UNIT else rows.get(self._twin(s)) for s in of]
             counted = [n for n in sizes if n is not None]
@@ -151,7 +152,7 @@ class _Sharded:
                     made = self.build.add(replace(node, type=replace(t, space=twin)), loc)
                 case Pull(x, m) if isinstance(self._program.nodes[m], ToUnit):
                     made = self.build.add(Pull(self.where[x], self.build.add(ToUnit(twin), loc)), loc)
-                case Join(xs) if tuple(map(self._space, xs)) == self._halo.unions.get(t.space):
+                case Join(xs) if tuple(row_space(self._program, x) for x in xs) == self._halo.unions.get(t.space):
                     made = self.build.add(Join(tuple(map(self._with_halo, xs)), twin), loc)
                 case _ if ref in self._computed:
                     made = self.build.add(with_operands(node, lambda r: self._beside(r, t.space)), loc)
@@ -162,23 +163,32 @@ class _Sharded:
 
     def _sent(self, ref: Ref, space: Space) -> Ref:
         """The own rows of a value, and its halo rows as their owners send them."""
-        node, loc, count = self._program.nodes[ref], self._program.locs[ref], len(self._program.nodes)
+        node, loc = self._program.nodes[ref], self._program.locs[ref]
         steady = isinstance(node, Input) and node.name in self._steady
         stale = self._may_be_stale and not steady and ref not in self._never_stale
-        of = self._halo.unions.get(space)
-        rows = []
-        for k, segment in enumerate(of or (space,)):
-            own = self.where[ref] if of is None else self.build.add(Part(self.where[ref], of, k), loc)
-            if segment in self._halo.node_types:
-                link = self._sharding.link_to(self._halo.node_types[segment])
-                slot = ref + 1 + k * count if stale else 0
-                own = self.build.add(Exchange(own, link, self._twin(segment), slot, steady), loc)
-            rows.append(own)
-        return rows[0] if of is None else self.build.add(Join(tuple(rows), self._twin(space)), loc)
 
-    def _space(self, ref: Ref) -> Space:
-        t = self._program.types[ref]
-        return t.space if isinstance(t, Type) else UNIT
+        def exchange(own: Ref, segment: Space, k: int) -> Ref:
+            link = self._sharding.link_to(self._halo.node_types[segment])
+            slot = ref + 1 + k * len(self._program.nodes) if stale else 0
+            return self.build.add(Exchange(own, link, self._twin(segment), slot, steady), loc)
+
+        return self._by_segment(self.where[ref], space, exchange, loc, sends=True)
+
+    def _by_segment(
+        self, whole: Ref, space: Space, change: Callable[[Ref, Space, int], Ref], loc: str, *, sends: bool = False
+    ) -> Ref:
+        """`change(rows, segment, number)` of each segment of `space` that has halo rows, the segments behind each other
+        again. It makes own rows of own and halo rows, or with `sends` the other way round."""
+        of = self._halo.unions.get(space)
+        if of is None:
+            return change(whole, space, 0) if space in self._halo.node_types else whole
+        twins = tuple(map(self._twin, of))
+        rows = [self.build.add(Part(whole, of if sends else twins, k), loc) for k in range(len(of))]
+        changed = [
+            change(part, segment, k) if segment in self._halo.node_types else part
+            for k, (part, segment) in enumerate(zip(rows, of, strict=True))
+        ]
+        return self.build.add(Join(tuple(changed), self._twin(space) if sends else space), loc)
 
     def _beside(self, ref: Ref, space: Space) -> Ref:
         """An operand of row-wise work on the twin of `space`."""
@@ -233,20 +243,18 @@ class _Sharded:
 
     def _own_rows(self, ref: Ref) -> Ref:
         """The rank's own rows of a value among own and halo rows, where they have been sent or computed anyway."""
-        space, loc, both = self._space(ref), self._program.locs[ref], self._with_halo(ref)
-        of = self._halo.unions.get(space, (space,))
-        twins, rows = tuple(map(self._twin, of)), []
-        for k, segment in enumerate(of):
-            part = both if len(of) == 1 else self.build.add(Part(both, twins, k), loc)
-            has_halo = segment in self._halo.node_types
-            rows.append(self.build.add(Part(part, (segment, _halo_of(segment)), 0), loc) if has_halo else part)
-        return rows[0] if len(of) == 1 else self.build.add(Join(tuple(rows), space), loc)
+        loc = self._program.locs[ref]
+
+        def own(part: Ref, segment: Space, _: int) -> Ref:
+            return self.build.add(Part(part, (segment, halo_of(segment)), 0), loc)
+
+        return self._by_segment(self._with_halo(ref), row_space(self._program, ref), own, loc)
 
     def _reading(self, ref: Ref) -> Ref:
         """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""
         node = self._program.nodes[ref]
         leaving = [r for r in operands(node) if r in self._halo.leaving]
-        spaces = {_ends(self._program, m).cod for m in leaving}
+        spaces = {map_type(self._program, m).cod for m in leaving}
 
         def operand(r: Ref) -> Ref:
             t = self._program.types[r]
@@ -288,15 +296,12 @@ class _Sharded:
 
     def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: str) -> Ref:
         """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
-        of = self._halo.unions.get(space, (space,))
-        twins, rows = tuple(map(self._twin, of)), []
-        for k, segment in enumerate(of):
-            part = folded if len(of) == 1 else self.build.add(Part(folded, twins, k), loc)
-            if segment in self._halo.node_types:
-                link = self._sharding.link_to(self._halo.node_types[segment])
-                part = self.build.add(ExchangeBack(part, fold, link, segment), loc)
-            rows.append(part)
-        return rows[0] if len(of) == 1 else self.build.add(Join(tuple(rows), space), loc)
+
+        def back(part: Ref, segment: Space, _: int) -> Ref:
+            link = self._sharding.link_to(self._halo.node_types[segment])
+            return self.build.add(ExchangeBack(part, fold, link, segment), loc)
+
+        return self._by_segment(folded, space, back, loc)
 
     def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: float) -> Ref:
         """`folded`, and `empty` where no rank pushes anything."""
@@ -380,17 +385,6 @@ class _Sharded:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63
         return self.build.add(Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)
-
-
-def _halo_of(space: Space) -> Space:
-    """The space of a rank's halo rows of `space`."""
-    return Space(f"{space.name}_halo")
-
-
-def _ends(program: Program, ref: Ref) -> MapType:
-    t = program.types[ref]
-    assert isinstance(t, MapType)
-    return t
 
 
 def _identity(fold: Fold, dtype: DType) -> float:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import is_view
 from graphweave.frontends.dynamo.captured_graph import ancestors
+from graphweave.frontends.dynamo.captured_sizes import is_tensor
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
@@ -53,13 +54,13 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
         said = node.meta.get("desc")
         example = examples[said.idx] if isinstance(said, PlainAOTInput) and said.idx < len(examples) else None
         leaf = isinstance(example, torch.Tensor) and example.requires_grad and example.is_leaf
-        if isinstance(said, TangentAOTInput) or not _is_tensor(node):
+        if isinstance(said, TangentAOTInput) or not is_tensor(node):
             continue
         if said in written:
             rewritten.add(i)
         elif not leaf and node not in kept:
             inputs.add(i)
-    given = [i for i, n in enumerate(results) if _is_tensor(n) and written[i] is None]
+    given = [i for i, n in enumerate(results) if is_tensor(n) and written[i] is None]
     outputs = {i for i in given if _memory_of(results[i]) not in kept}
     return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
 
@@ -76,11 +77,6 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
     results = (end for i in found.outputs if (end := program.outputs[i]) is not None)
     roots = {_base(program, r) for r in (*given, *results)}
     return frozenset(r for r in range(len(program.nodes)) if _base(program, r) in roots)
-
-
-def _is_tensor(node: Any) -> bool:
-    """Whether it is a node of a tensor: nobody can overwrite a number."""
-    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:

@@ -204,14 +204,13 @@ class _Importer:
         """Check, if data decides how many rows a call gives, and the capture found their number equal to a size known
         before, that later calls give as many. PyTorch forgets what it asserted of this when it traces again."""
         rows = shape(node)[0]
-        if unbacked(rows):
-            return
-        known = fixed(rows)
-        size = self.cx.size(rows) if isinstance(rows, torch.SymInt) and known is None else None
-        if known is None and size is None:
-            return
+        told: Arg = fixed(rows)
+        if isinstance(rows, torch.SymInt) and told is None:
+            size = None if unbacked(rows) else self.cx.size(rows)
+            if size is None:
+                return
+            told = Operand(size)
         counted = Operand(self.cx.size_of(node, 0, ref))
-        told: Arg = Operand(size) if size is not None else known
         alike = AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
         condition = Operand(self.cx.emit(Aten("builtin.eq", (counted, told), (), alike)))
         words = (

@@ -171,21 +171,18 @@ def _attention(
     return torch.nn.functional.dropout(weights, self.dropout, self.training)
 
 
-@torch._dynamo.disable(reason="Python and NumPy draw negative edges")
-def _negatives(*args: Any, **kwargs: Any) -> Tensor:
-    """PyG's `negative_sampling`, whole and not compiled. A trace of it would make a graph with a node for each number
-    that Python's generator draws, and several graphs around it."""
-    from torch_geometric.utils import negative_sampling  # optional, but already imported if this is called
+def _not_compiled(name: str) -> Callable[..., Tensor]:
+    """A function of `torch_geometric.utils` that draws negative edges, whole and not compiled. A trace of it would make
+    a graph with a node for each number that Python's generator draws, and several graphs around it."""
 
-    return negative_sampling(*args, **kwargs)
+    @torch._dynamo.disable(reason="Python and NumPy draw negative edges")
+    def drawn(*args: Any, **kwargs: Any) -> Tensor:
+        from torch_geometric import utils  # optional, but already imported if this is called
 
+        edges: Tensor = getattr(utils, name)(*args, **kwargs)
+        return edges
 
-@torch._dynamo.disable(reason="Python and NumPy draw negative edges")
-def _batched_negatives(*args: Any, **kwargs: Any) -> Tensor:
-    """PyG's `batched_negative_sampling`, whole and not compiled."""
-    from torch_geometric.utils import batched_negative_sampling  # optional, but already imported if this is called
-
-    return batched_negative_sampling(*args, **kwargs)
+    return drawn
 
 
 POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
@@ -198,9 +195,13 @@ POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
     ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
-    ("torch_geometric.nn.conv.supergat_conv", ("negative_sampling",), _negatives),
-    ("torch_geometric.nn.conv.supergat_conv", ("batched_negative_sampling",), _batched_negatives),
-    ("torch_geometric.nn.models.autoencoder", ("negative_sampling",), _negatives),
+    ("torch_geometric.nn.conv.supergat_conv", ("negative_sampling",), _not_compiled("negative_sampling")),
+    (
+        "torch_geometric.nn.conv.supergat_conv",
+        ("batched_negative_sampling",),
+        _not_compiled("batched_negative_sampling"),
+    ),
+    ("torch_geometric.nn.models.autoencoder", ("negative_sampling",), _not_compiled("negative_sampling")),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
 """Module, attribute, and the polyfill that replaces it."""

@@ -79,6 +79,28 @@ class OverRanks:
         }  # fmt: skip
         with unset_fake_temporarily():
             said = self.group.all_gather(own)
+        self._refuse_differences(own, said)
+        edges = {name: ends for other in said for name, ends in other["edges"].items()}
+        if not edges:
+            raise ShardError(
+                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index,"
+                " or edge_index of each of part.edges, itself and not a copy."
+            )
+        self._check_sizes(program)
+        halo = {name: link.rows.num_halo for name, link in self.links.items()}
+        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
+        sharding = Sharding(
+            self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
+            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared, self.stale,
+        )  # fmt: skip
+        means: dict[Space, int] = {}
+        for space in rows:
+            counts = [other["rows"].get(space.name, 0) for other in said]
+            means[space] = -(-sum(counts) // len(counts))
+        return sharding, statistics_of(means)
+
+    def _refuse_differences(self, own: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> None:
+        """ShardError if the ranks, of which this one has said `own`, cannot run one program."""
         fixed = [other["compiled in"] for other in said]
         differ = any(other["program"] != own["program"] for other in said)
         alike = all(other["but for numbers"] == own["but for numbers"] for other in said)
@@ -100,24 +122,6 @@ class OverRanks:
                     f"ranks {self.rank} and {rank} captured different programs (fingerprints {own['program'][:8]} and "
                     f"{other['program'][:8]}). Call the model on every rank, with arguments of the same kinds."
                 )
-        edges = {name: ends for other in said for name, ends in other["edges"].items()}
-        if not edges:
-            raise ShardError(
-                f"expected an index of the part's edges among the arguments (got {len(names)}). Pass part.edge_index,"
-                " or edge_index of each of part.edges, itself and not a copy."
-            )
-        self._check_sizes(program)
-        halo = {name: link.rows.num_halo for name, link in self.links.items()}
-        self._halo.update({name: -(-sum(o["halo"][name] for o in said) // len(said)) for name in halo})
-        sharding = Sharding(
-            self.name, self.rank, tuple((name, *ends) for name, ends in sorted(edges.items())),
-            tuple(sorted(halo.items())), tuple(sorted(self._halo.items())), shared, self.stale,
-        )  # fmt: skip
-        means: dict[Space, int] = {}
-        for space in rows:
-            counts = [other["rows"].get(space.name, 0) for other in said]
-            means[space] = -(-sum(counts) // len(counts))
-        return sharding, statistics_of(means)
 
     def _rows_compiled_in(self, program: Program, values: Mapping[str, Any], besides: frozenset[str]) -> list[str]:
         """Arguments with a row for each of this rank's nodes or edges whose number is no symbol in `program`."""
