@@ -10,20 +10,29 @@ from contextlib import contextmanager
 _LOADERS = "graphweave.data"
 
 
+class _Held(logging.Handler):
+    """Keeps the messages of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
 @contextmanager
 def told_after(command: str, *, tell: bool = True) -> Iterator[None]:
     """Within the block, what loaders warn of is held back. Where the block ends without an error, it is written to
     stderr, a line each, if `tell`: so an error of bad input stands alone."""
-    held: list[logging.LogRecord] = []
-    handler, log = logging.Handler(logging.WARNING), logging.getLogger(_LOADERS)
-    handler.emit = held.append  # type: ignore[method-assign]
+    held, log = _Held(), logging.getLogger(_LOADERS)
     propagate, log.propagate = log.propagate, False
-    log.addHandler(handler)
+    log.addHandler(held)
     try:
         yield
     finally:
-        log.removeHandler(handler)
+        log.removeHandler(held)
         log.propagate = propagate
     if tell:
-        for record in held:
-            sys.stderr.write(f"graphweave {command}: note: {record.getMessage()}\n")
+        for message in held.messages:
+            sys.stderr.write(f"graphweave {command}: note: {message}\n")

@@ -71,7 +71,7 @@ def renamed(arrays: dict[str, np.ndarray], name: str) -> Renamed:
             found._rename(usual, {own[0]: array})
     rows = None if "num_nodes" in found.arrays else _rows(arrays, found.arrays)
     if rows is not None:
-        found.arrays["num_nodes"] = np.int64(rows).reshape(())
+        found.arrays["num_nodes"] = np.array(rows)
         found.inferred.add("num_nodes")
     return found
 
