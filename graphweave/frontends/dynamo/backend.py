@@ -36,7 +36,6 @@ from graphweave.frontends.dynamo.declared import replace_calls
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
-from graphweave.frontends.dynamo.enough_rows import guard_sizes
 from graphweave.frontends.dynamo.exposed import Exposed, exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
@@ -264,7 +263,6 @@ class _GraphCompilation:
         if options is None:
             self._must_compile(None)
             return make_boxed_func(module.forward)
-        guard_sizes(module)
         bump("compilations")
         try:
             imported, glossary, reference = self._optimised(module, options, frozenset())
@@ -295,7 +293,6 @@ class _GraphCompilation:
         if options is None:
             self._must_compile(None)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-        guard_sizes(joint)
         bump("compilations")
         graph = JointGraph(joint, num_fwd_outputs)
         without_unreached(joint, num_fwd_outputs, graph.reached)

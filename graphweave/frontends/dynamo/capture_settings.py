@@ -26,6 +26,7 @@ from torch.fx.experimental import _config as shape_config
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
+from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
 
 _log = logger(__name__)
 
@@ -41,7 +42,8 @@ PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its
 it saves where sizes are symbols: a tenth of the time of tracing two layers.
 """
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
-"""Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
+"""Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other.
+`size_assumptions.py` says what PyTorch assumes under the second, and what holds it."""
 
 ONE_APART = {"use_duck_shape": False}
 """As `SHAPES`, but sizes 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1
@@ -118,6 +120,7 @@ class DuringCompilation:
             wanted = asked.get()
         if wanted is not None:
             self._held.enter_context(collected_seldom())
+            self._held.enter_context(sizes_may_be_nothing())
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 

@@ -23,7 +23,7 @@ from graphweave.core.errors import ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
-from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
+from graphweave.frontends.dynamo.arguments import Widths, as_traced, features_in, given, guard_sizes_of
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tell_not_traced
 from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.capture_settings import (
@@ -91,13 +91,17 @@ class Captured:
         self._dry = None if ranks is None else DryCalls(target, ranks)
         self._on_ranks = on_ranks = ranks is not None
 
+        widths = Widths()
+
+        @torch.compiler.assume_constant_result  # decided for a compilation, and no reason for another
+        def fixed_width(position: int) -> bool:
+            return widths.are_fixed(position)
+
         def traced(*args: Any, **kwargs: Any) -> Any:
             # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
             if torch.compiler.is_dynamo_compiling():
-                tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                dense = [t for t in tensors if t.layout is torch.strided]
-                for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
-                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks)
+                for i, t in enumerate(features_in((args, kwargs))):
+                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks, fixed_width=fixed_width(i))
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
@@ -185,13 +189,14 @@ class Captured:
         return self._target(*given, **given_by_name)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        token = asked.set(self._settings[0][self._traced])
+        token, held = asked.set(self._settings[0][self._traced]), given.set((args, kwargs))
         try:
             if len(self._settings) > 1 or self._on_ranks:
                 return self._compiled(*args, **kwargs)
             with frame_by_frame():
                 return self._compiled(*args, **kwargs)
         finally:
+            given.reset(held)
             asked.reset(token)
 
     def _hooked_everywhere(self) -> bool:
