@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
 
-from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice, over_parts, uncomputable
+from graphweave.frontends.dynamo.derivatives import Identity, JointGraph, Refused, Twice, over_parts, uncomputable
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
@@ -141,19 +141,6 @@ def _equip(function: Any, known: Gradients) -> None:
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
 
 
-class _Edge(torch.autograd.Function):
-    """A tensor that shares memory and position in the graph of gradients with another, but keeps no other tensor
-    alive."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-
 def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
     """Replace None in `grads` by zeros, and return `grads`. Zeros for results without a gradient are never read."""
     zeros = []
@@ -184,7 +171,7 @@ def _kept(value: Any) -> Any:
         kept = value
     else:
         with torch.enable_grad():
-            kept = _Edge.apply(value)
+            kept = Identity.apply(value)
     return lambda: kept, None if value.is_inference() else value._version
 
 

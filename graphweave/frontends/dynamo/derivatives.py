@@ -121,7 +121,7 @@ class Twice(torch.autograd.Function):
         _report(notice)
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
-            given = [t if deeper else _leaf(t) for t in ctx.saved_tensors]
+            given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
             by = [t for t in given if t.requires_grad]
             results = ctx.again(given)
             pairs = [
@@ -134,6 +134,18 @@ class Twice(torch.autograd.Function):
                 found = torch.autograd.grad(made, by, weights, create_graph=deeper, allow_unused=True)
         of = iter(found)
         return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
+
+
+class Identity(torch.autograd.Function):
+    """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 class Refused(torch.autograd.Function):
@@ -170,6 +182,12 @@ def _report(why: str) -> None:
 
 def _leaf(t: Tensor) -> Tensor:
     return t.detach().requires_grad_(t.requires_grad)
+
+
+def _alias(t: Tensor) -> Tensor:
+    """`t` behind a node of its own, so that derivatives by it do not include those by tensors of which it is a
+    function: a tangent may depend on the inputs, and one input on another. Autograd goes these ways by itself."""
+    return Identity.apply(t) if t.requires_grad else t
 
 
 def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:
