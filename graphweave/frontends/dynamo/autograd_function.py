@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
 
+from graphweave.frontends.dynamo.batched_tangents import for_each, is_batch
 from graphweave.frontends.dynamo.derivatives import Identity, JointGraph, Refused, Twice, over_parts, uncomputable
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
@@ -58,6 +59,8 @@ class Gradients:
         """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
 
         def backward(args: list[Any]) -> list[Any]:
+            if any(map(is_batch, args[self.tangents])):
+                return for_each(backward, args, self.joint.about)
             zeros = getattr(self._missing, "zeros", None)
             if not zeros:
                 return run(args)

@@ -44,7 +44,7 @@ from graphweave.frontends.dynamo.sparse_matrix import in_use
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
 
 _log = logger(__name__)
 
@@ -120,13 +120,16 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
-        if self._dry is not None and (inside_a_transform() or _has_any_global_hook()):
+        if self._dry is not None and (inside_a_transform() or in_forward_mode() or _has_any_global_hook()):
             raise ShardError(
-                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms"
-                " and hooks on all modules prevent. Call it without them."
+                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func"
+                " transforms, derivatives in forward mode and hooks on all modules prevent. Call it without them."
             )
         if inside_a_transform():
             transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
+        if in_forward_mode():
+            forwarded(name_of(self._target))
             return self._target(*args, **kwargs)
         return self._turns.take(self._with_stand_ins if self._traced else self._first_call, args, kwargs)
 
