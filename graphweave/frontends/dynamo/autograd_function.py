@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
 
 from graphweave.frontends.dynamo.batched_tangents import for_each, is_batch
-from graphweave.frontends.dynamo.derivatives import Identity, JointGraph, Refused, Twice, over_parts, uncomputable
+from graphweave.frontends.dynamo.derivatives import Alias, JointGraph, Refused, Twice, over_parts, uncomputable
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
@@ -105,6 +105,8 @@ def _equip(function: Any, known: Gradients) -> None:
     @torch.compiler.disable  # a caller that is compiled itself may take gradients
     def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
         grads = boxed[0]
+        if torch.is_grad_enabled() and any(map(is_batch, grads)):  # autograd records what a batch stands for
+            return tuple(for_each(lambda each: bwd((each,), ctx, *rest), grads, known.joint.about))
         if known.keeps is None:
             known.keeps = torch.is_grad_enabled()
         if any(g is None for g in grads):
@@ -174,7 +176,7 @@ def _kept(value: Any) -> Any:
         kept = value
     else:
         with torch.enable_grad():
-            kept = Identity.apply(value)
+            kept = Alias.apply(value)
     return lambda: kept, None if value.is_inference() else value._version
 
 

@@ -66,14 +66,15 @@ PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "speciali
 
 
 @dataclass(slots=True)
-class Call:
+class CallUnderWay:
     """A call, under way, of a function behind `graphweave.compile`, for frames that have to be compiled in it.
 
-    `settings` are tried for each frame in turn, of which `attempt` counts. `outermost` is the code of the frame in
-    which the call begins: before it is compiled, nothing of the user's has run. `last` says that no call with other
-    settings follows if this frame cannot be traced.
+    `backend` is that of the function. `settings` are tried for each frame in turn, of which `attempt` counts.
+    `outermost` is the code of the frame in which the call begins: before it is compiled, nothing of the user's has run.
+    `last` says that no call with other settings follows if this frame cannot be traced.
     """
 
+    backend: Callable[..., Any]
     settings: Sequence[CaptureSettings]
     outermost: CodeType
     last: bool
@@ -84,7 +85,7 @@ class Call:
     """Frames that this call runs as Python, and why."""
 
 
-under_way: ContextVar[Call | None] = ContextVar("under_way", default=None)
+under_way: ContextVar[CallUnderWay | None] = ContextVar("under_way", default=None)
 
 
 class DuringCompilation:

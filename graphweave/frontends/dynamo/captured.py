@@ -29,7 +29,7 @@ from graphweave.frontends.dynamo.capture_settings import (
     MAX_COMPILATIONS,
     ONE_APART,
     SHAPES,
-    Call,
+    CallUnderWay,
     CaptureSettings,
     under_way,
 )  # fmt: skip
@@ -89,7 +89,7 @@ class Captured:
         dynamo: Mapping[str, Any] | None = None,
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
-        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
+        self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         ranks = (options or {}).get("ranks")
         self._dry = None if ranks is None else DryCalls(target, ranks)
@@ -108,7 +108,7 @@ class Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target, self._code = target, traced.__code__
         self._compiled: Any = torch.compile(
-            traced, backend=backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
+            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
         )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED[: 1 if self._on_ranks else None])
@@ -159,7 +159,7 @@ class Captured:
         tried = self._settings
         while tried and not self._hooked_everywhere():
             breaks = _graph_breaks()
-            call = Call([s[self._traced] for s in tried], self._code, last=len(tried) == 1)
+            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, last=len(tried) == 1)
             try:
                 with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
                     if self._dry is not None:
@@ -196,7 +196,7 @@ class Captured:
         record_eager(f"the first call of {name}{at(where or line_of(self._target))}, as it could not be traced: {why}")
         return out
 
-    def _raise_unless_untraced(self, error: Exception, call: Call) -> None:
+    def _raise_unless_untraced(self, error: Exception, call: CallUnderWay) -> None:
         """Raise `error`, unless it says that the outermost frame of the call could not be traced. Then nothing of the
         user's has run, so that the call can be made with other settings."""
         if (interrupt := interrupt_in(error)) is not None:
@@ -209,7 +209,7 @@ class Captured:
         if error is not call.failed:
             raise error
 
-    def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, call: CallUnderWay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         token = under_way.set(call)
         try:
             return self._compiled(*args, **kwargs)

@@ -136,7 +136,7 @@ class Twice(torch.autograd.Function):
         return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
 
 
-class Identity(torch.autograd.Function):
+class Alias(torch.autograd.Function):
     """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
 
     @staticmethod
@@ -187,7 +187,7 @@ def _leaf(t: Tensor) -> Tensor:
 def _alias(t: Tensor) -> Tensor:
     """`t` behind a node of its own, so that derivatives by it do not include those by tensors of which it is a
     function: a tangent may depend on the inputs, and one input on another. Autograd goes these ways by itself."""
-    return Identity.apply(t) if t.requires_grad else t
+    return Alias.apply(t) if t.requires_grad else t
 
 
 def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:

@@ -19,15 +19,15 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrate
 
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
-from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
-from graphweave.frontends.dynamo.capture_settings import Call, backend_within, under_way
+from graphweave.frontends.dynamo.backend import leave_to_python
+from graphweave.frontends.dynamo.capture_settings import CallUnderWay, backend_within, under_way
 from graphweave.frontends.dynamo.reasons import function_name
 
 _compile: Any = getattr(convert_frame, "_compile", None)
 _arguments = signature(_compile) if _compile is not None else None
 
 
-def leave_for_good(call: Call) -> None:
+def leave_for_good(call: CallUnderWay) -> None:
     """Leave to Python, in later calls too, the frames that `call` has left to it, and report them.
 
     This is for a call that has returned. In a call that raises, a trace may have failed since eager mode fails too.
@@ -43,7 +43,7 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
     """Compile a frame. `args` and `kwargs` are PyTorch's."""
     call = under_way.get()
     given = _arguments.bind(*args, **kwargs).arguments  # type: ignore[union-attr]
-    if call is None or given["one_graph"] or getattr(backend_within(given["compiler_fn"]), "func", None) != graphweave:
+    if call is None or given["one_graph"] or backend_within(given["compiler_fn"]) is not call.backend:
         return _compile(*args, **kwargs)
     code: CodeType = given["code"]
     if code is not call.outermost or call.last:
@@ -55,7 +55,7 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _traced_or_left(call: Call, code: CodeType, compile_once: Callable[[], Any]) -> Any:
+def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], Any]) -> Any:
     """The compiled frame, under the first settings with which it can be traced. If there are none, this frame runs as
     Python."""
     if code not in call.left:

@@ -57,8 +57,8 @@ def refuse_forward_mode(run: Callable[..., Any], about: str) -> Callable[..., An
     def checked(*args: Any) -> Any:
         if in_forward_mode() and any(isinstance(t, Tensor) and _has_tangent(t) for t in args):
             raise DerivativeError(
-                f"derivatives of {about} in forward mode (torch.autograd.forward_ad) are not compiled. Compile the "
-                "function by graphweave.compile, which runs it eagerly there, or call it under "
+                f"derivatives of {about} in forward mode (torch.autograd.forward_ad) are not compiled. Use "
+                "graphweave.compile, which runs the function eagerly there, or call it under "
                 '`torch.compiler.set_stance("force_eager")`.'
             )
         return run(*args)
