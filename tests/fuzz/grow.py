@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tests.fuzz import dense, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz import dense, effects, rows, views  # noqa: F401  (they register their moves)
 from tests.fuzz.case import Argument, Call, Case, Door, Mode
 from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
 from tests.fuzz.whole_graph import avoided
@@ -81,7 +81,19 @@ def _case(rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], 
         g = _grown(rng, length, avoid)
     source = _source(g)
     case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
-    return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
+    case = replace(case, calls=_calls(case, rng))
+    if case.mode == "train":
+        case = replace(case, left_out=_left_out(source, rng), second=rng.random() < 0.15)
+    return Grown(case, tuple(g.used))
+
+
+def _left_out(source: str, rng: random.Random) -> tuple[int, ...]:
+    """In one program of three, outputs that the loss does not use; it uses one at least."""
+    if rng.random() < 0.67:
+        return ()
+    many = len(ast.parse(source).body[0].body[-1].value.elts)  # type: ignore[attr-defined]
+    used = rng.randrange(many)
+    return tuple(i for i in range(many) if i != used and rng.random() < 0.6)
 
 
 def _grown(rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -> Growing:

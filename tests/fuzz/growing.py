@@ -61,6 +61,7 @@ ARGUMENTS = (
     Argument("emask", "torch.rand(E) > 0.4"),
     Argument("nmask", "torch.rand(N) > 0.4"),
     Argument("num_graphs", "G"),
+    Argument("seen", "[]"),
 )
 
 
@@ -93,7 +94,7 @@ GIVEN = (
     Value("emask", "E", "mask"),
     Value("nmask", "N", "mask"),
 )
-"""Arguments that moves find by themselves; they name weights, `buf` and `num_graphs` in their text."""
+"""Arguments that moves find by themselves; they name weights, `buf`, `num_graphs` and `seen` in their text."""
 
 
 class Rejected(Exception):

@@ -43,6 +43,9 @@ _AVOIDED = {
     ),
     "in place with another": ("rows", "copy_", "row"),
     "state": ("slice",),
+    "effects": None,
+    "failing traces": None,
+    "python random": None,
 }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import ItemsView, ValuesView
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -45,9 +44,6 @@ def as_traced(arg: Any) -> Any:
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
-given: ContextVar[tuple[Any, ...]] = ContextVar("given", default=())
-"""The arguments of the call under way, for which the function may have to be compiled."""
-
 
 class Widths:
     """Which arguments of a compiled function have a width that is compiled in.
@@ -61,10 +57,9 @@ class Widths:
     def __init__(self) -> None:
         self._seen: dict[int, set[tuple[int, bool]]] = {}
 
-    def are_fixed(self, position: int) -> bool:
-        """Whether the width of the `position`th of `features_in` the call under way is compiled in. Called once for
-        each compilation, while it is traced."""
-        arguments = given.get()
+    def are_fixed(self, position: int, arguments: tuple[Any, ...]) -> bool:
+        """Whether the width of the `position`th of `features_in(arguments)` is compiled in. Called once for each
+        compilation, with the arguments of the call that needs it."""
         width = features_in(arguments)[position].size(1)
         rows = {t.size(0) for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.dim()}
         seen = self._seen.setdefault(position, set())

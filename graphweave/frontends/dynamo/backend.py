@@ -43,12 +43,14 @@ from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.dynamo.over_ranks import OverRanks, optimised_over_ranks
 from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.python_floats import in_full_precision
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.frontends.dynamo.torch_imports import through_aot_autograd
 from graphweave.frontends.dynamo.tuned import ToTune, tuned
+from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.lower.options import Options, by_schedule
 from graphweave.passes.recompute import POLICIES, Recompute
@@ -178,13 +180,14 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     chosen = parse_options(with_mode(mode, options))
+    example_inputs = in_full_precision(module, example_inputs)
     compilation = _GraphCompilation(chosen, dict(options or {}), example_inputs, sources(module), parameters)
     writes_apart(module)
     replace_calls(module)
     begin_early(example_inputs)
     try:
         with shown("compiling a graph"):
-            return _compiled(compilation, module)
+            return refuse_forward_mode(_compiled(compilation, module), graph_place(module))
     except _Interrupted:
         raise
     except Exception as error:
