@@ -1,7 +1,7 @@
 # Two commands do everything on a machine with Python and g++: `make train` and `make test`.
 
 # torch is installed before the package, so that no second torch is fetched. A wheel for the CPU only is smaller:
-#   make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+#   make train TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 PYTHON ?= python3
 
@@ -17,6 +17,10 @@ PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
+# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot); tests, checks and benchmarks install
+# everything.
+TRAIN_STAMP := $(VENV)/.installed-train
+PLOT_STAMP := $(VENV)/.installed-plot
 STAMP := $(VENV)/.installed
 
 # DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers`,
@@ -39,13 +43,22 @@ setup: $(STAMP)
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+$(TRAIN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install -e ".[pyg]"
+	touch $@
+
+$(PLOT_STAMP): $(TRAIN_STAMP)
+	$(BIN)/python -m pip install -e ".[plot]"
+	touch $@
+
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
-	touch $@
+	touch $(TRAIN_STAMP) $(PLOT_STAMP) $@
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
-train: $(STAMP)
+train: $(if $(findstring --plot,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
 
 test: $(STAMP)

@@ -19,6 +19,7 @@ from docs import scaling
 from docs.design import example
 from graphweave.compiler.pipeline import PIPELINE, PassInputs
 from graphweave.core.operators import Op
+from graphweave.core.versions import TESTED
 from graphweave.passes import rules as package
 from graphweave.passes import simplify
 from graphweave.passes.rules import compact
@@ -142,6 +143,13 @@ def passes() -> Iterator[str]:
         yield f"{number}. `{made.name}`: {_first_line(path)}"
 
 
+def versions() -> Iterator[str]:
+    """The releases of other packages with which this one is tested, by `core/versions.py`."""
+    yield from ("| package | oldest | checked by `.ci/run` | tried since |", "|---|---|---|---|")
+    for name, of in TESTED.items():
+        yield f"| {name} | {of.oldest or 'any'} | {of.checked} | {of.tried or '-'} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "rooms": rooms,
     "reading": reading,
@@ -150,6 +158,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "operators": operators,
     "rules": rules,
     "passes": passes,
+    "versions": versions,
     "halos": scaling.halos,
     "halves": scaling.halves,
     "scaling": scaling.scaling,

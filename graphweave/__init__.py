@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from graphweave.core.versions import tell_newer_torch
+
 if TYPE_CHECKING:
     from graphweave import extend, loops
     from graphweave.core.counters import counters, reset_counters
@@ -194,3 +196,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+tell_newer_torch()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import graphweave
 from graphweave.runtime.triton_kernel import interpreted
-from tests import margins, slow_cases
+from tests import margins, slow_cases, warning_filters
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -34,6 +34,7 @@ _shares = pytest.StashKey[dict[str, float]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    warning_filters.add(config)
     if interpreted():
         interpreter_products = importlib.import_module("tests.interpreter_products")
         interpreter_products.install()
@@ -41,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
         watching = margins.watched()
         config.stash[_shares] = watching.__enter__()
         config.add_cleanup(lambda: watching.__exit__(None, None, None))
+
+
+def pytest_report_header() -> list[str]:
+    return warning_filters.header()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -98,10 +98,52 @@ def test_bad_files_get_one_line(
     assert message in refused(capsys, "--data", str(file))
 
 
-def test_a_file_without_labels_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("more", [{}, {"num_classes": np.int64(7)}, {"num_classes": np.int64(7), "y": np.full(6, -1)}])
+def test_a_file_without_labels_gets_one_line(
+    more: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "bare.npz"
-    np.savez(file, **{key: value for key, value in RING.items() if key != "y"})
-    assert "bare.npz: the file has no labels 'y'" in refused(capsys, "--data", str(file))
+    np.savez(file, **({key: value for key, value in RING.items() if key != "y"} | more))
+    counted = " for its 7 classes" if more else ""
+    said = f"bare.npz: the file has no labels 'y'{counted}, so there is nothing to train on. Add them to the file."
+    assert refused(capsys, "--data", str(file)) == f"graphweave train: error: {said}\n"
+
+
+def test_notes_of_a_file_are_lines_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "named.npz"
+    arrays = RING | {"feats": np.ones((6, 3)), "edge_attr": np.ones(6), "class_names": np.array(["a", "b"])}
+    np.savez(file, **arrays)
+    assert main(["train", "--no-compile", "--model", "gcn", "--epochs", "1", "--data", str(file)]) == 0
+    captured = capsys.readouterr()
+    drawn, unused = captured.err.splitlines()
+    assert drawn.startswith("graphweave train: note: named.npz: no features were found (looked for 'feat', 'x', ")
+    said = "named.npz: 'feats', 'edge_attr' are not used. docs/data.md has the names that are read."
+    assert unused == f"graphweave train: note: {said}"
+    assert "64 features" in captured.out
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"graphweave {graphweave.__version__}\n"
+
+
+def test_a_wrong_option_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "unrecognized arguments: --epoch 3 (see graphweave train --help)"
+    assert refused(capsys, "--epoch", "3") == f"graphweave train: error: {said}\n"
+
+
+def test_a_file_that_is_no_archive_is_not_to_be_loaded_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "text.npz"
+    file.write_text("src dst\n0 1\n")
+    said = "text.npz: not a readable .npz file (it is no zip archive: it begins with b'src ds'). Write it with numpy"
+    assert refused(capsys, "--data", str(file)) == f"graphweave train: error: {said}.savez.\n"
+    np.savez(file, **(RING | {"y": np.array([{}] * 6)}))
+    line = refused(capsys, "--data", str(file))
+    assert "it holds Python objects, which are not read" in line and "allow_pickle" not in line
 
 
 def test_no_network_gets_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +244,11 @@ def test_process_without_terminal_input_or_utf8(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "--data", str(file)], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "graphweave train: note: ring.npz: no features were found (looked for 'feat', 'x', 'features', and"
+        " 'feat_indptr' of a CSR matrix), so 64 random numbers are drawn for each node.\n",
+    )
     assert "epoch 2/2" in done.stdout
     assert "\x1b" not in done.stdout and "\r" not in done.stdout
 

@@ -81,6 +81,8 @@ def test_bad_input_gets_one_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert "--parts N and --out DIR must be given" in refused(capsys, name)
     assert "--parts: must be a whole number above 0 (got '0')" in refused(capsys, name, "--parts", "0", *out)
     assert "invalid choice: 'kl'" in refused(capsys, name, "--parts", "2", "--method", "kl", *out)
+    many = "--parts must be 30 at most, the nodes of g.npz (got 1000). Choose fewer parts, so that each has a node."
+    assert refused(capsys, name, "--parts", "1000", *out) == f"graphweave partition: error: {many}\n"
     assert "nowhere.npz: no such file" in refused(capsys, "nowhere.npz", "--parts", "2", *out)
     assert "no arrays .npy in this folder" in refused(capsys, str(tmp_path), "--parts", "2", *out)
     assert "as 64,64,16 (got '64')" in refused(capsys, name, "--widths", "64")
@@ -98,6 +100,13 @@ def test_bad_input_gets_one_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert "is a partition already" in refused(capsys, str(tmp_path / "parts"))
     (tmp_path / "parts" / "manifest.json").write_text("{")
     assert "manifest.json is damaged" in refused(capsys, str(tmp_path / "parts"), "--report")
+
+
+def test_arrays_that_are_not_used_are_told(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(file, **np.load(file), weight=np.ones(60))
+    assert main(["partition", str(file), "--parts", "2", "--method", "ldg", "--out", str(tmp_path / "parts")]) == 0
+    said = "g.npz: 'weight' is not used. docs/data.md has the names that are read."
+    assert capsys.readouterr().err == f"graphweave partition: note: {said}\n"
 
 
 def test_without_pymetis_other_methods_are_named(

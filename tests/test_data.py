@@ -116,7 +116,7 @@ def test_npz_without_edges(tmp_path: Path) -> None:
 
 
 BAD = [
-    ({"num_nodes": None}, "'num_nodes' is missing"),
+    ({"num_nodes": None, "feat": None, "y": None}, "'num_nodes' is missing .*; got 'dst', 'num_classes', 'src', 'te"),
     ({"num_nodes": np.int64(-1)}, "'num_nodes' must be one non-negative integer"),
     ({"num_nodes": np.float32(5)}, "'num_nodes' must be one non-negative integer"),
     ({"dst": None}, "'dst' is missing"),

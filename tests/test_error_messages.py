@@ -7,6 +7,7 @@ inside names it itself.
 from __future__ import annotations
 
 import ast
+import logging
 import os
 import re
 import subprocess
@@ -216,6 +217,38 @@ def test_reasons_of_dynamo_are_kept_whole() -> None:
 def test_mistakes_of_users(call: Callable[[], Any], words: str) -> None:
     with pytest.raises((GraphweaveError, TypeError), match=words):
         call()
+
+
+def projected(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.tanh(x @ weight)
+
+
+def spread(x: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros_like(x).scatter_add(0, index, x)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("plain", [False, True], ids=["graphweave.compile", "torch.compile"])
+@pytest.mark.parametrize(("function", "last"), [(projected, torch.randn(5, 4)), (spread, torch.rand(6, 4))])
+def test_refused_operands_are_told_by_the_error_alone(
+    function: Callable[..., Tensor], last: Tensor, plain: bool
+) -> None:
+    """Features of another width, and an index of floats: PyTorch's tracer logs a traceback of its own for each."""
+    logged: list[logging.LogRecord] = []
+    handler, log = logging.Handler(), logging.getLogger("torch._subclasses.fake_tensor")
+    handler.emit = logged.append  # type: ignore[method-assign]
+    compiled = torch.compile(function, backend="graphweave") if plain else graphweave.compile(function)
+    words = "same reduction dim" if plain and function is projected else "cannot be multiplied|Expected dtype int"
+    log.addHandler(handler)
+    try:
+        with pytest.raises(RuntimeError, match=words):
+            compiled(features(6, 4), last)
+        assert not logged
+        with pytest.raises(RuntimeError):  # other backends report what they did
+            torch.compile(function, backend="eager")(features(6, 4), last)
+        assert logged
+    finally:
+        log.removeHandler(handler)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_a_snippet_runs(
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
     if block + 1 < len(BLOCKS) and BLOCKS[block + 1][0] == "text":
         assert _plain(capsys.readouterr().out) == _plain(BLOCKS[block + 1][1])
+
+
+def test_without_pyg_the_first_snippet_says_what_to_install(tmp_path: Path) -> None:
+    """Python's traceback shows the line of the import."""
+    (tmp_path / "train.py").write_text(BLOCKS[SNIPPETS[0]][1])
+    (tmp_path / "torch_geometric.py").write_text(f"raise ModuleNotFoundError({'No module named torch_geometric'!r})")
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    shown = next(line for line in done.stderr.splitlines() if "from torch_geometric" in line)
+    assert shown.endswith("# pip install torch_geometric")
 
 
 def _plain(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from graphweave.cli.arguments import positive, positive_int
 from graphweave.cli.durations import duration
+from graphweave.cli.notes import told_after
 from graphweave.cli.report import ratios
 from graphweave.cli.tasks import described, start
 from graphweave.cli.train import add_training, asked
@@ -33,7 +34,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints a table of the first step, which compiles and tunes, and of the median of the steps after it."""
-    model, job, data = asked(args)
+    with told_after("bench"):
+        model, job, data = asked(args)
     ways = ["graphweave", "eager"]
     if args.tune is not None:
         job = dataclasses.replace(job, budget=args.tune)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from graphweave import __version__
 from graphweave.core.errors import GraphweaveError
 
 _COMMANDS = {
@@ -22,15 +23,20 @@ _INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser that prints an error as one line."""
+    """An argparse parser that prints an error as one line, which points to the subcommand's help if one was named."""
+
+    subcommand: str = ""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        prog = f"{self.prog} {self.subcommand}" if self.subcommand else self.prog
+        self.exit(BAD_INPUT, f"{prog}: error: {message} (see {prog} --help)\n")
 
 
 def parser(command: str) -> argparse.ArgumentParser:
     """The parser of the command line. Only `command` has its arguments."""
     top = _Parser(prog="graphweave", description="A compiler for graph neural networks.", allow_abbrev=False)
+    top.subcommand = command
+    top.add_argument("--version", action="version", version=f"graphweave {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in _COMMANDS.items():
         sub = commands.add_parser(name, help=what, allow_abbrev=False)

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from graphweave.cli.arguments import positive, positive_int
 from graphweave.cli.durations import duration
+from graphweave.cli.notes import told_after
 from graphweave.core.errors import DataError
 from graphweave.data.machine_memory import in_words
 from graphweave.distributed.cost import Cluster, Model
-from graphweave.distributed.graph_file import graph_file
+from graphweave.distributed.graph_file import GraphFile, graph_file
 from graphweave.distributed.manifest import MANIFEST, Manifest, read_manifest
 from graphweave.distributed.methods import METHODS
 from graphweave.distributed.report import rank_loads, report
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     if report_only:
         manifest = read_manifest(folder)
     else:
-        graph = graph_file(args.file, symmetric=args.symmetric, seed=args.seed)
+        with told_after("partition"):
+            graph = graph_file(args.file, symmetric=args.symmetric, seed=args.seed)
+            _check_parts(args.parts, graph)
         begin = time.perf_counter()
         options = {"method": args.method, "seed": args.seed, "piece": args.piece}
         try:
@@ -79,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
     if args.report:
         _report(args, manifest, folder, console)
     return 0
+
+
+def _check_parts(parts: int, graph: GraphFile) -> None:
+    """DataError if there are fewer nodes than parts."""
+    nodes = sum(graph.num_nodes.values())
+    if parts > nodes:
+        raise DataError(
+            f"--parts must be {nodes} at most, the nodes of {graph.name} (got {parts})."
+            " Choose fewer parts, so that each has a node."
+        )
 
 
 def _described(manifest: Manifest, folder: Path, seconds: float) -> str:

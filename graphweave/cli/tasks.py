@@ -19,6 +19,7 @@ from graphweave.cli.sampled import SampledTraining
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
+    NO_LABEL,
     GraphSet,
     Interactions,
     KnowledgeGraph,
@@ -114,9 +115,11 @@ def check_trainable(data: Data, task: str) -> None:
         case NodeData() | TypedNodeData():
             if task == "link":
                 raise DataError(f"{data.name}: links over relations need a knowledge graph. Pass one.")
-            if data.num_classes == 0:
+            if not bool((data.y != NO_LABEL).any()):
+                counted = f" for its {data.num_classes} classes" if data.num_classes else ""
                 raise DataError(
-                    f"{data.name}: the file has no labels 'y', so there is nothing to train on. Add them to the file."
+                    f"{data.name}: the file has no labels 'y'{counted}, so there is nothing to train on."
+                    " Add them to the file."
                 )
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")

@@ -16,6 +16,7 @@ from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
 from graphweave.cli.graphs import BATCH as GRAPHS
 from graphweave.cli.memory import peak_extra_bytes
+from graphweave.cli.notes import told_after
 from graphweave.cli.pairs import BATCH as PAIRS
 from graphweave.cli.pairs import PAIR_DECODERS
 from graphweave.cli.plot import check_plot, draw
@@ -106,7 +107,8 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
             raise DataError(
                 f"--compare times ways within one process (got {ranks.size} ranks). Leave it out, or start one process."
             )
-        model, job, data = asked(args)
+        with told_after("train", tell=ranks.first):
+            model, job, data = asked(args)
         runners = [start(way, job, data, ranks) for way in ways]
         # torchrun starts ranks again with the arguments that they had, so these go on from what they kept.
         if args.resume is not None or (folder is not None and restarts() and kept(folder)):

@@ -12,11 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.log import logger
 from graphweave.data.archive import Archive, read_archive
 from graphweave.data.node_data import check_edges, check_features
 from graphweave.data.split import random_split
+from graphweave.data.usual_names import FEATURES
 
-_LAYOUT = "src, dst, num_nodes, graph_ptr and y of a set of graphs"
+_log = logger(__name__)
+
+_CATEGORIES = ("node_label", "atom_feat")
+"""Arrays whose columns are categories of nodes."""
+
+_LAYOUT = "src, dst or edge_index, num_nodes, graph_ptr or batch, and y of a set of graphs"
 
 
 class GraphBatch(NamedTuple):
@@ -94,6 +101,7 @@ def graph_set(path: str | Path, *, seed: int = 0) -> GraphSet:
     `val_idx` and `test_idx`. DataError for anything else.
     """
     file = read_archive(path, _LAYOUT)
+    file.need("dst")
     num_nodes = file.count("num_nodes")
     ends = [file.numbers(key, num_nodes, "node", "the graph") for key in ("src", "dst")]
     if ends[0].numel() != ends[1].numel():
@@ -113,6 +121,7 @@ def graph_set(path: str | Path, *, seed: int = 0) -> GraphSet:
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     drawn = random_split(torch.zeros(y.size(0), dtype=torch.int64), seed)
     masks = file.split(y.size(0), "graph", "the file", drawn)
+    file.tell_unused()
     return GraphSet(x, edge_index, ptr, y, *masks, num_classes, file.name)
 
 
@@ -139,7 +148,7 @@ def _targets(file: Archive) -> tuple[Tensor, int]:
 def _features(file: Archive, edge_index: Tensor, num_nodes: int) -> Tensor:
     numbers = [x for key in ("node_attr", "feat") if (x := file.features(key, num_nodes)) is not None]
     columns = []
-    for key in ("node_label", "atom_feat"):
+    for key in _CATEGORIES:
         if key in file:
             found = file.real(key).long()
             columns += list(found.reshape(num_nodes, -1).unbind(1)) if found.numel() else []
@@ -147,5 +156,9 @@ def _features(file: Archive, edge_index: Tensor, num_nodes: int) -> Tensor:
         places = column.unique(return_inverse=True)[1]
         numbers.append(F.one_hot(places).float())
     if not numbers:
+        _log.warning(
+            "%s: no features were found (looked for %s), so the degree is the only feature of each node.",
+            file.name, ", ".join(map(repr, ("node_attr", *FEATURES, *_CATEGORIES))),
+        )  # fmt: skip
         numbers = [torch.bincount(edge_index[1], minlength=num_nodes).float().unsqueeze(1)]
     return torch.cat(numbers, 1)

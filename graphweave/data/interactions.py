@@ -32,6 +32,7 @@ def interactions(path: str | Path, *, seed: int = 0) -> Interactions:
     file = read_archive(path, _LAYOUT)
     users, items = file.count("num_users"), file.count("num_items")
     train, test = (_pairs(file, part, users, items) for part in ("train", "test"))
+    file.tell_unused()
     order = torch.randperm(train.size(1), generator=torch.Generator().manual_seed(seed))
     held = order[: train.size(1) // 10]
     kept = torch.ones(train.size(1), dtype=torch.bool)

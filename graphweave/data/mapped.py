@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from graphweave.core.errors import DataError
-from graphweave.data.archive import HEADERS, UNREADABLE, Archive, read_archive
+from graphweave.data.archive import HEADERS, UNREADABLE, Archive, read_arrays, why_unreadable
 
 _LOCAL_HEADER = 30
 """Bytes of a zip member's local header before its name. Bytes 26 to 30 hold the lengths of the name and of what
@@ -32,8 +32,8 @@ def mapped_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] 
             mapped = _stored(path, wanted)
         except UNREADABLE:
             mapped = {}  # reading it names what is wrong
-    rest = read_archive(path, layout, lambda key: wanted(key) and key not in mapped)
-    return Archive({**rest.arrays, **mapped}, rest.name, layout)
+    rest, _ = read_arrays(path, lambda key: wanted(key) and key not in mapped)
+    return Archive.of({**rest, **mapped}, path.name, layout)
 
 
 def _mapped_folder(folder: Path, layout: str, wanted: Callable[[str], bool]) -> Archive:
@@ -44,11 +44,12 @@ def _mapped_folder(folder: Path, layout: str, wanted: Callable[[str], bool]) -> 
         try:
             arrays[file.stem] = mapped_array(file)
         except UNREADABLE as error:
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(f"{file}: not a readable .npy file ({why}). Write it with numpy.save.") from error
+            raise DataError(
+                f"{file}: not a readable .npy file ({why_unreadable(error)}). Write it with numpy.save."
+            ) from error
     if not arrays:
         raise DataError(f"{folder}: no arrays .npy in this folder (expected {layout}). Write them with numpy.save.")
-    return Archive(arrays, folder.name, layout)
+    return Archive.of(arrays, folder.name, layout)
 
 
 def mapped_array(file: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:

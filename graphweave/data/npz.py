@@ -8,15 +8,19 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.log import logger
 from graphweave.data.archive import Archive, read_archive
 from graphweave.data.edges import symmetrise
 from graphweave.data.node_data import NO_LABEL, NodeData
 from graphweave.data.split import random_split
+from graphweave.data.usual_names import FEATURES
+
+_log = logger(__name__)
 
 _RANDOM_FEATURES = 64
 """Number of features that are drawn for each node if the file has none."""
 
-_LAYOUT = "src, dst or indptr, dst, and num_nodes"
+_LAYOUT = "src, dst or indptr, dst or edge_index, and num_nodes"
 
 _WANTED = frozenset({
     "src", "dst", "indptr", "num_nodes", "feat", "feat_indptr", "feat_indices", "feat_data", "feat_shape", "y",
@@ -27,29 +31,40 @@ _WANTED = frozenset({
 def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData:
     """One homogeneous graph from a file of named arrays, read without pickle.
 
-    Edges: `src` and `dst`, or `indptr` and `dst` grouped by source; `num_nodes`. Features: dense `feat` [N, F], or CSR
+    Edges: `src` and `dst`, or `indptr` and `dst` grouped by source; `num_nodes`, by default the rows of features, or of
+    labels. Features: dense `feat` [N, F], or CSR
     in `feat_indptr`, `feat_indices`, `feat_data` (of length 1 if all entries are equal) and `feat_shape`; by default 64
     are drawn from a normal distribution. Labels: `y` (-1 for none) and `num_classes`; by default no node has a label.
     Split: `train_idx`, `val_idx`, `test_idx` (ignored without labels); by default the labelled nodes are split 60/20/20
-    at random. `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` seeds the features and the
-    split that are drawn.
+    at random. The names of PyG and DGL are understood too (docs/data.md). `symmetric` adds reverse edges and drops
+    duplicates and self-loops. `seed` seeds the features and the split that are drawn. Features that are drawn, and
+    arrays that are not used, are told in a line of the log each.
     """
     file = read_archive(path, _LAYOUT, _WANTED.__contains__)
+    file.need("dst")
     known = "feat" in file or "feat_indptr" in file
+    has_labels = "y" in file
     num_nodes = file.count("num_nodes", 8 if known else 4 * _RANDOM_FEATURES)
     edge_index = _edges(file, num_nodes)
     x = file.features("feat", num_nodes)
+    drawn = x is None
     if x is None:
         x = torch.randn(num_nodes, _RANDOM_FEATURES, generator=torch.Generator().manual_seed(seed))
-    y = file.labels(num_nodes) if "y" in file else torch.full((num_nodes,), NO_LABEL, dtype=torch.int64)
-    masks = (
-        random_split(y, seed) if "y" not in file else file.split(num_nodes, "node", "the graph", random_split(y, seed))
-    )
+    y = file.labels(num_nodes) if has_labels else torch.full((num_nodes,), NO_LABEL, dtype=torch.int64)
+    masks = random_split(y, seed)
+    if has_labels:
+        masks = file.split(num_nodes, "node", "the graph", masks)
     data = NodeData(x, edge_index, y, *masks, file.num_classes(y), file.name)
-    if not symmetric:
-        return data
-    both = symmetrise(edge_index[0], edge_index[1], num_nodes)
-    return NodeData(x, both, y, *masks, data.num_classes, file.name)
+    if symmetric:
+        both = symmetrise(edge_index[0], edge_index[1], num_nodes)
+        data = NodeData(x, both, y, *masks, data.num_classes, file.name)
+    if drawn:
+        _log.warning(
+            "%s: no features were found (looked for %s, and 'feat_indptr' of a CSR matrix), so %d random numbers are"
+            " drawn for each node.", file.name, ", ".join(map(repr, FEATURES)), _RANDOM_FEATURES,
+        )  # fmt: skip
+    file.tell_unused()
+    return data
 
 
 def _edges(file: Archive, num_nodes: int) -> Tensor:

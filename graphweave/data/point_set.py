@@ -53,7 +53,9 @@ def point_set(path: str | Path, *, seed: int = 0) -> PointSet:
         )
     points = points - points.mean(1, keepdim=True)
     points = points / points.norm(dim=2).amax(1).clamp(min=1e-12).view(-1, 1, 1)
-    return PointSet(points, y, *_masks(file, y, seed), file.num_classes(y), file.name)
+    data = PointSet(points, y, *_masks(file, y, seed), file.num_classes(y), file.name)
+    file.tell_unused()
+    return data
 
 
 def _masks(file: Archive, y: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:

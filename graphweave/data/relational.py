@@ -23,6 +23,8 @@ _LAYOUT = (
 )
 _SPLITS = ("train", "valid", "test")
 _SPLIT_SIZE = re.compile(r"train_(\d+)_idx")
+OTHER_SIZES = re.compile(r"(train|val|test)_\d+_idx")
+"""Splits in several sizes, of which the largest is taken."""
 
 
 def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNodeData:
@@ -42,6 +44,12 @@ def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNode
     of which the largest N is taken. By default the labelled nodes are split 60/20/20 at random, seeded by `seed`.
     """
     file = read_archive(path, _LAYOUT)
+    data = _read(file, seed)
+    file.tell_unused(key for key in file.arrays if OTHER_SIZES.fullmatch(key))
+    return data
+
+
+def _read(file: Archive, seed: int) -> KnowledgeGraph | TypedNodeData:
     if any(f"{part}_head" in file for part in _SPLITS):
         return _knowledge_graph(file)
     if "head" in file:

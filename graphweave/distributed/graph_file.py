@@ -16,13 +16,15 @@ from graphweave.data.archive import Archive
 from graphweave.data.edges import symmetrise
 from graphweave.data.machine_memory import check_fits
 from graphweave.data.mapped import mapped_archive
+from graphweave.data.relational import OTHER_SIZES
 from graphweave.data.split import mask_of, random_split
 from graphweave.distributed.parts import EDGES, NODES, EdgeType
 from graphweave.distributed.row_source import DenseRows, RowSource, SparseRows
 
 _LAYOUT = (
-    "src, dst or indptr, dst, and num_nodes; or {train,valid,test}_{head,rel,tail} of a knowledge graph; head, rel and "
-    "tail of RDF; or node_type_names, node_counts, edge_type_names, edge_NAME_src and edge_NAME_dst of a typed graph"
+    "src, dst or indptr, dst or edge_index, and num_nodes; or {train,valid,test}_{head,rel,tail} of a knowledge graph; "
+    "head, rel and tail of RDF; or node_type_names, node_counts, edge_type_names, edge_NAME_src and edge_NAME_dst of a "
+    "typed graph"
 )
 _REVERSED = "rev_"
 """The reverse of the relation NAME of a typed graph is the relation rev_NAME."""
@@ -122,10 +124,13 @@ def graph_file(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> G
     if symmetric and (typed or triples):
         raise DataError(f"{file.name}: relations have reverses already, without --symmetric. Leave it out.")
     if typed:
-        return _typed(file, seed)
-    if triples:
-        return _triples(file, seed)
-    return _homogeneous(file, symmetric, seed)
+        graph = _typed(file, seed)
+    elif triples:
+        graph = _triples(file, seed)
+    else:
+        graph = _homogeneous(file, symmetric, seed)
+    file.tell_unused(key for key in file.arrays if OTHER_SIZES.fullmatch(key))
+    return graph
 
 
 def _homogeneous(file: Archive, symmetric: bool, seed: int) -> GraphFile:
@@ -203,8 +208,8 @@ def _integers(file: Archive, key: str, length: int | None = None, like: str = ""
     array = file.need(key)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(
-            f"{file.name}: '{key}' must be a one-dimensional integer array (got {array.dtype} {list(array.shape)})."
-            " Correct the file."
+            f"{file.name}: {file.named(key)} must be a one-dimensional integer array (got {array.dtype}"
+            f" {list(array.shape)}). Correct the file."
         )
     if length is not None and array.size != length:
         raise DataError(
@@ -219,7 +224,7 @@ def _int64(array: np.ndarray) -> Tensor:
 
 def _features(file: Archive, prefix: str, rows: int) -> dict[str, RowSource]:
     """`feat`: the rows of '`prefix`', or of the CSR matrix `prefix`_{indptr,indices,data,shape}; nothing if absent."""
-    what = f"{file.name}: features '{prefix}'"
+    what = f"{file.name}: features {file.named(prefix)}"
     if prefix in file:
         array = file.need(prefix)
         if array.ndim != 2 or array.shape[0] != rows or array.dtype.kind not in "fiub":

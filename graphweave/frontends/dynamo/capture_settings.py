@@ -27,6 +27,7 @@ from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
 from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
+from graphweave.frontends.dynamo.torch_logs import refusals_untold
 
 _log = logger(__name__)
 
@@ -116,6 +117,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
+            self._held.enter_context(refusals_untold())
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -142,6 +144,7 @@ class DuringCompilation:
         if wanted is not None:
             self._held.enter_context(collected_seldom())
             self._held.enter_context(sizes_may_be_nothing())
+            self._held.enter_context(refusals_untold())
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
 from torch._dynamo.variables import tensor
+from torch._subclasses import fake_tensor
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.log import logger, warn_once
@@ -28,6 +29,25 @@ def pages_in_a_line() -> Iterator[None]:
         yield
     finally:
         _called.reset(token)
+
+
+@contextmanager
+def refusals_untold() -> Iterator[None]:
+    """Within the block, PyTorch does not log the traceback of a call that refuses its operands (features of another
+    width, an index of floats). The error itself is raised, and says the same."""
+    log = logging.getLogger(fake_tensor.__name__)
+    log.addFilter(_no_refusal)
+    try:
+        yield
+    finally:
+        log.removeFilter(_no_refusal)
+
+
+def _no_refusal(record: logging.LogRecord) -> bool:
+    if record.levelno != logging.ERROR or record.exc_info is None:
+        return True
+    _log.debug("%s", record.getMessage(), exc_info=record.exc_info)
+    return False
 
 
 def _shortened(record: logging.LogRecord) -> bool:
