@@ -31,12 +31,12 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
-def begin(size: int, command: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    """`size` processes of a command, with ranks."""
+def begin(size: int, command: list[str], folder: Path = ROOT, **more: str) -> list[subprocess.Popen[str]]:
+    """`size` processes of a command in a folder, with ranks."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
     return [
         subprocess.Popen(
-            command, env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank), **more), cwd=ROOT, text=True,
+            command, env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank), **more), cwd=folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )
         for rank in range(size)
