@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from tests import patience
+
 ROOT = Path(__file__).parent.parent
-WAIT = 120
-"""Seconds that a test gives its processes. On a machine that others use, importing PyTorch alone may take ten."""
 
 
 def free_port() -> int:
@@ -49,7 +49,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     found = []
     try:
         for process in processes:
-            out, err = process.communicate(timeout=WAIT)
+            out, err = patience.outputs(process)
             found.append((process.returncode, out, err))
     finally:
         for process in processes[len(found) :]:
