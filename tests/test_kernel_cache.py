@@ -18,6 +18,7 @@ from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache
 from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
+from tests import patience
 
 
 def text_adding(n: int) -> str:
@@ -122,7 +123,7 @@ def test_processes_racing_for_one_kernel_build_it_once(cache: Path) -> None:
         assert racer.stdin is not None
         racer.stdin.write("\n")
         racer.stdin.flush()
-    answers = [racer.communicate(timeout=120)[0].strip() for racer in racers]
+    answers = [patience.outputs(racer)[0].strip() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0, 0]
     assert sorted(answers) == ["0", "0", "1"]
 
