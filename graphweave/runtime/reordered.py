@@ -9,10 +9,10 @@ from graphweave.runtime.kept_rows import KeptRows
 
 
 class RowsInOrder:
-    """`reordered(x, index)` is x[index], [rows, ...], for a permutation `index` [rows] of integers, which nobody but the
-    compiler may edit.
+    """`reordered(x, index)` is x[index], [rows, ...], for a permutation `index` [rows] of integers.
 
-    It is made once if x stays as it is (see `kept_rows`). What is returned nobody may edit.
+    Nobody but the compiler may edit the index. The result, which nobody may edit, is made once
+    if x stays as it is (see `kept_rows`).
     """
 
     def __init__(self) -> None:
