@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ MANIFEST = "manifest.json"
 FORMAT = "graphweave partition"
 VERSION = 2
 """Version of the layout. It rises when a reader of the last one could not read the next."""
+
+PARTITION, PART = "partition", "part of a partition"
+"""What the marks of the folder and of each part's folder say (`marks.py`)."""
+PART_FILES = re.compile(r"(nodes|edges)\d+\.[a-z_]+(\.[^/\\]+)?\.npy")
+"""Names of the files of a part."""
 
 NODE_ARRAYS = ("own", "halo", "halo_counts", "send", "send_counts")
 """Fields of `PartNodes` that each lie in a file of their own."""
