@@ -53,8 +53,9 @@ def write_partition(
     """Partitions a graph and writes each part into a folder of its own, and the manifest last, whole.
 
     The parts are those of `parts_of` for the same owners. `folder` is new or empty, or holds a partition, even an
-    unfinished one, which is replaced; nothing else is ever deleted (`marks.py`). `piece`: edges that are read and sorted at a time. Memory is about 100 bytes for
-    each of these, 40 bytes a node and 24 for each relation into it; METIS also reads all edges.
+    unfinished one, which is replaced; nothing else is ever deleted (`marks.py`). `piece`: edges that are read and
+    sorted at a time. Memory is about 100 bytes for each of these, 40 bytes a node and 24 for each relation into it;
+    METIS also reads all edges.
 
     DataError for an unknown method, fewer parts than 1, another folder, and what is wrong in the graph's file.
     """
