@@ -51,11 +51,10 @@ def drawn(sampler: NeighborSampler, times: int = 1) -> Tensor:
 # ------------------------------------------------------------ counts
 
 
-@pytest.mark.parametrize("fanout", [2**36, 2**61, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("fanout", [2**44, 2**61, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_fanouts_for_which_there_is_no_memory_are_refused(fanout: int, nodes: int) -> None:
-    if fanout == 2**36 and nodes == 1:
-        nodes = 40
+    """The smallest takes more than the addresses of a process."""
     with pytest.raises(DataError, match=r"draw \d+ edges each draw .* no memory\. Pass smaller fanouts"):
         drawn(NeighborSampler(star(), [fanout], replace=True), nodes)
 

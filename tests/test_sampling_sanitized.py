@@ -46,12 +46,12 @@ data = Data(edge_index=torch.stack([src, dst]), num_nodes=500)
 data.w = torch.rand(20_000, dtype=torch.float64).sub(0.5).mul(2200).exp2().clamp(max=1e308)  # denormals, zeros, huge
 for count in (7, 5_000):
     seeds = NodeSamplerInput(None, torch.arange(count) % 500)
-    for fanout in (1, 30, 2**31 - 1, 2**31, 2**40, 2**52, 2**62, 2**63 - 1):
+    for fanout in (1, 30, 2**44, 2**52, 2**62, 2**63 - 1):
         for attr in (None, "w"):
             NeighborSampler(data, [fanout], weight_attr=attr).sample_from_nodes(seeds)
             try:
                 NeighborSampler(data, [fanout], replace=True, weight_attr=attr).sample_from_nodes(seeds)
-                assert fanout < 2**31 - 1
+                assert fanout <= 30
             except DataError as error:
                 assert fanout > 30 and "no memory" in str(error)
 """
