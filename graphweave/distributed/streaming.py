@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.native_numbers import Int64, Numbers
+from graphweave.runtime.native_numbers import Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.native import address
 
@@ -20,7 +20,7 @@ SLACK = 0.05
 """A part takes at most this share more than the mean weight of a part, unless a node fits nowhere."""
 
 
-class _RawStreamedNodes(Numbers):
+class _RawStreamedNodes(NativeNumbers):
     """The structure `StreamedNodes` of `native/streaming_partition.cpp`."""
 
     _fields_ = (*((name, _POINTER) for name in ("indptr", "neighbours", "weights")), ("first", _I64), ("count", _I64))

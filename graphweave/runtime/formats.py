@@ -29,7 +29,7 @@ from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache, sources
 from graphweave.runtime.index import INT32_MAX, Index
 from graphweave.runtime.launch import MAX_CHUNKS
-from graphweave.runtime.native_numbers import Int32, Int64, Numbers
+from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
@@ -242,7 +242,7 @@ def _int_dtype(wide: bool) -> torch.dtype:
     return torch.int64 if wide else torch.int32
 
 
-class _Raw(Numbers):
+class _Raw(NativeNumbers):
     """The structure `Index` of `native/formats.cpp`."""
 
     _fields_ = (

@@ -8,21 +8,22 @@ from typing import Any
 _BITS = {ctypes.c_int64: 64, ctypes.c_int32: 32}
 
 
-class Int64:
-    """The type of an argument of 64 bits, for `argtypes`."""
+class _WholeNumber:
+    """A type of arguments that ctypes asks for each value."""
 
-    _type: Any = ctypes.c_int64
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
 
-    @classmethod
-    def from_param(cls, value: int) -> Any:
+    def from_param(self, value: int) -> Any:
         """OverflowError, which ctypes raises as an ArgumentError, for a number that does not fit."""
-        return cls._type(fitting(value, cls._type, "the argument"))
+        return self._kind(fitting(value, self._kind, "the argument"))
 
 
-class Int32(Int64):
-    """The type of an argument of 32 bits, for `argtypes`."""
+Int64: Any = _WholeNumber(ctypes.c_int64)
+"""The type of an argument of 64 bits, for `argtypes`."""
 
-    _type = ctypes.c_int32
+Int32: Any = _WholeNumber(ctypes.c_int32)
+"""The type of an argument of 32 bits, for `argtypes`."""
 
 
 class Numbers(ctypes.Structure):

@@ -35,6 +35,7 @@ from graphweave.core.errors import ToolchainError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache, sources, tracked
+from graphweave.runtime.native_numbers import Int32
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
@@ -214,9 +215,9 @@ def _native(tools: object) -> ctypes.CDLL | None:
     except ToolchainError as error:
         warn_once(f"edits that PyTorch does not see are not noticed: {error}", _log)
         return None
-    library.gw_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    library.gw_sum.argtypes = (ctypes.c_void_p, Int32)
     library.gw_sum.restype = None
-    library.gw_whole_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    library.gw_whole_sum.argtypes = (ctypes.c_void_p, Int32)
     library.gw_whole_sum.restype = ctypes.c_uint64
     library.gw_next_is_same.argtypes = (ctypes.c_void_p,)
     library.gw_next_is_same.restype = ctypes.c_int32

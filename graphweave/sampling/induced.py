@@ -19,7 +19,7 @@ from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import Relation
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.native_numbers import Int32, Numbers
+from graphweave.runtime.native_numbers import Int32, NativeNumbers
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.adjacency import Adjacency, adjacency
@@ -29,7 +29,7 @@ from graphweave.sampling.native import address
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _RawChosen(Numbers):
+class _RawChosen(NativeNumbers):
     """The structure `Chosen` of `native/subgraphs.cpp`."""
 
     _fields_ = (

@@ -8,13 +8,13 @@ from functools import lru_cache
 from torch import Tensor
 
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.native_numbers import Int32, Int64, Numbers
+from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class RawAdjacency(Numbers):
+class RawAdjacency(NativeNumbers):
     """The structure `Adjacency`."""
 
     _fields_ = (
@@ -25,19 +25,19 @@ class RawAdjacency(Numbers):
     )
 
 
-class RawRows(Numbers):
+class RawRows(NativeNumbers):
     """The structure `Rows`."""
 
     _fields_ = (("nodes", _POINTER), ("times", _POINTER), ("count", _I64))
 
 
-class RawChoice(Numbers):
+class RawChoice(NativeNumbers):
     """The structure `Choice`."""
 
     _fields_ = tuple((name, _I64) for name in ("fanout", "key", "replace", "latest", "by_node"))
 
 
-class RawTable(Numbers):
+class RawTable(NativeNumbers):
     """The structure `Table`."""
 
     _fields_ = (("keys", _POINTER), ("values", _POINTER), ("capacity", _I64), ("num_nodes", _I64))

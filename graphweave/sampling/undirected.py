@@ -11,14 +11,14 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.native_numbers import Int64, Numbers
+from graphweave.runtime.native_numbers import Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.native import address
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _RawUndirected(Numbers):
+class _RawUndirected(NativeNumbers):
     """The structure `Undirected` of `native/label_propagation.cpp`."""
 
     _fields_ = (*((n, _POINTER) for n in ("indptr", "neighbours", "weights", "sizes")), ("num_nodes", _I64))
