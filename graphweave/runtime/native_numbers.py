@@ -26,7 +26,7 @@ Int32: Any = _WholeNumber(ctypes.c_int32)
 """The type of an argument of 32 bits, for `argtypes`."""
 
 
-class Numbers(ctypes.Structure):
+class NativeNumbers(ctypes.Structure):
     """A structure of addresses and whole numbers, made of its fields in order; those that are left out are 0.
     OverflowError for a number that does not fit."""
 
