@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphweave.core import own_folders
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
 from graphweave.core.settings import override
@@ -143,7 +144,7 @@ def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.
 def test_no_directory_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    monkeypatch.setattr(kernel_cache, "_private", blocker)
+    monkeypatch.setattr(own_folders, "_temporary", (os.getpid(), blocker))
     with override(cache_dir=blocker), pytest.raises(CacheError, match=r"writable directory.*GRAPHWEAVE_CACHE_DIR"):
         run(13)
 

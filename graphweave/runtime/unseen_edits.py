@@ -12,6 +12,9 @@ each call reads all of it. If it is larger, a call reads one part in 4, 16 or 64
 Two contents have the same checksum by chance once in 2^64. As long as an edit is not noticed, results are those of the
 unedited graph, since kernels read only checked copies. GRAPHWEAVE_UNSEEN_EDITS=0 and the option `unseen_edits=False`
 turn this off. Only memory of the CPU is read, since a GPU would make the call wait.
+
+All this holds for index tensors alone, which means every argument of integers or booleans from which a prelude
+computes. Features are read in whole at each call that uses what was computed from them (`whole_checksum`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from graphweave.core.errors import ToolchainError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache, sources, tracked
+from graphweave.runtime.native_numbers import Int32
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
@@ -163,6 +167,12 @@ def watch(t: Tensor) -> None:
         _checked(t)
 
 
+def whole_checksum(t: Tensor) -> int | None:
+    """The checksum of all memory of `t`; None for a tensor whose memory cannot be read so (see `_sums_of`)."""
+    native, sums = _native(toolchain()), _sums_of(t)
+    return None if native is None or sums is None else int(native.gw_whole_sum(ctypes.byref(sums), num_threads()))
+
+
 def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -> bool:
     """Whether the memory of `record` in `storage` is unchanged, or PyTorch has seen the edit that changed it."""
     (counter, version), (its_counter, its_version) = versions[0], record.versions[0]
@@ -173,9 +183,9 @@ def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -
 
 
 def _sums_of(t: Tensor) -> _Sums | None:
-    """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements, or covers no
-    rectangle."""
-    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0:
+    """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements or wide ones, or covers
+    no rectangle."""
+    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0 or t.element_size() > 8:
         return None
     dims: list[tuple[int, int]] = []  # size and stride of dims with more than one element, outer before inner
     for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: -d[1]):
@@ -205,8 +215,10 @@ def _native(tools: object) -> ctypes.CDLL | None:
     except ToolchainError as error:
         warn_once(f"edits that PyTorch does not see are not noticed: {error}", _log)
         return None
-    library.gw_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    library.gw_sum.argtypes = (ctypes.c_void_p, Int32)
     library.gw_sum.restype = None
+    library.gw_whole_sum.argtypes = (ctypes.c_void_p, Int32)
+    library.gw_whole_sum.restype = ctypes.c_uint64
     library.gw_next_is_same.argtypes = (ctypes.c_void_p,)
     library.gw_next_is_same.restype = ctypes.c_int32
     return library
