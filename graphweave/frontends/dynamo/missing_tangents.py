@@ -51,8 +51,9 @@ def without(module: fx.GraphModule, missing: frozenset[int]) -> fx.GraphModule:
 
     for node in module.graph.nodes:
         if node.op == "output":
-            graph.output([None if isinstance(n, fx.Node) and is_absent(n) else fx.map_arg(n, env.get)  # type: ignore
-                          for n in node.args[0]])  # fmt: skip
+            ends = node.args[0]
+            assert isinstance(ends, list | tuple)
+            graph.output([env[n] if isinstance(n, fx.Node) and not is_absent(n) else None for n in ends])
             break
         env[node] = graph.node_copy(node, functools.partial(operand, of=node))
     return fx.GraphModule(module, graph)
