@@ -217,8 +217,8 @@ def test_numbers_that_change_nothing_keep_the_sign_of_zero() -> None:
     def f(x: Tensor, src: Tensor) -> list[Tensor]:
         e = x[src]
         return [
-            e + 0.0, 0.0 + e, e + -0.0, e - 0.0, e - -0.0, 0.0 - e, sum([e, -e]), e * 1.0, e * -1.0, e / 1.0, e.neg().neg(),
-            e * 0.0, (e.abs() + 0.0) * -1.0, (e + 0.0) / 2, 1 / (e + 0), torch.where(e > 0, e, -0.0),
+            e + 0.0, 0.0 + e, e + -0.0, e - 0.0, e - -0.0, 0.0 - e, sum([e, -e]), e * 1.0, e * -1.0, e / 1.0,
+            e.neg().neg(), e * 0.0, (e.abs() + 0.0) * -1.0, (e + 0.0) / 2, 1 / (e + 0), torch.where(e > 0, e, -0.0),
         ]  # fmt: skip
 
     through_both_doors(f, ODD_FLOATS, SRC)
