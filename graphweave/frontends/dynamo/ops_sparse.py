@@ -170,14 +170,16 @@ def _replaced(cx: Context, node: fx.Node, source: Ref, map_: Ref) -> Ref:
     """
     if not cx.result(node).dtype.is_float:
         raise IRError("writes rows of whole numbers in place of others, which is no work but the write itself")
-    base = _base(cx, node)
-    if not is_injective(cx.builder.nodes, map_):
+    base, t = _base(cx, node), cx.type(source)
+    if is_injective(cx.builder.nodes, map_):
+        pushed_ = cx.push(source, map_, Fold.sum)
+    else:
         place = cx.positions(_index(node))
         last = cx.emit(Pull(cx.push(place, map_, Fold.max, -1), map_))
-        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(cx.type(source).shape))
-        source = cx.map(Op.where, wins, source, cx.const(least(cx.type(source).dtype), cx.type(source).dtype))
-    # A sum would turn -0.0 into 0.0.
-    return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, Fold.max), base)
+        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(t.shape))
+        # A sum with zeros would turn -0.0 into 0.0.
+        pushed_ = cx.push(cx.map(Op.where, wins, source, cx.const(least(t.dtype), t.dtype)), map_, Fold.max)
+    return cx.map(Op.where, _reached(cx, node, map_), pushed_, base)
 
 
 def _index_fill(cx: Context, node: fx.Node) -> Ref:
