@@ -203,3 +203,88 @@ def test_printers_write_the_same_number() -> None:
     assert triton_literal(1e-40, DType.f32) == "tl.full([], 1e-40, tl.float32)"
     assert triton_literal(1e39, DType.f32) == 'float("inf")'
     assert triton_literal(1e-40, DType.f64) == "tl.full([], 1e-40, tl.float64)"
+
+
+# ---------------------------------------------------------------- zeros with a sign, NaN, infinities
+
+ODD_FLOATS = torch.tensor(
+    [[-0.0, 0.0, 1.0], [-0.0, -0.0, -1.0], [0.0, -0.0, math.nan], [math.inf, -math.inf, -0.0], [1e-320, -1e-320, 3.0],
+     [-0.0, 1.0, 2.0], [-0.0, -0.0, -0.0]], dtype=torch.float64,
+)  # fmt: skip
+
+
+def test_numbers_that_change_nothing_keep_the_sign_of_zero() -> None:
+    def f(x: Tensor, src: Tensor) -> list[Tensor]:
+        e = x[src]
+        return [
+            e + 0.0, 0.0 + e, e + -0.0, e - 0.0, e - -0.0, 0.0 - e, sum([e, -e]), e * 1.0, e * -1.0, e / 1.0,
+            e.neg().neg(), e * 0.0, (e.abs() + 0.0) * -1.0, (e + 0.0) / 2, 1 / (e + 0), torch.where(e > 0, e, -0.0),
+        ]  # fmt: skip
+
+    through_both_doors(f, ODD_FLOATS, SRC)
+
+
+def test_limits_keep_the_sign_of_zero() -> None:
+    def f(x: Tensor, src: Tensor) -> list[Tensor]:
+        e = x[src]
+        relu6 = torch.nn.functional.relu6(e)
+        return [e.clamp(min=0.0), e.clamp(max=0.0), e.clamp(0.0, 1.0), e.abs().clamp(min=-0.0), e.relu(), relu6]
+
+    through_both_doors(f, ODD_FLOATS, SRC)
+
+
+def test_start_values_of_float_reductions() -> None:
+    def f(x: Tensor, src: Tensor, dst: Tensor) -> list[Tensor]:
+        e, places = x[src], dst[:, None].expand(-1, 3)
+        out = [
+            x.new_full(x.shape, start).scatter_reduce(0, places, e, kind, include_self=own)
+            for start, kind, own in [
+                (-0.0, "amax", True), (-0.0, "amin", False), (-0.0, "sum", False), (-0.0, "mean", False),
+                (math.nan, "sum", False), (math.nan, "amax", True), (math.inf, "amin", True), (math.inf, "sum", True),
+                (-math.inf, "amax", True),
+            ]
+        ]  # fmt: skip
+        written = [x.index_put((dst,), e * 1), x.scatter(0, places, e * 1), x.index_fill(0, dst, -0.0)]
+        return [*out, *written, x.new_zeros(x.shape).index_add(0, dst, e)]
+
+    through_both_doors(f, ODD_FLOATS, SRC, DST)
+
+
+def test_maxima_of_two_zeros_are_the_first() -> None:
+    """PyTorch's own result depends on the place in memory: vectors take the second, single numbers the first."""
+
+    def f(x: Tensor, src: Tensor) -> list[Tensor]:
+        e = x[src]
+        return [torch.maximum(e, e * 0), torch.minimum(e * 0, e)]
+
+    torch._dynamo.reset()
+    minus = torch.full((7, 19), -0.0)
+    most, least = graphweave.compile(f)(minus, SRC)
+    assert most.signbit().all() and least.signbit().all()
+    plus = graphweave.compile(lambda x, src: torch.maximum(x[src].abs(), x[src]))(minus, SRC)
+    assert not plus.signbit().any()
+
+
+# ---------------------------------------------------------------- reductions that have no result
+
+
+@pytest.mark.parametrize("first", [5, 0])
+@pytest.mark.parametrize(
+    "text", ["(x * 2).amax(0)", "x.amin(0, keepdim=True)", "(x[src] * 2).max(0).values", "x.max()", "x.amin()",
+             "x.argmax(0) * 1.0", "(x * 2).min(0).indices", "torch.aminmax(x * 2, dim=0).min"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:graphweave")
+def test_extremes_of_no_rows_are_refused_as_in_eager_mode(text: str, first: int) -> None:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(f"def f(x, src):\n    return {text}\n", scope)
+    torch._dynamo.reset()
+    compiled = graphweave.compile(scope["f"])
+    for rows in (first, 6, 0):
+        x, src = torch.randn(rows, 4, dtype=torch.float64, requires_grad=True), torch.arange(rows)
+        try:
+            want = scope["f"](x, src)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error)):
+                compiled(x, src)
+        else:
+            torch.testing.assert_close(compiled(x, src), want)

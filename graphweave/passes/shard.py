@@ -31,6 +31,7 @@ from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AllReduce,
     AnyType,
     Aten,
@@ -218,6 +219,10 @@ class _Sharded:
                 if self._differs(size):
                     assert isinstance(t, Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
+            case Aten(target="builtin._assert_rows", args=(Operand(size), what, _)) if self._differs(size):
+                words = f"{what}: expected rows to reduce over (got none on any rank)."
+                args = (Operand(self._count(size, loc)), words)
+                return self.build.add(Aten("aten._assert_async.msg", args, (), NOTHING), loc)
             case JoinIndices(indices, of) if self._leaves(ref):
                 twins = tuple(map(self._twin, of))
                 renamed = tuple(self.where[i] for i in indices)

@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import ctypes
 import random
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
@@ -40,6 +39,7 @@ from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, Versions, place, versions_of
+from graphweave.runtime.version_counter import counter_of
 
 _log = logger(__name__)
 
@@ -128,37 +128,35 @@ def _checked(t: Tensor) -> _Record | None:
 class Watch:
     """Checks one argument of a program at each call, and remembers the tensor of the last call.
 
-    For a view, such as a row of an edge_index, it remembers the tensor that is viewed and which part of it: the next
-    call may pass another view of the same part.
+    That is known by its storage, its version counter and its layout, so the next call may pass another view of the
+    same part, such as a row of an edge_index. A weak reference to the tensor itself would keep
+    `torch.utils.swap_tensors` from it.
     """
 
-    __slots__ = ("_address", "_next_is_same", "_seen", "_tensor", "_version")
+    __slots__ = ("_last", "_next_is_same", "_storage")
 
     def __init__(self) -> None:
-        self._tensor: Callable[[], Any] = lambda: self  # this object stands for "no tensor"
-        self._seen: object = None
-        self._version = self._address = 0
+        self._last: object = None
+        self._storage: StorageWeakRef | None = None  # while it lives, no other storage gets the address
         self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
         """Drop from all caches what was computed from the memory of `t`, if that was edited without PyTorch seeing
         it."""
-        viewed = t._base
-        if (
-            self._tensor() is (t if viewed is None else viewed)
-            and t._version == self._version
-            and t.data_ptr() == self._address
-            and (viewed is None or self._seen == (t.shape, t.stride(), t.dtype))
-            and self._next_is_same()
-        ):
+        if self._last is not None and not t.is_inference() and self._last == _layout(t) and self._next_is_same():
             return
         record = _checked(t) if settings().unseen_edits else None
         if record is None:
-            self._tensor = lambda: self
+            self._last = self._storage = None
         else:
-            self._tensor, self._next_is_same = weakref.ref(t if viewed is None else viewed), record.next_is_same
-            self._seen = None if viewed is None else (t.shape, t.stride(), t.dtype)
-            self._version, self._address = t._version, t.data_ptr()
+            self._last, self._next_is_same = _layout(t), record.next_is_same
+            self._storage = StorageWeakRef(t.untyped_storage())
+
+
+def _layout(t: Tensor) -> tuple[object, ...]:
+    """A key that is equal for two tensors of one storage, version and layout. `t` must be no inference tensor."""
+    storage = t.untyped_storage()._cdata
+    return storage, counter_of(t), t._version, t.data_ptr(), t.shape, t.stride(), t.dtype
 
 
 def watch(t: Tensor) -> None:

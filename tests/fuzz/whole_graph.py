@@ -46,6 +46,10 @@ _AVOIDED = {
     "effects": None,
     "failing traces": None,
     "python random": None,
+    "start values of integers": None,
+    "integers at their ends": None,
+    "start values of odd floats": None,
+    "odd floats": None,
 }  # fmt: skip
 
 

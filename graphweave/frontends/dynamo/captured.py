@@ -90,6 +90,9 @@ class Captured:
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
         self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
+        # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
+        # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
+        self._backend.__name__ = "graphweave"  # type: ignore[attr-defined]
 
         ranks = (options or {}).get("ranks")
         self._dry = None if ranks is None else DryCalls(target, ranks)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
@@ -174,6 +175,18 @@ class Context:
     def assert_index(self, index: Ref, size: int) -> None:
         """Add a check that runs before everything else: IndexRangeError unless `index` lies in 0..size-1."""
         ref = self.emit(AssertIndex(index, size))
+        if ref not in self.effects:
+            self.effects.append(ref)
+
+    def assert_rows(self, node: fx.Node, what: str, whole: bool) -> None:
+        """Add a check that `node` has rows, unless that is known: an IndexError says otherwise that `what` has none, or
+        a RuntimeError if it reduces the `whole` tensor."""
+        rows = shape(node)[0]
+        if statically_known_true(rows > 0):
+            return
+        known, found = fixed(rows), None if isinstance(rows, int) else self.size(rows)
+        counted = known if known is not None else Operand(self.size_of(node, 0) if found is None else found)
+        ref = self.emit(Aten("builtin._assert_rows", (counted, what, whole), (), NOTHING))
         if ref not in self.effects:
             self.effects.append(ref)
 

@@ -172,6 +172,8 @@ def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
     if 0 not in dims:
         return out
     assert isinstance(arg, fx.Node)
+    if fold in (Fold.max, Fold.min):
+        cx.assert_rows(arg, f"{fold.value} of the rows of {t.space}", whole=argument(node, "dim") in (None, []))
     out = cx.push(out, cx.emit(ToUnit(t.space)), fold, neutral(fold, t.dtype))
     return cx.reshape(out, (1, *cx.type(out).shape)) if keepdim else out
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from graphweave.analysis.maps import is_injective
 from graphweave.core.errors import IRError
-from graphweave.core.numbers import alike, neutral
+from graphweave.core.numbers import alike, least, neutral
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, val
 from graphweave.frontends.dynamo.context import Context, Table
@@ -78,7 +78,8 @@ def _base(cx: Context, node: fx.Node) -> Ref:
 
 
 def _added(cx: Context, node: fx.Node, base: Ref, pushed_: Ref) -> Ref:
-    if cx.number_of(base) == 0 and cx.number_of(base) is not None:
+    number = cx.number_of(base)
+    if number is not None and alike(number, 0, cx.type(base).dtype):
         return pushed_
     return cx.map(Op.add, base, pushed_)
 
@@ -169,13 +170,16 @@ def _replaced(cx: Context, node: fx.Node, source: Ref, map_: Ref) -> Ref:
     """
     if not cx.result(node).dtype.is_float:
         raise IRError("writes rows of whole numbers in place of others, which is no work but the write itself")
-    base = _base(cx, node)
-    if not is_injective(cx.builder.nodes, map_):
+    base, t = _base(cx, node), cx.type(source)
+    if is_injective(cx.builder.nodes, map_):
+        pushed_ = cx.push(source, map_, Fold.sum)
+    else:
         place = cx.positions(_index(node))
         last = cx.emit(Pull(cx.push(place, map_, Fold.max, -1), map_))
-        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(cx.type(source).shape))
-        source = cx.map(Op.where, wins, source, cx.const(0, cx.type(source).dtype))
-    return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, Fold.sum), base)
+        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(t.shape))
+        # A sum with zeros would turn -0.0 into 0.0.
+        pushed_ = cx.push(cx.map(Op.where, wins, source, cx.const(least(t.dtype), t.dtype)), map_, Fold.max)
+    return cx.map(Op.where, _reached(cx, node, map_), pushed_, base)
 
 
 def _index_fill(cx: Context, node: fx.Node) -> Ref:
@@ -248,7 +252,8 @@ def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bo
     if own:
         return cx.map(Op.div, _added(cx, node, base, total), cx.map(Op.add, count, one))
     mean = cx.map(Op.div, total, cx.map(Op.maximum, count, one))
-    if cx.number_of(base) == 0:
+    number = cx.number_of(base)
+    if number is not None and alike(number, 0, dtype):
         return mean
     return cx.map(Op.where, cx.map(Op.gt, count, cx.const(0, dtype)), mean, base)
 
