@@ -16,9 +16,10 @@ import torch
 from graphweave.cli.main import main
 from graphweave.core.errors import DataError
 from graphweave.distributed import full_graph
-from graphweave.distributed.graph_file import graph_file
+from graphweave.distributed.graph_file import EdgeStream, GraphFile, graph_file
 from graphweave.distributed.load import load_part
 from graphweave.distributed.manifest import _digest, digest_of, read_manifest
+from graphweave.distributed.methods import AllNodes, random_parts
 from graphweave.distributed.parts import parts_of
 from graphweave.distributed.report import rank_loads
 from graphweave.distributed.write import write_partition
@@ -253,6 +254,33 @@ def test_counts_beyond_64_bits_get_one_line(option: str, capsys: pytest.CaptureF
         main(["partition", "g.npz", option, str(2**63)])
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"{option}: must be below 2^63" in said
+
+
+@pytest.mark.parametrize("count", [2**31, 2**40, 2**63 - 1])
+def test_numbers_of_parts_have_a_bound(count: int, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["partition", str(written.parent / "g.npz"), "--out", str(written.parent / "many"), "--parts", str(count)]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"(got {count})" in said
+    assert not (written.parent / "many").exists()
+
+
+def test_weights_times_parts_fit_into_64_bits() -> None:
+    stream = EdgeStream("g", 1, 1, ())
+    many = AllNodes(GraphFile("g", {"a": 1}, {("a", "to", "a"): stream}, {}), {"a": torch.tensor([2**40])}, 1, Path())
+    assert random_parts(many, 2**21, 0).tolist() == [2**20]
+    with pytest.raises(DataError, match="num_parts must be smaller for a graph of this size"):
+        random_parts(many, 2**22, 0)
+
+
+def test_a_name_that_is_too_long_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (
+        ["partition", "a" * 5000, "--parts", "2", "--out", "x"],
+        ["train", "--data", "karate", "--resume", "a" * 5000],
+    ):
+        assert main(argv) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "File name too long" in said
 
 
 def test_a_header_that_ends_in_the_middle_is_no_traceback(tmp_path: Path) -> None:

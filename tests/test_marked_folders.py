@@ -1,4 +1,4 @@
-"""Checkpoints and partitions delete only what they have written themselves, whatever lies beside it."""
+"""Checkpoints and partitions delete only what they have written themselves, whatever else lies there."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_a_damaged_module_is_written_again(cache: Path, damage: bytes) -> None:
 
 
 @needs_triton
-def test_compiled_modules_that_lie_beside_the_text_are_not_run(cache: Path) -> None:
+def test_compiled_modules_next_to_the_text_are_not_run(cache: Path) -> None:
     path = Path(str(triton_kernel.module(MODULE.format(5)).__file__))
     triton_kernel.forget()
     other = path.with_name("other.py")

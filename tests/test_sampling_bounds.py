@@ -222,7 +222,7 @@ def test_the_second_draw_without_replacement_follows_the_weights_that_are_left(w
     assert_in_proportion(numbers, torch.tensor([*pairs.values()], dtype=torch.float64))
 
 
-def test_tiny_weights_beside_huge_ones_are_drawn_last_but_drawn() -> None:
+def test_tiny_weights_are_drawn_after_huge_ones_but_drawn() -> None:
     """Of three draws without replacement two are the huge ones, the third is one of the tiny ones, by weight."""
     data = star(w=torch.tensor([MOST, 3 * LEAST, LEAST, MOST], dtype=torch.float64))
     edges = drawn(NeighborSampler(data, [3], weight_attr="w"), 2000).view(-1, 3)

@@ -1,7 +1,7 @@
 """Folders whose files this process may run: they are the user's own, and nobody else may write to them.
 
-Kernels are libraries and modules that are loaded and run, and data that PyG keeps is read by pickle. A digest beside
-such a file proves nothing if somebody else could write both. So folders are made for the user alone (0700, each of
+Kernels are libraries and modules that are loaded and run, and data that PyG keeps is read by pickle. A digest next
+to such a file proves nothing if somebody else could write both. So folders are made for the user alone (0700, each of
 them, whatever the umask), and a folder or file is used only if it belongs to the user or to root, no group and nobody
 else may write to it, and no folder around it lets everybody put another in its place.
 """

@@ -38,6 +38,8 @@ from graphweave.distributed.spill import Buckets, sorted_rows
 
 PIECE = 1 << 22
 """Edges that are read and sorted at a time by default; about 100 bytes of memory for each."""
+_MOST_PARTS = 1 << 31
+"""Numbers of parts have 32 bits in native code."""
 _DATA_BYTES = 1 << 26
 """Bytes of rows of data that are copied at a time, about."""
 _SPILL, _SPILLED = ".spill", "folder of a partition for the time of its writing"
@@ -60,6 +62,8 @@ def write_partition(
     DataError for an unknown method, fewer parts than 1, another folder, and what is wrong in the graph's file.
     """
     folder = Path(folder)
+    if num_parts >= _MOST_PARTS:
+        raise DataError(f"num_parts must be below {_MOST_PARTS} (got {num_parts}). Pass a smaller number.")
     if num_parts < 1 or piece < 1:
         raise DataError(f"num_parts and piece must be at least 1 (got {num_parts} and {piece}). Pass such numbers.")
     if method not in METHODS:
