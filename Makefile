@@ -18,7 +18,8 @@ PYTEST_ARGS ?= -n 2
 VENV := .venv
 BIN := $(VENV)/bin
 # The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot); tests, checks and benchmarks install
-# everything.
+# everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
+# imports only some of them, so Python compiles these when they are imported.
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot
 STAMP := $(VENV)/.installed
@@ -44,12 +45,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(TRAIN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install -e ".[pyg]"
+	$(BIN)/python -m pip install --no-compile $(TORCH)
+	$(BIN)/python -m pip install --no-compile -e ".[pyg]"
 	touch $@
 
 $(PLOT_STAMP): $(TRAIN_STAMP)
-	$(BIN)/python -m pip install -e ".[plot]"
+	$(BIN)/python -m pip install --no-compile -e ".[plot]"
 	touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python

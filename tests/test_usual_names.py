@@ -190,6 +190,8 @@ def test_partitions_name_the_arrays_of_the_file(tmp_path: Path) -> None:
             {"train_mask": np.ones((6, 10), bool)},
             "a split needs train_idx, val_idx and test_idx .got only val_idx, test",
         ),
+        ({"train_mask": np.array([0, 1, 2, 0, 0, 0])}, "a split needs train_idx, val_idx and test_idx"),
+        ({"train_mask": np.array([0, 1, -1, 0, 0, 0])}, "a split needs train_idx, val_idx and test_idx"),
         ({"x": None, "y": None}, "array 'num_nodes' is missing"),
         ({"edge_index": None}, "array 'dst' is missing"),
     ],

@@ -32,13 +32,12 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     """One homogeneous graph from a file of named arrays, read without pickle.
 
     Edges: `src` and `dst`, or `indptr` and `dst` grouped by source; `num_nodes`, by default the rows of features, or of
-    labels. Features: dense `feat` [N, F], or CSR
-    in `feat_indptr`, `feat_indices`, `feat_data` (of length 1 if all entries are equal) and `feat_shape`; by default 64
-    are drawn from a normal distribution. Labels: `y` (-1 for none) and `num_classes`; by default no node has a label.
-    Split: `train_idx`, `val_idx`, `test_idx` (ignored without labels); by default the labelled nodes are split 60/20/20
-    at random. The names of PyG and DGL are understood too (docs/data.md). `symmetric` adds reverse edges and drops
-    duplicates and self-loops. `seed` seeds the features and the split that are drawn. Features that are drawn, and
-    arrays that are not used, are told in a line of the log each.
+    labels. Features: dense `feat` [N, F], or CSR in `feat_indptr`, `feat_indices`, `feat_data` (of length 1 if all
+    entries are equal) and `feat_shape`; by default 64 are drawn from a normal distribution. Labels: `y` (-1 for none)
+    and `num_classes`; by default no node has a label. Split: `train_idx`, `val_idx`, `test_idx` (ignored without
+    labels); by default the labelled nodes are split 60/20/20 at random. The names of PyG and DGL are understood too
+    (docs/data.md). `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` seeds the features and
+    the split that are drawn. A line of the log tells of features that are drawn, and one of arrays that are not used.
     """
     file = read_archive(path, _LAYOUT, _WANTED.__contains__)
     file.need("dst")

@@ -63,8 +63,8 @@ def renamed(arrays: dict[str, np.ndarray], name: str) -> Renamed:
             ptr = _graph_ptr(array)
             if ptr is not None:
                 found._rename(usual, {"graph_ptr": ptr})
-        elif usual.endswith("_mask"):
-            if array.ndim == 1 and array.dtype.kind in "biu" and (array.dtype.kind == "b" or not (array > 1).any()):
+        elif own[0].endswith("_idx"):
+            if array.ndim == 1 and array.dtype.kind in "biu" and ((array == 0) | (array == 1)).all():
                 found._rename(usual, {own[0]: np.flatnonzero(array)})
                 found.mask_lengths[own[0]] = array.size
         else:
