@@ -241,10 +241,11 @@ def test_loss_in_the_function() -> None:
     assert {n for n, p in model.named_parameters() if p.grad is None} == {"two.weight", "two.bias"}
 
 
-def _positions_and_lengths(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
-    """The length of a self-loop is 0, where a norm has no derivative."""
+def _positions_and_lengths(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, ...]:
+    """The length of a self-loop is 0, where a norm has no derivative. Results lie in memory in several orders."""
     gap = x[dst] - x[src]
-    return _messages(x, w, src, dst), gap.pow(2).sum(-1).sqrt()
+    lengths = gap.pow(2).sum(-1).sqrt()
+    return _messages(x, w, src, dst), lengths, (gap @ w).abs().sqrt().t(), gap.relu().sqrt().expand(2, -1, -1), x.t()
 
 
 @not_compiled

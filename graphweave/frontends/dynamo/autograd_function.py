@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd.schemas import OutputType
 
 from graphweave.frontends.dynamo.batched_tangents import for_each, is_batch
 from graphweave.frontends.dynamo.derivatives import (
@@ -33,8 +34,11 @@ from graphweave.frontends.dynamo.missing_tangents import as_finite, is_finite
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
-_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
+_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward", "metadata")
 """Attributes that an autograd function must have to be corrected."""
+
+_OWN_RESULTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+"""Kinds of results that have a tangent of their own."""
 
 
 class Gradients:
@@ -57,19 +61,20 @@ class Gradients:
         self._missing = threading.local()
 
     @contextmanager
-    def without(self, zeros: list[Tensor], inputs: Sequence[Any]) -> Iterator[None]:
-        """Within the block, `zeros` are the tensors that replace missing tangents in calls of the backward, and
-        `inputs` what was remembered of the inputs of the call."""
-        self._missing.zeros, self._missing.inputs = zeros, inputs
+    def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
+        """Within the block, calls of the backward have zeros for the tangents in `missing`. `inputs` is what was
+        remembered of the inputs of the forward."""
+        self._missing.tangents, self._missing.inputs = missing, inputs
         try:
             yield
         finally:
-            self._missing.zeros, self._missing.inputs = [], ()
+            self._missing.tangents, self._missing.inputs = frozenset(), ()
 
-    def missing(self, tangents: Sequence[Any]) -> frozenset[int]:
-        """The positions of those of `tangents` that replace missing ones."""
-        zeros = getattr(self._missing, "zeros", ())
-        return frozenset(i for i, t in enumerate(tangents) if any(t is z for z in zeros))
+    @property
+    def missing(self) -> frozenset[int]:
+        """The positions of the missing tangents in the call of the backward that is under way in this thread."""
+        found: frozenset[int] = getattr(self._missing, "tangents", frozenset())
+        return found
 
     def _without_absent(
         self, results: list[Any], tangents: Sequence[Any], missing: frozenset[int], drawn: Mapping[str, Any]
@@ -94,10 +99,10 @@ class Gradients:
         def backward(args: list[Any]) -> list[Any]:
             if any(map(is_batch, args[self.tangents])):
                 return for_each(backward, args, self.joint.about)
-            tangents = args[self.tangents]
-            missing = self.missing(tangents)
+            missing = self.missing
             if not missing:
                 return run(args)
+            tangents = args[self.tangents]
             drawn = {name: args[i] for name, i in self.drawn.items()}
             found = zip(run(args), self.joint.reached, strict=True)
             results = [None if missing.issuperset(by) else r for r, by in found]
@@ -132,6 +137,9 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
 
 def _equip(function: Any, known: Gradients) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
+    positions = _tangents_among_gradients(function.metadata)
+    if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
+        positions = []
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
         ctx.set_materialize_grads(False)
@@ -146,7 +154,9 @@ def _equip(function: Any, known: Gradients) -> None:
         if known.keeps is None:
             known.keeps = torch.is_grad_enabled()
         if any(g is None for g in grads):
-            with known.without(_filled(grads, ctx._input_metadata), ctx._gw_inputs):
+            missing = frozenset(k for k, i in enumerate(positions) if grads[i] is None)
+            _fill(grads, ctx._input_metadata)
+            with known.without(missing, ctx._gw_inputs):
                 results = backward(boxed, ctx, *rest)
         else:
             results = backward(boxed, ctx, *rest)
@@ -170,7 +180,7 @@ def _equip(function: Any, known: Gradients) -> None:
             why = "it draws random numbers, which were not kept"
         if why:
             return refused(uncomputable(joint.about, why))
-        missing = known.missing(tangents)
+        missing = known.missing
         tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
 
         def again(given: Sequence[Any]) -> list[Any]:
@@ -183,14 +193,24 @@ def _equip(function: Any, known: Gradients) -> None:
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
 
 
-def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
-    """Replace None in `grads` by zeros, and return `grads`. Zeros for results without a gradient are never read."""
-    zeros = []
+def _tangents_among_gradients(about: Any) -> list[int]:
+    """The positions of the tangents of the backward among the gradients that autograd gives, which PyTorch drops for
+    results that are views of inputs, are no tensors, or need no gradient."""
+    written = [about.input_info[n] for n in about.mutated_inp_runtime_indices]
+    inputs = [i for i, n in enumerate(written) if n.mutates_data and n.requires_grad]
+    outputs = [
+        len(written) + i for i, out in enumerate(about.output_info)
+        if out.output_type in _OWN_RESULTS and issubclass(out.raw_type, Tensor) and out.requires_grad_for_backward
+    ]  # fmt: skip
+    first = len(written) + len(about.output_info)
+    return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]
+
+
+def _fill(grads: list[Any], about: Sequence[Any]) -> None:
+    """Replace None in `grads` by zeros. Zeros for results without a gradient are never read."""
     for i, grad in enumerate(grads):
         if grad is None:
             grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
-            zeros.append(grads[i])
-    return zeros
 
 
 def _remembered(args: Sequence[Any]) -> list[Any]:
