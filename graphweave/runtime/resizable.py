@@ -78,7 +78,7 @@ def _at(text: bytes, at: int) -> int:
 def _works(flag_at: int, allocator_at: int, allocator: int) -> bool:
     """Whether a storage of foreign memory says that it is resizable once the flag is set, and keeps its contents when
     it grows."""
-    block = (ctypes.c_char * 16)(*b"0123456789abcdef")
+    block = (ctypes.c_char * 16).from_buffer_copy(b"0123456789abcdef")
     t = torch.frombuffer(block, dtype=torch.uint8)
     storage = t.untyped_storage()
     if storage.resizable():
