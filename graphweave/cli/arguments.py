@@ -17,7 +17,7 @@ def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], 
     if not allowed(value):
         raise argparse.ArgumentTypeError(f"must be {words} (got {text!r})")
     if kind is int and value >= _MOST:
-        raise argparse.ArgumentTypeError(f"must be below 2^63 (got {text!r})")
+        raise argparse.ArgumentTypeError(f"must be below 2^63 (got {text!r}). Pass a smaller number")
     return value
 
 

@@ -50,7 +50,7 @@ def shard(
     ranks = RankGroup(group, size)
     wrong = _counts_that_differ(ranks.all_gather(_counts(part)))
     if wrong is not None:
-        raise ShardError(f"{wrong}, so these are not parts of one graph. Load all parts from one folder.")
+        raise ShardError(f"{wrong}, so these are not parts of one graph. Take all parts from one folder.")
     links = {
         kind: RankLink(
             group, size, SentRows(n.send, n.send_counts.tolist(), n.halo_counts.tolist()), halo_dtype

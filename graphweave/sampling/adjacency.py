@@ -100,7 +100,7 @@ def _checked_weights(weights: Tensor, num_edges: int, what: str) -> Tensor:
             f"{what}: weights must be numbers of shape [{num_edges}] (got {weights.dtype} {list(weights.shape)})."
             " Give one for each edge."
         )
-    return checked_weights(weights, f"{what}: weights", "edge", "Pass 0 for edges that are never drawn.")
+    return checked_weights(weights, f"{what}: weights", "edge")
 
 
 def checked_times(times: Tensor, count: int, what: str, of: str) -> Tensor:
@@ -112,5 +112,5 @@ def checked_times(times: Tensor, count: int, what: str, of: str) -> Tensor:
         )
     found = times.to("cpu", torch.int64).contiguous()
     if times.dtype == torch.uint64 and found.numel() and int(found.min()) < 0:
-        raise DataError(f"{what} must be integers below 2^63 (got larger ones of torch.uint64). Subtract the first.")
+        raise DataError(f"{what} must be integers below 2^63 (got larger ones of torch.uint64). Take differences.")
     return found

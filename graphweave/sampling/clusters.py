@@ -137,13 +137,12 @@ def _read(path: Path, of: Whole, num_clusters: int, method: str | None) -> Parti
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             names = ("labels", "num_clusters", "method", "graph", "sha256")
             labels, k, how, graph, digest = (file[name] for name in names)
-            if labels.dtype != np.int64 or any(one.ndim for one in (k, how, graph, digest)):
-                raise ValueError(f"labels of {labels.dtype} {list(labels.shape)}")
-            if str(digest) != _digest(torch.from_numpy(labels), int(k), str(how)):
-                raise ValueError("its digest is not that of its content")
-            of_graph = int(graph)
+            of_graph, fine = int(graph), labels.dtype == np.int64 and not any(one.ndim for one in (k, how, digest))
+            whole = fine and str(digest) == _digest(torch.from_numpy(labels), int(k), str(how))
     except _UNREADABLE as error:
         raise DataError(f"{path} holds no partition, or is damaged ({error}). Delete it, or name another.") from error
+    if not whole:
+        raise DataError(f"{path} is damaged: its digest is not that of its content. Delete it, or name another file.")
     if of_graph != _identity(of) or labels.shape != (of.num_nodes,):
         raise DataError(
             f"{path} holds a partition of another graph, which has {labels.size} nodes (got a graph of"

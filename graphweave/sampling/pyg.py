@@ -151,7 +151,7 @@ class KeyedNegatives(NegativeSampling):
             raise DataError(
                 f"{endpoint}_weight must have one number for each of {num_nodes} nodes (got {weight.numel()}). Give it."
             )
-        weight = checked_weights(weight, f"{endpoint}_weight", "node", "Pass 0 for nodes that are never drawn.")
+        weight = checked_weights(weight, f"{endpoint}_weight", "node")
         found = weighted_numbers(weight, num_samples, generator)
         if found is None:
             raise DataError(f"{endpoint}_weight must have a number above 0 (got none). Give the nodes weights.")

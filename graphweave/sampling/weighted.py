@@ -8,14 +8,17 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 
 
-def checked_weights(weights: Tensor, what: str, of: str, do: str) -> Tensor:
+def checked_weights(weights: Tensor, what: str, of: str) -> Tensor:
     """`weights` as float64 [k] on the CPU. DataError, which names the first of the bad ones, unless they are finite and
-    not negative. `of` is what one belongs to, `do` what to pass instead."""
+    not negative. `of` is what one belongs to."""
     found = weights.detach().reshape(-1).to("cpu", torch.float64).contiguous()
     bad = ~(torch.isfinite(found) & (found >= 0))
     if bool(bad.any()):
         at = int(bad.nonzero()[0])
-        raise DataError(f"{what} must be finite and not negative (got {found[at].item()} at {of} {at}). {do}")
+        raise DataError(
+            f"{what} must be finite and not negative (got {found[at].item()} at {of} {at})."
+            f" Pass 0 for {of}s that are never drawn."
+        )
     return found
 
 
