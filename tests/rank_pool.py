@@ -16,8 +16,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-TIMEOUT = 60
-"""Seconds that a rank waits for the others in a test."""
+from tests import patience
+
 _STALLED = "Timed out waiting"
 """What gloo says when a message did not arrive."""
 
@@ -32,12 +32,12 @@ class RankPool:
 
     On some machines gloo loses a message once in a few hundred, with nothing but PyTorch in the processes: both ranks
     then wait for one another until the time is up. Such a call is made once more by new processes, unless `retry` is
-    false. A rank waits `timeout` seconds for the others. With `apart` each rank is an interpreter of its own, which
-    orders sets differently, as those that torchrun starts do.
+    false. A rank waits `quiet` seconds for the others, or longer on a slow machine (`tests/patience.py`). With `apart`
+    each rank is an interpreter of its own, which orders sets differently, as those that torchrun starts do.
     """
 
-    def __init__(self, size: int, timeout: float = TIMEOUT, *, retry: bool = True, apart: bool = False) -> None:
-        self.size, self.timeout, self._retry, self._apart = size, timeout, retry, apart
+    def __init__(self, size: int, quiet: float = patience.RANK, *, retry: bool = True, apart: bool = False) -> None:
+        self.size, self._quiet, self._retry, self._apart = size, quiet, retry, apart
         self._start()
 
     def restart(self) -> None:
@@ -50,6 +50,7 @@ class RankPool:
         if not self._apart:
             context.set_forkserver_preload(["tests.ranks_cases"])
         store = str(Path(tempfile.mkdtemp()) / "store")
+        self.timeout = patience.seconds(self._quiet)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         for rank in range(self.size):
@@ -75,7 +76,9 @@ class RankPool:
         waiting = {pipe: rank for rank, pipe in enumerate(self._pipes)}
         results, failed = dict[int, Any](), list[str]()
         while waiting:
-            ready = wait(waiting, 2 if failed else 4 * self.timeout)  # others may wait for a rank that failed
+            ready = wait(
+                waiting, patience.seconds(2) if failed else 4 * self.timeout
+            )  # others may wait for a rank that failed
             if not ready:
                 failed.append(f"ranks {list(waiting.values())}: {_STALLED} for an answer")
                 break

@@ -22,11 +22,12 @@ import numpy as np
 
 from graphweave.distributed import snapshots
 from graphweave.distributed.watch import LOST
+from tests import patience
 from tests.ranks_support import begin, ended
 from tests.test_cli_tasks import choices
 
-SIZE, EPOCHS, TIMEOUT = 3, 100_000, 30
-"""Ranks, epochs (never reached), and seconds that ranks wait for each other."""
+SIZE, EPOCHS, RANK = 3, 100_000, 30.0
+"""Ranks, epochs (never reached), and seconds that ranks wait for each other on a quiet machine."""
 
 
 def command(data: Path, folder: Path, epochs: int, *more: str) -> list[str]:
@@ -34,8 +35,8 @@ def command(data: Path, folder: Path, epochs: int, *more: str) -> list[str]:
     kept = "--resume" if snapshots.numbers(folder) else "--checkpoint"
     return [
         sys.executable, "-m", "graphweave", "train", "--task", "recommend", "--data", str(data), "--batch", "64",
-        "--hidden", "8", "--dropout", "0", "--no-compile", "--epochs", str(epochs), "--timeout", str(TIMEOUT),
-        "--threads", "1", kept, str(folder), "--checkpoint-every", "2", *more,
+        "--hidden", "8", "--dropout", "0", "--no-compile", "--epochs", str(epochs), "--timeout",
+        str(patience.seconds(RANK)), "--threads", "1", kept, str(folder), "--checkpoint-every", "2", *more,
     ]  # fmt: skip
 
 
@@ -53,7 +54,8 @@ def kill(data: Path, folder: Path, victim: int, after: float, sent: int = signal
     """Start ranks, kill one `after` seconds, counted from when they have met or else from the start, and say what
     happened."""
     before = len(history(folder))
-    processes = begin(SIZE, command(data, folder, EPOCHS))
+    limit = patience.seconds(RANK)
+    processes = begin(SIZE, command(data, folder, EPOCHS, "--timeout", str(limit)))
     if met:
         assert processes[0].stdout is not None
         assert "3 ranks" in processes[0].stdout.readline()
@@ -67,7 +69,7 @@ def kill(data: Path, folder: Path, victim: int, after: float, sent: int = signal
     processes[victim].communicate()
     lines = lost_lines(found)
     if met:
-        assert seconds < TIMEOUT, f"ranks ended {seconds:.0f} s after the kill"
+        assert seconds < limit, f"ranks ended {seconds:.0f} s after the kill"
         assert all(status == LOST for status, _, _ in found) and len(lines) == 1, found
     else:  # ranks that do not meet cannot know who is missing; each says that after the timeout
         assert all(status in (2, LOST) for status, _, _ in found) and len(lines) <= 1, found

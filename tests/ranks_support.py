@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from tests import patience
+
 ROOT = Path(__file__).parent.parent
-WAIT = 120
-"""Seconds that a test gives its processes. On a machine that others use, importing PyTorch alone may take ten."""
 
 
 def free_port() -> int:
@@ -31,12 +31,12 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
-def begin(size: int, command: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    """`size` processes of a command, with ranks."""
+def begin(size: int, command: list[str], folder: Path = ROOT, **more: str) -> list[subprocess.Popen[str]]:
+    """`size` processes of a command in a folder, with ranks."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
     return [
         subprocess.Popen(
-            command, env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank), **more), cwd=ROOT, text=True,
+            command, env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank), **more), cwd=folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )
         for rank in range(size)
@@ -49,7 +49,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     found = []
     try:
         for process in processes:
-            out, err = process.communicate(timeout=WAIT)
+            out, err = patience.outputs(process)
             found.append((process.returncode, out, err))
     finally:
         for process in processes[len(found) :]:

@@ -20,7 +20,8 @@ FLAGS = (
 )  # fmt: skip
 """Compiler flags for the C++ program of a test."""
 
-ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0"}
+ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
+"""Memory that there is not is refused, as it is without a sanitizer."""
 
 
 def sanitized(program: str, sanitizers: str = "address,undefined") -> subprocess.CompletedProcess[str]:

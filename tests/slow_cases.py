@@ -24,10 +24,10 @@ ALONE_SECONDS = 6.0
 """Seconds that any default case may take. Longer cases are slow tests even if their function has no other case."""
 
 ALWAYS = (
-    "tests/test_readme.py::", "tests/test_native.py::test_native[", "tests/test_toolchain.py::test_sanitized",
-    "tests/test_kernel_cache.py::test_processes_racing",
+    "tests/test_doc_blocks.py::test_a_program_runs[README", "tests/test_native.py::test_native[",
+    "tests/test_toolchain.py::test_sanitized", "tests/test_kernel_cache.py::test_processes_racing",
 )  # fmt: skip
-"""Tests that run by default however long they take: the README's commands, native headers and a kernel under
+"""Tests that run by default however long they take: the README's programs, native headers and a kernel under
 sanitizers, and processes that build one kernel at the same time."""
 
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweave.runtime.arena import SMALLEST, Arena, size_class
+from tests import patience
 
 MIB = 1 << 20
 
@@ -207,7 +208,7 @@ def test_the_interpreter_may_exit_while_tensors_live() -> None:
         "del u\n"
         "atexit.register(lambda: print(arena.stats()['in_use'], float(t.sum())))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patience.seconds())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{8 * MIB} {float(1 << 20)}\n"
 

@@ -22,6 +22,7 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
+from tests import patience
 from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features
@@ -155,8 +156,8 @@ serve({"turn": steps_timer(lambda: None), "fail": fail, "die": lambda: os._exit(
 
 
 @contextmanager
-def player(timeout: float = 60, memory: int | None = None) -> Iterator[Player]:
-    one = Player([sys.executable, "-c", PLAYER], {}, timeout=timeout, memory=memory)
+def player(timeout: float | None = None, memory: int | None = None) -> Iterator[Player]:
+    one = Player([sys.executable, "-c", PLAYER], {}, timeout=timeout or patience.seconds(), memory=memory)
     try:
         yield one
     finally:

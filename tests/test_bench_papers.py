@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from torch import Tensor
 
 import graphweave
@@ -16,8 +18,8 @@ from bench.common import machine
 from bench.papers import tasks
 from bench.papers.__main__ import PAPERS, main, parse
 from bench.papers.cells import OURS, Panel, panel_of
-from bench.papers.draw import draw
-from bench.papers.page import PAGE, page
+from bench.papers.draw import draw, figure_of, file_of
+from bench.papers.page import FIGURES, PAGE, file, page
 from bench.papers.session import Session
 from bench.papers.show import lines, number
 from bench.papers.spec import Spec, spec_of
@@ -70,6 +72,61 @@ def test_figures_are_png(kind: str, tmp_path: Path) -> None:
     assert path is not None and path.read_bytes()[:4] == b"\x89PNG"
     panel.kind = "table"
     assert draw("some", panel, tmp_path) is None
+
+
+def drawn_panels() -> dict[str, Panel]:
+    """File name -> panel, for each figure of the page."""
+    records = {paper: json.loads(file(paper).read_text()) for paper in PAPERS}
+    panels = {file_of(paper, panel_of(p)): panel_of(p) for paper, r in records.items() for p in r["panels"].values()}
+    return {name: panel for name, panel in panels.items() if (FIGURES / name).is_file()}
+
+
+@pytest.mark.parametrize("name", drawn_panels())
+def test_a_figure_of_the_page_is_honest_and_legible(name: str) -> None:
+    """Bars begin at 0, lines have three points, every number is within the axes, and no two names overlap."""
+    figure = figure_of(drawn_panels()[name])
+    assert figure is not None
+    figure.canvas.draw()
+    (axis,) = figure.axes
+    bars = [bar for group in axis.containers for bar in group]
+    if bars:
+        assert axis.get_xscale() == "linear" and axis.get_xlim()[0] == 0
+    for line in axis.lines:
+        assert line.get_linestyle() == "None" or len(line.get_xdata()) > 2 or list(line.get_xdata()) == [1, 1]
+    low, high = axis.transAxes.inverted().transform(axis.transData.transform(_points(axis, bars))).T
+    assert low.min() >= 0 and low.max() <= 1 and high.min() >= 0 and high.max() <= 1
+    for own in (axis.xaxis, axis.yaxis):
+        begin, end = sorted(own.get_view_interval())
+        shown = [tick for tick in own.get_major_ticks() if begin <= tick.get_loc() <= end]  # others are not drawn
+        boxes = [tick.label1.get_window_extent() for tick in shown if tick.label1.get_text()]
+        assert not [1 for i, one in enumerate(boxes) for other in boxes[:i] if one.overlaps(other)]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    plt.close(figure)
+
+
+def _points(axis: Axes, bars: list[Any]) -> list[tuple[float, float]]:
+    ends = [(bar.get_width(), bar.get_y() + bar.get_height()) for bar in bars]
+    marked = [line for line in axis.lines if line.get_marker() != "None"]
+    return ends + [(float(x), float(y)) for line in marked for x, y in zip(*line.get_data(), strict=True)]
+
+
+def test_every_figure_is_drawn_from_the_files() -> None:
+    assert {path.name for path in FIGURES.iterdir()} == set(drawn_panels()) and len(drawn_panels()) >= 17
+
+
+def test_two_columns_are_no_line() -> None:
+    panel = Panel("Figure 9", "a title", "s", "about.", "lines", "graph", "length")
+    for column, seconds in (("32", 1.0), ("64", 2.0)):
+        panel.value(OURS, "g", column, seconds)
+        panel.value("MKL", "g", column, 2 * seconds)
+    figure = figure_of(panel)
+    assert figure is not None and not figure.axes[0].lines and len(figure.axes[0].patches) >= 4
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["32", "64"]
+    assert figure.axes[0].get_xlabel() == "s (graph g)"
+    panel.value(OURS, "g", "128", 400.0)
+    wide = figure_of(panel)
+    assert wide is not None and len(wide.axes[0].lines) == 2 and wide.axes[0].get_yscale() == "log"
+    plt.close("all")
 
 
 def test_the_page_is_made_from_the_files() -> None:

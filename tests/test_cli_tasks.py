@@ -22,7 +22,7 @@ from graphweave.cli.tasks import Data, load, load_for, start
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.data import Interactions, graph_set, interactions, point_set
-from graphweave.distributed import snapshots
+from graphweave.distributed import marks, snapshots
 from tests.support import by_default
 
 RANDOM = np.random.default_rng(0)
@@ -354,7 +354,8 @@ def test_two_checkpoints_are_kept_and_what_was_not_finished_is_not_read(tmp_path
     training = start("eager", job, data)
     folder = tmp_path / "kept"
     for number in range(4):
-        (folder / "partial-9").mkdir(parents=True, exist_ok=True)
+        (folder / "partial-9").mkdir(parents=True)
+        marks.mark(folder / "partial-9", "snapshot")
         training.epoch()
         save(folder, job, data.name, [training])
         assert snapshots.numbers(folder) == [max(number, 1), number + 1][-min(number + 1, 2) :]

@@ -19,6 +19,7 @@ from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.counters import counters
 from graphweave.data import families
 from graphweave.distributed.ranks import ALONE, Ranks, started
+from tests import patience
 from tests.ranks_support import on_ranks
 from tests.support import by_default, random_graph
 from tests.test_cli_tasks import CASES, case
@@ -58,7 +59,7 @@ def prepared(name: str, folder: Path) -> tuple[TrainingJob, Data]:
 
 
 def every_case(given: list[tuple[str, TrainingJob, Data]]) -> list[dict[str, Any]]:
-    with started(timeout=120) as ranks:
+    with started(patience.seconds()) as ranks:
         return [trained(*one, ranks) for one in given]
 
 
@@ -137,7 +138,7 @@ def gradients(wrap: Callable[[nn.Module], nn.Module], rank: int) -> list[Tensor]
 
 
 def wrapped(names: list[str]) -> tuple[dict[str, list[Tensor]], dict[str, int]]:
-    with started(timeout=120) as ranks:
+    with started(patience.seconds()) as ranks:
         found = {name: gradients(WRAPPINGS[name], ranks.rank) for name in names}
     return found, dict(counters())
 

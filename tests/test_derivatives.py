@@ -239,3 +239,48 @@ def test_loss_in_the_function() -> None:
     x, index = features(9, 4), random_graph(9, 9, 30)
     graphweave.compile(lambda: model(x, index)["one"].pow(2).sum())().backward()
     assert {n for n, p in model.named_parameters() if p.grad is None} == {"two.weight", "two.bias"}
+
+
+def _positions_and_lengths(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, ...]:
+    """The length of a self-loop is 0, where a norm has no derivative. Results lie in memory in several orders."""
+    gap = x[dst] - x[src]
+    lengths = gap.pow(2).sum(-1).sqrt()
+    return _messages(x, w, src, dst), lengths, (gap @ w).abs().sqrt().t(), gap.relu().sqrt().expand(2, -1, -1), x.t()
+
+
+@not_compiled
+@pytest.mark.filterwarnings("ignore:graphweave. the gradients of:UserWarning")
+@both_doors
+def test_an_unused_result_without_a_finite_derivative(door: str) -> None:
+    """What its missing tangent would reach is absent: zero times infinity must not become part of a gradient."""
+    compiled = DOORS[door](_positions_and_lengths)
+    src, dst = random_graph(7, 7, 30)
+    dst[0] = src[0]
+    start, w = features(7, 4, torch.float64), features(4, 4, torch.float64)
+    for create_graph in (False, True, False):
+        found = []
+        for fn in (_positions_and_lengths, compiled):
+            x = start.clone().requires_grad_()
+            (grad,) = torch.autograd.grad(fn(x, w, src, dst)[0].pow(2).sum(), x, create_graph=create_graph)
+            found.append([grad.detach()])
+            if create_graph:
+                found[-1] += torch.autograd.grad(grad.pow(2).sum(), x)
+        assert all(t.isfinite().all() for t in found[1])
+        _same(found[1], found[0])
+    assert graphweave.counters()["eager_fallbacks"] >= 3
+
+
+def test_infinite_gradients_of_the_users_own_stay_compiled() -> None:
+    """They are infinite in eager mode, too, whichever results are used."""
+
+    def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+        return _messages(x, w, src, dst) + x.abs().sqrt(), x.exp()
+
+    compiled = graphweave.compile(fn)
+    x = features(7, 4, torch.float64)
+    x[0, 0] = 0
+    x.requires_grad_()
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(compiled(x, features(4, 4, torch.float64), *random_graph(7, 7, 30))[0].sum(), x)
+        assert not grad.isfinite().all()
+    assert graphweave.counters()["eager_fallbacks"] == 0

@@ -17,6 +17,7 @@ from graphweave.core.counters import counters
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import backend, torch_logs
 from graphweave.runtime import early, headers, kernel_cache, sources, toolchain
+from tests import patience
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
 
@@ -25,7 +26,7 @@ def begun() -> bool:
     """Begins early work and waits for its thread. Returns whether there was one."""
     thread = early.begin()
     if thread is not None:
-        thread.join(120)
+        thread.join(patience.seconds())
     return thread is not None
 
 

@@ -5,12 +5,10 @@ It imports nothing of the package but its public names.
 
 from __future__ import annotations
 
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -725,40 +723,3 @@ def test_wrong_registrations_of_rules(declared: ExitStack) -> None:
     ):
         with pytest.raises(ValueError, match=why):
             extend.rule(name, "x + x", "x * 3", function, **more)  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------- the examples of the documentation
-
-PAGE = (Path(__file__).parent.parent / "docs/extending.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture
-def undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Removes what a script declares when it ends."""
-    with ExitStack() as stack:
-        for name in ("rowwise", "pointwise", "pull", "push", "rule"):
-            declare = getattr(extend, name)
-
-            def entered(*args: Any, declare: Any = declare, **more: Any) -> Any:
-                return stack.enter_context(declare(*args, **more))
-
-            monkeypatch.setattr(extend, name, entered)
-        yield
-
-
-@pytest.mark.usefixtures("undone")
-@pytest.mark.parametrize("number", range(4))
-def test_an_example_of_the_documentation(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The example runs as a module of its own; the block behind it is what it prints."""
-    script, printed = EXAMPLES[number]
-    (tmp_path / f"extending_{number}.py").write_text(script)
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module(f"extending_{number}")
-    assert capsys.readouterr().out == printed
-
-
-def test_every_example_is_run() -> None:
-    assert len(EXAMPLES) == 4 == PAGE.count("```python")

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import graphweave
 from graphweave.core import locks
+from tests import patience
 from tests.support import features, random_graph
 
 pytestmark = [
@@ -45,15 +46,15 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _succeeds_in_a_child(work: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether `work` is true in a forked process; False too if it has not ended after so many seconds."""
+def _succeeds_in_a_child(work: Callable[[], bool], quiet: float = 60.0) -> bool:
+    """Whether `work` is true in a forked process; False too if it does not end in time."""
     pid = os.fork()
     if pid == 0:
         try:
             os._exit(0 if work() else 1)
         except BaseException:
             os._exit(2)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(quiet)
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -129,7 +130,7 @@ def test_locks_that_another_thread_held_are_open_in_a_child() -> None:
     holder.start()
     held.wait()
     try:
-        assert _succeeds_in_a_child(lambda: lock.acquire(timeout=5) and again.acquire(timeout=5))
+        assert _succeeds_in_a_child(lambda: lock.acquire(blocking=False) and again.acquire(blocking=False))
         assert not lock.acquire(blocking=False)
     finally:
         done.set()
@@ -156,9 +157,8 @@ def test_a_dataset_that_calls_a_compiled_model() -> None:
     x, index = features(NODES, 8), random_graph(NODES, NODES, EDGES)
     with torch.no_grad():
         compiled(x, index)
-        loader = DataLoader(
-            _Embedded(compiled, x, index), num_workers=2, batch_size=2, multiprocessing_context="fork", timeout=60
-        )
+        dataset, limit = _Embedded(compiled, x, index), patience.seconds()
+        loader = DataLoader(dataset, num_workers=2, batch_size=2, multiprocessing_context="fork", timeout=limit)
         batches = torch.cat(list(loader))
         wanted = torch.stack([layer(x * (i + 1), index)[:5] for i in range(4)])
     assert _close(batches, wanted)

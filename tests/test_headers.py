@@ -106,12 +106,15 @@ def test_a_damaged_copy_is_written_again(cache: Path, damage: str) -> None:
 
 
 def test_headers_of_other_versions_are_deleted_when_they_are_no_longer_used(cache: Path) -> None:
-    old, recent = cache / "headers" / "old", cache / "headers" / "recent"
-    for folder in (old, recent):
+    old, recent = cache / "headers" / ("0" * 16), cache / "headers" / ("1" * 16)
+    foreign = cache / "headers" / "of somebody else"
+    for folder in (old, recent, foreign):
         (folder / "graphweave").mkdir(parents=True)
-    os.utime(old, (time.time() - 30 * 24 * 3600,) * 2)
+    for folder in (old, foreign):
+        os.utime(folder, (time.time() - 30 * 24 * 3600,) * 2)
     mine = included_from(headers.include_flags(cache))
     assert mine.exists() and recent.exists() and not old.exists()
+    assert foreign.exists()
 
 
 def test_a_text_without_our_headers_is_compiled_as_it_stands(cache: Path, commands: list[tuple[str, ...]]) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphweave.core import own_folders
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache
 from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
+from tests import patience
 
 
 def text_adding(n: int) -> str:
@@ -122,7 +124,7 @@ def test_processes_racing_for_one_kernel_build_it_once(cache: Path) -> None:
         assert racer.stdin is not None
         racer.stdin.write("\n")
         racer.stdin.flush()
-    answers = [racer.communicate(timeout=120)[0].strip() for racer in racers]
+    answers = [patience.outputs(racer)[0].strip() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0, 0]
     assert sorted(answers) == ["0", "0", "1"]
 
@@ -142,7 +144,7 @@ def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.
 def test_no_directory_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    monkeypatch.setattr(kernel_cache, "_private", blocker)
+    monkeypatch.setattr(own_folders, "_temporary", (os.getpid(), blocker))
     with override(cache_dir=blocker), pytest.raises(CacheError, match=r"writable directory.*GRAPHWEAVE_CACHE_DIR"):
         run(13)
 

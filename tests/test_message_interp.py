@@ -138,7 +138,7 @@ def test_integers_and_bools_move_too() -> None:
     b = Builder()
     x, m = b.add(Input("x", Type(E, (), i32))), b.add(MapOf(b.add(Input("i", Type(E, (), i64))), V))
     yes = b.add(Pointwise(Op.gt, (x, b.add(Const(0, Type(UNIT, (), i32))))))
-    nodes = [*(Push(x, m, fold) for fold in Fold), Push(yes, m, Fold.max), Push(yes, m, Fold.min, 1.0)]
+    nodes = [*(Push(x, m, fold) for fold in Fold), Push(yes, m, Fold.max), Push(yes, m, Fold.min, True)]
     program = b.program([b.add(n) for n in nodes], SPACES)
     verify(program)
     sums, products, most, least, any_yes, all_yes = interp(

@@ -124,7 +124,7 @@ def test_text_of_a_gat_layer(golden: Callable[[str, str], None]) -> None:
 
 def test_grammar_page_shows_a_program() -> None:
     page = Path(graphweave.ir.message.__file__).with_name("GRAMMAR.md").read_text()
-    program = parse(page.split("```")[1])
+    program = parse(page.split("```")[1].removeprefix("text"))
     verify(program)
     assert [type(n).__name__ for n in program.nodes] == ["Input"] * 3 + ["MapOf", "MapOf", "Pull", "Push"]
 

@@ -12,6 +12,7 @@ import torch
 import graphweave
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import progress
+from tests import patience
 
 
 class Terminal(io.StringIO):
@@ -30,13 +31,13 @@ def written(monkeypatch: pytest.MonkeyPatch, error: io.StringIO, *, seconds: flo
 
 def test_a_long_compilation_is_told_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    text = written(monkeypatch, Terminal(), seconds=0.3)
+    text = written(monkeypatch, Terminal(), seconds=patience.seconds(0.3))
     assert "graphweave: compiling Net" in text and "compiling a graph" not in text
     assert text.endswith("\x1b[2K"), "the line is still there"
 
 
 def test_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written(monkeypatch, Terminal(), seconds=0.0, after=3.0).strip() == ""
+    assert written(monkeypatch, Terminal(), seconds=0.0, after=patience.seconds(3.0)).strip() == ""
 
 
 def test_nothing_is_written_to_a_pipe_or_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from graphweave.distributed import snapshots
-from tests.ranks_support import ROOT, WAIT, environment
+from tests import patience
+from tests.ranks_support import ROOT, environment
 from tests.test_cli_tasks import rings
 
 SCRIPT, RAY = ROOT / "examples" / "train_slurm.sh", ROOT / "examples" / "train_ray.py"
@@ -52,7 +53,7 @@ def test_the_slurm_script_starts_ranks_and_goes_on(tmp_path: Path) -> None:
     for epochs, last in ((2, "epoch 2/2"), (3, "epoch 3/3")):
         done = subprocess.run(
             ["bash", str(SCRIPT), *arguments(tmp_path, epochs)], env=given, cwd=ROOT, capture_output=True, text=True,
-            timeout=WAIT,
+            timeout=patience.seconds(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("2 ranks") == 1 and done.stdout.count(last) == 1
@@ -66,7 +67,7 @@ def test_ray_train_starts_ranks_and_goes_on(tmp_path: Path) -> None:
         start = [sys.executable, str(RAY), "--workers", "2", "--checkpoint", str(tmp_path / "kept"), "--"]
         done = subprocess.run(
             [*start, *arguments(tmp_path, epochs)], env=environment(), cwd=ROOT, capture_output=True, text=True,
-            timeout=WAIT,
+            timeout=patience.seconds(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         content = snapshots.read(tmp_path / "kept", snapshots.numbers(tmp_path / "kept")[-1])

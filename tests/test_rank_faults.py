@@ -15,6 +15,7 @@ import pytest
 from graphweave.cli.main import main
 from graphweave.distributed import snapshots
 from graphweave.distributed.watch import LOST
+from tests import patience
 from tests.rank_stress import command, history, kill, lost_lines, stress
 from tests.ranks_support import begin, ended, environment
 from tests.test_cli_tasks import choices
@@ -27,7 +28,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def wait_for_checkpoint(folder: Path, above: int = 0) -> None:
-    for _ in range(2400):
+    end = time.monotonic() + patience.seconds()
+    while time.monotonic() < end:
         if max(snapshots.numbers(folder), default=0) > above:
             return
         time.sleep(0.05)

@@ -19,7 +19,7 @@ from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.environment import RankPlace, place, restarts
 from graphweave.distributed.ranks import Ranks, started
-from tests import ranks_support
+from tests import patience, ranks_support
 from tests.ranks_support import on_ranks
 
 MEET = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -130,7 +130,7 @@ def batch_norm(rank: int) -> dict[str, Any]:
 
 def small_work(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    with started(timeout=120) as ranks:
+    with started(patience.seconds()) as ranks:
         found["sum"] = ranks.sum(ranks.rank + 1, 0.5)
         found["gathered"] = ranks.gathered(torch.full((ranks.rank * 2, 2), ranks.rank))
         found["objects"] = ranks.objects({"rank": ranks.rank})
@@ -187,7 +187,7 @@ def test_bad_use_gets_one_line_from_rank_0(number: int, two: list[dict[str, Any]
 
 def test_ranks_that_do_not_end_are_killed_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a second attempt would end in warnings of processes that still run, and of pipes that nobody closed."""
-    monkeypatch.setattr(ranks_support, "WAIT", 0.2)
+    monkeypatch.setattr(patience, "seconds", lambda quiet: 0.2)
     processes = ranks_support.begin(2, [sys.executable, "-c", "import time; time.sleep(60)"])
     with pytest.raises(subprocess.TimeoutExpired):
         ranks_support.ended(processes)

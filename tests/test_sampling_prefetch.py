@@ -13,6 +13,7 @@ from torch_geometric.loader import NodeLoader
 
 from graphweave.core.errors import DataError
 from graphweave.sampling import NeighborSampler, Prefetcher
+from tests import patience
 from tests.test_sampling_pyg import assert_same, homogeneous
 
 
@@ -78,7 +79,7 @@ from graphweave.sampling import Prefetcher
 running = iter(Prefetcher((torch.rand(300_000).sort() for _ in range(1_000)), depth=500))
 next(running)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patience.seconds())
     assert done.returncode == 0, done.stderr
 
 

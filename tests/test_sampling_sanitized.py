@@ -34,6 +34,35 @@ for dtype in (torch.int32, torch.int64):
 """
 
 
+BOUNDS = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
+from graphweave.core.errors import DataError
+from graphweave.sampling.pyg import NeighborSampler
+
+src, dst = torch.randint(500, (2, 20_000), generator=torch.Generator().manual_seed(0))
+data = Data(edge_index=torch.stack([src, dst]), num_nodes=500)
+data.w = torch.rand(20_000, dtype=torch.float64).sub(0.5).mul(2200).exp2().clamp(max=1e308)  # denormals, zeros, huge
+for count in (7, 5_000):
+    seeds = NodeSamplerInput(None, torch.arange(count) % 500)
+    for fanout in (1, 30, 2**44, 2**52, 2**62, 2**63 - 1):
+        for attr in (None, "w"):
+            NeighborSampler(data, [fanout], weight_attr=attr).sample_from_nodes(seeds)
+            try:
+                NeighborSampler(data, [fanout], replace=True, weight_attr=attr).sample_from_nodes(seeds)
+                assert fanout <= 30
+            except DataError as error:
+                assert fanout > 30 and "no memory" in str(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sanitize
+def test_fanouts_and_weights_at_their_ends_stay_within_their_arrays() -> None:
+    run_sanitized(BOUNDS)
+
+
 @pytest.mark.slow
 @pytest.mark.sanitize
 def test_clusters_and_excluded_edges_stay_within_their_arrays() -> None:

@@ -19,7 +19,7 @@ RUN = """\
 0.90s call     tests/test_a.py::test_two[y]
 5.00s call     tests/test_a.py::test_alone
 31.0s call     tests/test_a.py::test_alone_and_long
-99.0s call     tests/test_readme.py::test_a_snippet_runs[0]
+99.0s call     tests/test_doc_blocks.py::test_a_program_runs[README.md#1]
 ==== 7 passed in 140.00s ====
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import features, random_graph
+from support import assert_matches, features, random_graph
 from torch import Tensor
 
 import graphweave
@@ -71,3 +71,15 @@ def test_attention_among_relations_keeps_no_stack(count: int) -> None:
     report = str(graphweave.explain(model, x, w, edges))
     assert "aten.stack" not in report
     assert "aten.mean" not in report
+
+
+def test_rows_that_are_repeated_and_summed_over_features() -> None:
+    """The gradient of the sum repeats one column, and that of the repetition cuts the same tensor into blocks of rows:
+    a stack of columns whose user makes a stack of blocks."""
+
+    def model(x: Tensor, edge_index: Tensor) -> Tensor:
+        return x[edge_index[0]].repeat(2, 1).sum(1)
+
+    x, edges = features(5, 4, torch.float64), random_graph(5, 5, 9)
+    assert_matches(graphweave.compile(model), model, x, edges)
+    assert graphweave.counters()["eager_fallbacks"] == 0

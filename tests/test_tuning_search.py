@@ -76,29 +76,39 @@ def test_caches_of_this_machine_are_plausible() -> None:
 # ---------------------------------------------------------------- races
 
 
-def sleeping(seconds: float, ran: list[str], name: str) -> Callable[[], None]:
-    def call() -> None:
-        ran.append(name)
-        time.sleep(seconds)
+class Clock:
+    """Stands for the clock of races, which then depend on nothing but their calls."""
 
-    return call
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def call(self, seconds: float, ran: list[str], name: str) -> Callable[[], None]:
+        """A call that takes so many seconds."""
+
+        def taking() -> None:
+            ran.append(name)
+            self.now += seconds
+
+        return taking
 
 
-def test_slow_calls_are_dropped_early_and_one_is_kept() -> None:
+def test_slow_calls_are_dropped_early_and_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
+    clock = Clock(monkeypatch)
     seconds = {"own": 0.006, "fast": 0.002, "slow": 0.02}
-    calls = {name: sleeping(s, ran, name) for name, s in seconds.items()}
-    times = race(calls, dict(seconds), Deadline(60), "own")
-    assert min(times, key=lambda name: times[name]) == "fast"
-    assert "own" in times and "slow" not in times
+    calls = {name: clock.call(s, ran, name) for name, s in seconds.items()}
+    times = race(calls, dict(seconds), Deadline(60, clock.now), "own")
+    assert times == pytest.approx({"own": 0.006, "fast": 0.002})
     assert ran.count("slow") == 1 < ran.count("fast")
 
 
-def test_a_race_ends_with_its_deadline() -> None:
+def test_a_race_ends_with_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    deadline = Deadline(0.1)
-    times = race({"own": sleeping(0.04, ran, "own")}, {"own": 0.04}, deadline, "own")
-    assert deadline.passed < 0.2 and len(ran) <= 2 and times["own"] >= 0.04
+    clock = Clock(monkeypatch)
+    deadline = Deadline(0.1, clock.now)
+    times = race({"own": clock.call(0.04, ran, "own")}, {"own": 0.04}, deadline, "own")
+    assert deadline.passed <= 0.1 and len(ran) == 2 and times["own"] == pytest.approx(0.04)
     with pytest.raises(OutOfTime, match=r"5\.00 s were needed"):
         deadline.allow(5)
 

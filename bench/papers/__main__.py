@@ -10,8 +10,8 @@ The first form prints the panels that are asked for, draws their figures, and wr
 bench/results/papers_PAPER.json; with --quick nothing, unless --out is given). A file is continued: cells that it has
 are not measured again without --again, so a long table can be measured in pieces. --rows and --columns keep to cells of
 these names, and after --seconds no cell is begun. Memory, and bytes that are counted, can be measured on a machine that
-is not quiet (--measure). --quick measures a few small cells, to see that all works. `page`
-writes docs/papers.md from the files. Results are checked before they are timed, and systems take turns.
+is not quiet (--measure). --quick measures a few small cells, to see that all works. `page` draws the figures anew and
+writes docs/papers.md, both from the files. Results are checked before they are timed, and systems take turns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.graphs import data_dir
 from bench.papers import dgl, featgraph, graphiler, hector, zhang
 from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw
-from bench.papers.page import FIGURES, PAGE, file, page
+from bench.papers.page import FIGURES, PAGE, draw_all, file, page
 from bench.papers.session import Paper, Session, What
 from bench.papers.show import print_panel
 
@@ -101,6 +101,7 @@ def _record(paper: Paper, panels: Mapping[str, Panel], options: argparse.Namespa
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     if options.paper == "page":
+        draw_all(list(PAPERS), options.figures or FIGURES)
         PAGE.write_text(page(list(PAPERS)))
     else:
         run(PAPERS[options.paper], options)

@@ -1,4 +1,4 @@
-"""docs/papers.md from the JSON of the papers' measurements: `python -m bench.papers page` writes it.
+"""docs/papers.md and its figures from the JSON of the papers' measurements: `python -m bench.papers page` writes them.
 
 A test compares the page with what this makes from the files, so that neither changes without the other.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.papers.cells import Panel, panel_of
-from bench.papers.draw import file_of
+from bench.papers.draw import draw, file_of
 from bench.papers.show import letter, lines
 from bench.turns import ROOT
 
@@ -35,6 +35,17 @@ def files(names: Iterator[str]) -> Iterator[Path]:
 
 def file(paper: str) -> Path:
     return RESULTS / f"papers_{paper}.json"
+
+
+def draw_all(names: list[str], folder: Path) -> list[Path]:
+    """Draws the figures of these papers, from the files that exist, and returns their paths."""
+    records = [json.loads(path.read_text()) for path in files(iter(names))]
+    drawn = (
+        draw(record["benchmark"].removeprefix("papers_"), panel_of(one), folder)
+        for record in records
+        for one in record["panels"].values()
+    )
+    return [path for path in drawn if path is not None]
 
 
 def page(names: list[str]) -> str:

@@ -213,7 +213,9 @@ def has_effects(program: Program, ref: Ref) -> bool:
     return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
 
 
-_NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
+_NO_WORK = frozenset(
+    {"builtin.getitem", "builtin._assert_rows", "aten._assert_scalar.default", "aten.scalar_tensor.default"}
+)
 """Calls that compute nothing on tensors."""
 
 

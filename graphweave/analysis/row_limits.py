@@ -171,7 +171,7 @@ def _extent(program: Program, ref: Ref, of: list[Extent]) -> Extent:
             return _union([of[a], of[x]])
         case Pull(x, m):
             return _pulled(of[x], m)
-        case Push(x, m, fold, empty) if fold.value == "sum" and empty == 0:
+        case Push(x, m) as push if push.is_plain_sum:
             return _pushed(program, of[x], m)
         case Aten():
             return _padded(program, ref)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.analysis.flow import reached
-from graphweave.core.types import Fold, Op
+from graphweave.core.types import Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -89,7 +89,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     None for any other node. The push must be a sum along a map of rows; reshapes of the product are looked through.
     """
     node = program.nodes[ref]
-    if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
+    if not isinstance(node, Push) or not node.fused or not node.is_plain_sum:
         return None
     if not isinstance(program.nodes[node.map], MapOf):
         return None

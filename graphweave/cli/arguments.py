@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+_MOST = 1 << 63
+"""Whole numbers are below this, so that they fit into 64 bits."""
+
 
 def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], bool], words: str) -> float:
     try:
@@ -13,7 +16,13 @@ def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], 
         value = float("nan")
     if not allowed(value):
         raise argparse.ArgumentTypeError(f"must be {words} (got {text!r})")
+    if kind is int and value >= _MOST:
+        raise argparse.ArgumentTypeError(f"must be below 2^63 (got {text!r}). Pass a smaller number")
     return value
+
+
+def seed(text: str) -> int:
+    return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
 
 
 def positive_int(text: str) -> int:

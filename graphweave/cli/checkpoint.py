@@ -32,7 +32,7 @@ def save(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[Training
         states = ranks.objects(content["random"])
         content["random"] = {rank: state for one in states for rank, state in one.items()}
     try:
-        snapshots.write(folder, max(snapshots.numbers(folder), default=0) + 1, content, ranks)
+        snapshots.write(folder, snapshots.next_number(folder), content, ranks)
     except OSError as error:
         ranks.refuse(f"{folder} cannot be written ({error}). Name another folder.")
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import ToolchainError
+from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.runtime import kernel_cache, toolchain, triton_kernel
@@ -113,12 +114,14 @@ def _texts(folder: Path) -> dict[str, Any]:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why no file can be made in `folder`, or in its nearest parent that exists; None if one can. Creates no folder."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    """Why no file can be made in `folder`, or in its nearest parent that exists, or why others could write to it; None
+    if nothing stands in the way. Creates no folder."""
+    at = folder
+    while not at.exists() and at != at.parent:
+        at = at.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return None
+        with tempfile.TemporaryFile(dir=at):
+            return why_not_own(at) if at == folder else None
     except OSError as error:
         return f"cannot be written: {error.strerror or error}"
 

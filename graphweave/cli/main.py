@@ -60,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _is_out_of_memory(error):
             raise
         return _bad_input(args.command, f"not enough memory for this graph and model: {error}")
+    except OverflowError as error:
+        return _bad_input(args.command, f"a number is too large ({error}). Pass a smaller one.")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _bad_input(args.command, f"{error.filename}: {error.strerror or error}. Check the path.")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return _INTERRUPTED

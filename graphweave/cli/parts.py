@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from graphweave.cli.arguments import positive, positive_int
+from graphweave.cli.arguments import positive, positive_int, seed
 from graphweave.cli.durations import duration
 from graphweave.cli.notes import told_after
 from graphweave.core.errors import DataError
@@ -36,7 +36,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the parts: new, or a partition, which is replaced")
     add("--method", choices=tuple(METHODS), default="metis", help="who owns which node (default: %(default)s; random "
         "and ldg keep the edges on disk)")  # fmt: skip
-    add("--seed", type=int, default=0, help="of the method and of a random split (default: %(default)s)")
+    add("--seed", type=seed, default=0, help="of the method and of a random split (default: %(default)s)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of a graph without relations")
     add("--piece", type=positive_int, default=PIECE, help="edges read at a time, of about 100 bytes (default: "
         "%(default)s)")  # fmt: skip
@@ -135,7 +135,7 @@ def _default_widths(manifest: Manifest) -> tuple[int, ...]:
     wide = [
         manifest.parts[0].arrays[f"nodes{i}.data.feat"].shape[1]
         for i, fields in enumerate(manifest.node_data)
-        if "feat" in fields
+        if "feat" in fields and len(manifest.parts[0].arrays[f"nodes{i}.data.feat"].shape) == 2
     ]
     return (max(wide, default=_HIDDEN) or _HIDDEN, _HIDDEN, manifest.num_classes or _CLASSES)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from graphweave.cli.arguments import count, fanout, not_negative, positive, positive_int, share
+from graphweave.cli.arguments import count, fanout, not_negative, positive, positive_int, seed, share
 from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
 from graphweave.cli.graphs import BATCH as GRAPHS
@@ -74,7 +74,7 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     add("--lr", type=positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
     add("--weight-decay", type=not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
-    add("--seed", type=int, default=0, help="of weights, dropout and random splits (default: %(default)s)")
+    add("--seed", type=seed, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
     links = sub.add_argument_group("links").add_argument

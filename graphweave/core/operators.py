@@ -70,7 +70,7 @@ class Operator:
     linear: tuple[int, ...] = ()
     """Positions of the operands in each of which it is linear while the others are held."""
     neutral: float | None = None
-    """The second operand with which the result is the first operand."""
+    """The second operand with which the result is the first operand, for a sum up to the sign of a zero."""
     commutative: bool = False
     """Whether its two operands may change places."""
     finite: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +40,7 @@ _ZIP_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
 
 UNREADABLE = (
     OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, SyntaxError,
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError,
 )  # fmt: skip
 """Errors that NumPy and the archive modules raise for files that are damaged, encrypted, truncated or forged."""
 

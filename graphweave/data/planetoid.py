@@ -10,6 +10,7 @@ from pathlib import Path
 import platformdirs
 
 from graphweave.core.errors import DataError
+from graphweave.core.own_folders import make_own
 from graphweave.core.settings import settings
 from graphweave.data.node_data import NodeData
 
@@ -30,13 +31,16 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
     cache = settings().cache_dir or platformdirs.user_cache_path("graphweave")
     folder = Path(root) if root is not None else cache / "planetoid"
     try:
+        if root is None:
+            make_own(folder)  # PyG reads the files by pickle, which runs what they say
         # The dataset class reports its download on stderr, where a command may write only one line of error.
         with contextlib.redirect_stderr(io.StringIO()):
             graph = Planetoid(str(folder), name.lower())[0]
     except (OSError, asyncio.TimeoutError, ClientError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"planetoid: could not download {name} to {folder}: {reason}. Check the connection, or name a FILE.npz."
+            f"planetoid: could not download {name} to {folder}: {reason}. Check the connection and the folder, or"
+            " name a FILE.npz."
         ) from error
     classes = int(graph.y.max()) + 1
     return NodeData(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.sampling.weighted import scaled
 
 __all__ = ["choice", "seed"]
 
@@ -28,7 +29,7 @@ def choice(a: Any, size: int, replace: bool = True, prob: Tensor | None = None) 
     if not replace and size > count:
         raise DataError(f"choice: expected at most {count} elements without replacement (got {size}). Ask for fewer.")
     if prob is not None:
-        drawn = torch.multinomial(torch.as_tensor(prob).double(), size, replace)
+        drawn = torch.multinomial(scaled(torch.as_tensor(prob).double()), size, replace)
     else:
         drawn = torch.randint(count, (size,)) if replace else torch.randperm(count)[:size]
     return drawn if population.dim() == 0 else population[drawn]

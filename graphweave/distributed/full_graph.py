@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -42,11 +42,15 @@ def shard(
     "PipeGCN", ICLR 2022); gradients are sent at once.
 
     Raises ShardError where a result would not be that of the whole graph: at the first call for what the model does
-    with rows, and here if `group` has another number of ranks than the part.
+    with rows, and here if `group` has another number of ranks than the part, or the ranks have parts that do not
+    belong together.
     """
     size = _ranks_of(group, part)
     name = f"part{next(_serial)}"
     ranks = RankGroup(group, size)
+    wrong = _counts_that_differ(ranks.all_gather(_counts(part)))
+    if wrong is not None:
+        raise ShardError(f"{wrong}, so these are not parts of one graph. Take all parts from one folder.")
     links = {
         kind: RankLink(
             group, size, SentRows(n.send, n.send_counts.tolist(), n.halo_counts.tolist()), halo_dtype
@@ -84,6 +88,27 @@ def _ranks_of(group: dist.ProcessGroup | None, part: GraphPart) -> int:
             " (torchrun --nproc-per-node), call torch.distributed.init_process_group, and load the part of the rank."
         )
     return size
+
+
+_Counts: TypeAlias = dict[str, tuple[list[int], list[int]]]
+"""By node type, how many rows a part sends to each rank, and how many it reads of each."""
+
+
+def _counts(part: GraphPart) -> _Counts:
+    return {kind: (nodes.send_counts.tolist(), nodes.halo_counts.tolist()) for kind, nodes in part.nodes.items()}
+
+
+def _counts_that_differ(parts: list[_Counts]) -> str | None:
+    """Where a rank would send another number of rows than the other one expects; None if they agree. All ranks say the
+    same."""
+    for p, q in itertools.product(range(len(parts)), repeat=2):
+        if parts[p].keys() != parts[q].keys():
+            return f"ranks {p} and {q} have other node types ({', '.join(parts[p])} and {', '.join(parts[q])})"
+        for kind in parts[p]:
+            sent, read = parts[p][kind][0][q], parts[q][kind][1][p]
+            if sent != read:
+                return f"rank {p} sends {sent} rows of {kind!r} to rank {q}, which expects {read}"
+    return None
 
 
 def _send_from_first(module: torch.nn.Module, ranks: RankGroup) -> None:

@@ -12,6 +12,7 @@ from graphweave.data.archive import UNREADABLE
 from graphweave.data.mapped import mapped_array
 from graphweave.distributed.manifest import NODE_ARRAYS, StoredArray, digest_of, part_folder, read_manifest
 from graphweave.distributed.part import GraphPart, PartEdges, PartNodes
+from graphweave.distributed.part_check import inconsistency
 from graphweave.runtime.halo_room import with_room
 
 
@@ -22,7 +23,8 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
     processes of a machine share it. What is written to them is not written to the files. Floating data of nodes has
     memory for halo rows behind its own, so that features stand in memory once. `num_parts`: the number of
     ranks that the caller has, which must be that of the partition. `verify` reads the part once, and compares the
-    digest of each array; without it, only sizes and types are compared.
+    digest of each array, and whether the numbers in the arrays fit together; without it, only sizes and types are
+    compared.
 
     DataError, which names the file, if the manifest or an array is absent, damaged, truncated or of another partition,
     and for a rank or a number of ranks that the partition does not have.
@@ -39,7 +41,7 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
             f"rank must be from 0 to {manifest.num_parts - 1} for {folder} (got {rank}). Pass the number of a part."
         )
     stored = manifest.parts[rank].arrays
-    arrays = {key: _tensor(part_folder(folder, rank) / f"{key}.npy", of, verify) for key, of in stored.items()}
+    arrays = {key: stored_tensor(part_folder(folder, rank) / f"{key}.npy", of, verify) for key, of in stored.items()}
     nodes = {
         kind: PartNodes(
             **{key: arrays[f"nodes{i}.{key}"] for key in NODE_ARRAYS},
@@ -60,11 +62,15 @@ def load_part(folder: str | Path, rank: int, num_parts: int | None = None, *, ve
         )
         for i, name in enumerate(manifest.edge_types)
     }
-    return GraphPart(rank, manifest.num_parts, nodes, edges)
+    part = GraphPart(rank, manifest.num_parts, nodes, edges)
+    wrong = inconsistency(part) if verify else None
+    if wrong is not None:
+        raise DataError(f"{part_folder(folder, rank)} is no part of a graph: {wrong}. Run graphweave partition again.")
+    return part
 
 
-def _tensor(file: Path, stored: StoredArray, verify: bool) -> Tensor:
-    """The array of a file, which must be as the manifest says."""
+def stored_tensor(file: Path, stored: StoredArray, verify: bool) -> Tensor:
+    """The array of a file, which must be as the manifest says. DataError if it is not."""
     if not file.is_file():
         raise DataError(f"{file}: no such file, though the manifest names it. Run graphweave partition again.")
     try:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
+from graphweave.distributed.manifest_check import problem
 from graphweave.distributed.parts import EdgeType
 
 MANIFEST = "manifest.json"
 FORMAT = "graphweave partition"
 VERSION = 2
 """Version of the layout. It rises when a reader of the last one could not read the next."""
+
+PARTITION, PART = "partition", "part of a partition"
+"""What the marks of the folder and of each part's folder say (`marks.py`)."""
+PART_FILES = re.compile(r"(nodes|edges)\d+\.[a-z_]+(\.[^/\\]+)?\.npy")
+"""Names of the files of a part."""
 
 NODE_ARRAYS = ("own", "halo", "halo_counts", "send", "send_counts")
 """Fields of `PartNodes` that each lie in a file of their own."""
@@ -91,7 +98,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of the partition in a folder. DataError, which names the file, if there is none or it is damaged."""
+    """The manifest of the partition in a folder. DataError, which names the file, if there is none, or it is damaged,
+    or its content does not fit together."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise DataError(
@@ -100,7 +108,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         )
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({error}). Run graphweave partition again.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path} is not the manifest of a partition. Name another folder.")
@@ -111,6 +119,9 @@ def read_manifest(folder: str | Path) -> Manifest:
     if content.pop("sha256", None) != _digest(content):
         raise DataError(f"{path} is damaged: its digest is not that of its content. Run graphweave partition again.")
     fields = {key: value for key, value in content.items() if key not in ("format", "version")}
+    wrong = problem(fields)
+    if wrong is not None:
+        raise DataError(f"{path} is no manifest of a partition: {wrong}. Run graphweave partition again.")
     fields["edge_types"] = [tuple(name) for name in fields["edge_types"]]
     fields["parts"] = [
         StoredPart(**{**part, "arrays": {key: StoredArray(**of) for key, of in part["arrays"].items()}})

@@ -69,6 +69,8 @@ def random_parts(nodes: AllNodes, num_parts: int, seed: int) -> Tensor:
     """Nodes in a random order, cut into stretches of about equal weight. No part is over the mean by more than the
     heaviest node. It reads no edges."""
     weights = nodes.weights
+    if 2 * int(weights.sum()) * num_parts >= 1 << 63:
+        raise DataError(f"num_parts must be smaller for a graph of this size (got {num_parts}). Pass a smaller number.")
     order = torch.randperm(weights.numel(), generator=torch.Generator().manual_seed(seed))
     middles = 2 * weights[order].cumsum(0) - weights[order]
     parts = torch.empty_like(order)

@@ -7,29 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from graphweave.data.mapped import mapped_array
+from graphweave.core.errors import DataError
 from graphweave.distributed.cost import Cluster, Model, RankLoad, StepCost, step_cost
+from graphweave.distributed.load import stored_tensor
 from graphweave.distributed.manifest import Manifest, part_folder, read_manifest
 
 
 def rank_loads(folder: str | Path) -> list[RankLoad]:
     """What each part of the partition in a folder owns, reads and sends, nodes and edges of all types together. Only
-    the manifest and the counts by rank are read."""
+    the manifest and the counts by rank are read. DataError, which names the file, for what is absent, damaged or does
+    not fit together."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     found = []
     for rank, part in enumerate(manifest.parts):
-        received, sent = (_by_rank(part_folder(folder, rank), key, manifest) for key in ("halo_counts", "send_counts"))
+        received, sent = (_by_rank(folder, rank, key, manifest) for key in ("halo_counts", "send_counts"))
+        if int(received.sum()) != sum(part.num_halo):
+            raise DataError(
+                f"{part_folder(folder, rank)} is no part of a graph: its counts of halo rows do not add up. Run"
+                " graphweave partition again."
+            )
         peers = max(int((received > 0).sum()), int((sent > 0).sum()))
         found.append(RankLoad(sum(part.num_own), sum(part.num_halo), int(sent.sum()), sum(part.num_edges), peers))
     return found
 
 
-def _by_rank(folder: Path, key: str, manifest: Manifest) -> np.ndarray:
+def _by_rank(folder: Path, rank: int, key: str, manifest: Manifest) -> np.ndarray:
     """int64 [num_parts]: the counts of all node types together."""
     total = np.zeros(manifest.num_parts, np.int64)
     for i in range(len(manifest.node_types)):
-        total += mapped_array(folder / f"nodes{i}.{key}.npy")
+        name = f"nodes{i}.{key}"
+        file = part_folder(folder, rank) / f"{name}.npy"
+        counts = stored_tensor(file, manifest.parts[rank].arrays[name], True).numpy()
+        if counts.min(initial=0) < 0:
+            raise DataError(f"{file} must have no negative counts. Run graphweave partition again.")
+        total += counts
     return total
 
 

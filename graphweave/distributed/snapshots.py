@@ -3,17 +3,18 @@
 `torch.distributed.checkpoint` writes the tensors. A snapshot is written to a folder of its own, flushed to disk, and
 then renamed to `snapshot-NUMBER`. A process that is killed at any moment therefore leaves the snapshot before it, and
 at most a folder `partial-...`, which nobody reads and the next snapshot removes. The number of ranks may change
-between a snapshot and its reading.
+between a snapshot and its reading. Only folders with our mark are removed (`marks.py`), whatever their names.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import os
-import shutil
+import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,15 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from graphweave.core.errors import DataError
+from graphweave.distributed import marks
 from graphweave.distributed.ranks import Ranks
 
 _NAME, _PARTIAL = "snapshot-", "partial-"
+_WHAT = "snapshot"
+_TABLE = ".metadata"
+"""PyTorch's table of the tensors."""
+_FILES = re.compile(rf"__\d+_\d+\.distcp|{re.escape(_TABLE)}(\.tmp)?")
+"""Names of the files that PyTorch writes."""
 _KEPT = 2
 """Snapshots that are kept: the last, and the one before, in case the disk damages the last."""
 _REST = "rest"
@@ -38,25 +45,35 @@ _TENSOR = "tensor of a snapshot"
 
 
 def numbers(folder: Path) -> list[int]:
-    """The numbers of the snapshots in `folder`, rising; none if there is no such folder."""
-    found = (path.name.removeprefix(_NAME) for path in folder.glob(f"{_NAME}*"))
-    return sorted(int(number) for number in found if number.isdecimal())
+    """The numbers of the snapshots in `folder`, rising; none if there is no such folder. Those of earlier versions,
+    which have no mark, are among them."""
+    return sorted(n for n, path in _numbered(folder) if marks.is_marked(path, _WHAT) or (path / _TABLE).is_file())
+
+
+def next_number(folder: Path) -> int:
+    """A number above those of all folders called `snapshot-NUMBER`, whoever made them."""
+    return max((n for n, _ in _numbered(folder)), default=0) + 1
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    named = ((path.name.removeprefix(_NAME), path) for path in folder.glob(f"{_NAME}*"))
+    return [(int(number), path) for number, path in named if number.isascii() and number.isdecimal()]
 
 
 def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
-    """Write `content` as a snapshot, and remove old ones. Collective: tensors that all ranks have under one name must
-    be equal, and what is no tensor is that of rank 0. OSError on all ranks where it cannot be written."""
+    """Write `content` as a snapshot, and remove old ones of ours. Collective: tensors that all ranks have under one
+    name must be equal, and what is no tensor is that of rank 0. OSError on all ranks where it cannot be written, as
+    where somebody else's folder has its name."""
     tensors: dict[str, Tensor] = {}
     rest = io.BytesIO()
     torch.save(_apart(content, "", tensors), rest)
     if ranks.first:
         tensors[_REST] = torch.frombuffer(bytearray(rest.getvalue()), dtype=torch.uint8)
-    partial = folder / f"{_PARTIAL}{number}"
+    partial = folder
     with _agreed(ranks):
         if ranks.first:
-            for left in folder.glob(f"{_PARTIAL}*"):
-                shutil.rmtree(left)
-            partial.mkdir(parents=True)
+            partial = _begun(folder, number)
+    partial = Path(ranks.objects(str(partial))[0])
     try:
         with _quiet():
             writer = FileSystemWriter(partial, sync_files=True)
@@ -66,13 +83,28 @@ def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
     with _agreed(ranks):
         if ranks.first:
             target = folder / f"{_NAME}{number}"
-            if target.exists():
-                shutil.rmtree(target)
+            if target.exists() and not marks.remove(target, _WHAT, _FILES):
+                raise FileExistsError(f"{target} is not a snapshot of graphweave. Move it to another place.")
             _flush(partial)
             partial.rename(target)
             _flush(folder)
             for old in numbers(folder)[:-_KEPT]:
-                shutil.rmtree(folder / f"{_NAME}{old}", ignore_errors=True)
+                with suppress(OSError):
+                    marks.remove(folder / f"{_NAME}{old}", _WHAT, _FILES)
+
+
+def _begun(folder: Path, number: int) -> Path:
+    """A new folder to write a snapshot to, with our mark. What an earlier process has left unfinished is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_PARTIAL}*"):
+        marks.remove(left, _WHAT, _FILES)
+    for attempt in itertools.count():
+        partial = folder / f"{_PARTIAL}{number}{f'-{attempt}' if attempt else ''}"
+        with suppress(FileExistsError):  # somebody else's folder has this name
+            partial.mkdir()
+            break
+    marks.mark(partial, _WHAT)
+    return partial
 
 
 def read(folder: Path, number: int) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.native_numbers import Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.native import address
 
@@ -19,7 +20,7 @@ SLACK = 0.05
 """A part takes at most this share more than the mean weight of a part, unless a node fits nowhere."""
 
 
-class _RawStreamedNodes(ctypes.Structure):
+class _RawStreamedNodes(NativeNumbers):
     """The structure `StreamedNodes` of `native/streaming_partition.cpp`."""
 
     _fields_ = (*((name, _POINTER) for name in ("indptr", "neighbours", "weights")), ("first", _I64), ("count", _I64))
@@ -61,6 +62,6 @@ class GreedyStream:
 def _library(tools: object) -> ctypes.CDLL:
     """`tools` is only the key of the cache: other compiler settings give another library."""
     found = kernel_cache.library(sources.source("streaming_partition.cpp"))
-    found.gw_place_stream.argtypes = (ctypes.POINTER(_RawStreamedNodes), _POINTER, _POINTER, *(_I64,) * 3)
+    found.gw_place_stream.argtypes = (ctypes.POINTER(_RawStreamedNodes), _POINTER, _POINTER, *(Int64,) * 3)
     found.gw_place_stream.restype = None
     return found

@@ -13,11 +13,15 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.data.mapped import mapped_array
+from graphweave.distributed import marks
 from graphweave.distributed.array_file import ArrayFile, write_array
 from graphweave.distributed.graph_file import EdgeStream, GraphFile
 from graphweave.distributed.manifest import (
     MANIFEST,
     NODE_ARRAYS,
+    PART,
+    PART_FILES,
+    PARTITION,
     Manifest,
     StoredArray,
     StoredPart,
@@ -25,6 +29,7 @@ from graphweave.distributed.manifest import (
     part_folder,
     write_manifest,
 )
+from graphweave.distributed.marks import MARK
 from graphweave.distributed.methods import METHODS, READ_ALL_EDGES, assigned, stretches
 from graphweave.distributed.numbers import Ownership, SourceNumbers, ownership, part_nodes, readers
 from graphweave.distributed.parts import EdgeType
@@ -33,12 +38,15 @@ from graphweave.distributed.spill import Buckets, sorted_rows
 
 PIECE = 1 << 22
 """Edges that are read and sorted at a time by default; about 100 bytes of memory for each."""
+_MOST_PARTS = 1 << 31
+"""Numbers of parts have 32 bits in native code."""
 _DATA_BYTES = 1 << 26
 """Bytes of rows of data that are copied at a time, about."""
-_SPILL = ".spill"
-"""A folder beside the parts for files that are deleted again."""
-_OURS = re.compile(rf"part_\d+|{re.escape(MANIFEST)}(\.\d+\.part)?|{re.escape(_SPILL)}")
-"""Names in the folder of a partition, even of an unfinished one."""
+_SPILL, _SPILLED = ".spill", "folder of a partition for the time of its writing"
+"""A folder beside the parts for files that are deleted again, and what its mark says."""
+_OURS = re.compile(rf"{re.escape(MANIFEST)}(\.\d+\.part)?|{re.escape(MARK)}")
+"""Files in the folder of a partition, even of an unfinished one."""
+_PART_NAME = re.compile(r"part_\d+")
 
 
 def write_partition(
@@ -47,12 +55,15 @@ def write_partition(
     """Partitions a graph and writes each part into a folder of its own, and the manifest last, whole.
 
     The parts are those of `parts_of` for the same owners. `folder` is new or empty, or holds a partition, even an
-    unfinished one, which is replaced. `piece`: edges that are read and sorted at a time. Memory is about 100 bytes for
-    each of these, 40 bytes a node and 24 for each relation into it; METIS also reads all edges.
+    unfinished one, which is replaced; nothing else is ever deleted (`marks.py`). `piece`: edges that are read and
+    sorted at a time. Memory is about 100 bytes for each of these, 40 bytes a node and 24 for each relation into it;
+    METIS also reads all edges.
 
     DataError for an unknown method, fewer parts than 1, another folder, and what is wrong in the graph's file.
     """
     folder = Path(folder)
+    if num_parts >= _MOST_PARTS:
+        raise DataError(f"num_parts must be below {_MOST_PARTS} (got {num_parts}). Pass a smaller number.")
     if num_parts < 1 or piece < 1:
         raise DataError(f"num_parts and piece must be at least 1 (got {num_parts} and {piece}). Pass such numbers.")
     if method not in METHODS:
@@ -72,20 +83,38 @@ def write_partition(
 
 
 def _make_room(folder: Path) -> None:
-    """Leaves the folder with nothing but an empty `_SPILL`. DataError if it holds something else than a partition."""
+    """Leaves the folder with nothing but its mark and an empty `_SPILL`. DataError if it holds something that is not of
+    a partition that was written here; then nothing is deleted."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} must be a folder (got a file). Name another.")
     there = sorted(folder.iterdir()) if folder.exists() else []
-    for path in there:
-        if _OURS.fullmatch(path.name) is None:
-            raise DataError(f"{folder} must be new, or hold a partition (got {path.name} in it). Name another folder.")
+    why = next(filter(None, map(_not_of_a_partition, there)), None)
+    if why is None and there and not marks.is_marked(folder, PARTITION):
+        why = f"{there[0].name} in it, and no file {MARK} that says that it is a partition"
+    if why is not None:
+        raise DataError(f"{folder} must be new, or hold a partition (got {why}). Name another folder.")
     (folder / MANIFEST).unlink(missing_ok=True)  # first, so that a reader never sees it beside new parts
     for path in there:
-        if path.is_dir():
+        if path.name == _SPILL:
             shutil.rmtree(path)
-        else:
+        elif _PART_NAME.fullmatch(path.name):
+            marks.remove(path, PART, PART_FILES)
+        elif path.name != MARK:
             path.unlink(missing_ok=True)
-    (folder / _SPILL).mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not there:
+        marks.mark(folder, PARTITION)
+    (folder / _SPILL).mkdir()
+    marks.mark(folder / _SPILL, _SPILLED)
+
+
+def _not_of_a_partition(path: Path) -> str | None:
+    """Why `path`, which lies in a folder, must not be deleted; None for what the folder of a partition holds."""
+    if path.name == _SPILL:
+        return None if marks.is_marked(path, _SPILLED) else f"{path.name} without a file {MARK} in it"
+    if _PART_NAME.fullmatch(path.name):
+        return marks.not_ours(path, PART, PART_FILES)
+    return None if _OURS.fullmatch(path.name) and path.is_file() else f"{path.name} in it"
 
 
 def _in_degrees(graph: GraphFile, piece: int) -> dict[EdgeType, Tensor]:
@@ -176,6 +205,7 @@ class _PartWriter:
             placed.sort(None if in_memory else self._folder / _SPILL / f"edges{number}")
         for rank in range(self._num_parts):
             part_folder(self._folder, rank).mkdir()
+            marks.mark(part_folder(self._folder, rank), PART)
             self._write_edges(rank)
         for rank in range(self._num_parts):
             self._write_nodes(rank)
@@ -233,7 +263,7 @@ class _PartWriter:
 
     def _stored(self, rank: int) -> StoredPart:
         arrays = {}
-        for file in sorted(part_folder(self._folder, rank).iterdir()):
+        for file in sorted(part_folder(self._folder, rank).glob("*.npy")):
             array = mapped_array(file)
             arrays[file.stem] = StoredArray(array.dtype.str, list(array.shape), digest_of(file))
         kinds, names = range(len(self._owned)), range(len(self._placed))

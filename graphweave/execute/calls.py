@@ -11,7 +11,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import call_operands, is_typed, sources
-from graphweave.core.types import UNIT, Fold, Space
+from graphweave.core.types import UNIT, Space
 from graphweave.execute.product_calls import product_step
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
@@ -143,7 +143,7 @@ def _index_in_64_bits(node: Node) -> Ref | None:
     match node:
         case MapOf(index, wrap=True):
             return index
-        case Push(map=m, fold=fold, empty=empty) if fold is not Fold.sum or empty != 0:
+        case Push(map=m) if not node.is_plain_sum:
             return m
         case _:
             return None

@@ -13,10 +13,10 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.core.errors import IndexRangeError
+from graphweave.core.numbers import Number, is_neutral, typed
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.range_errors import of_map
 from graphweave.ir.loop.nodes import Buffer, Role
-from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
 from graphweave.lower.parameters import Binding, Column, Flat, NodeTensor, Perm, Table
@@ -54,7 +54,7 @@ class RegionStep:
         self._slots: list[tuple[str, int]] = []
         # The output of each total, whether it is over the kernel's rows (not its edges), and its value if there are
         # none.
-        self._empty: list[tuple[int, bool, float]] = []
+        self._empty: list[tuple[int, bool, Number]] = []
         # Totals that the kernel sums in a wider type: the output's own type.
         self._converted: dict[int, torch.dtype] = {}
         self._formats: list[Format] = []
@@ -73,9 +73,9 @@ class RegionStep:
             rows = None if t.space == UNIT else self.spaces.index(t.space)
             self._slots.append(("out", len(self.writes)))
             node = self._program.nodes[binding.ref]
-            if isinstance(node, Push) and t.space == UNIT and node.empty != identity(node.fold, t.dtype).value:
+            if isinstance(node, Push) and t.space == UNIT and not is_neutral(node.empty, node.fold, t.dtype):
                 over_rows = map_type(self._program, node.map).dom == self.spaces[0]
-                self._empty.append((len(self.writes), over_rows, node.empty))
+                self._empty.append((len(self.writes), over_rows, typed(node.empty, t.dtype)))
             self.writes += (binding.ref,)
             if buffer.dtype is not t.dtype:
                 self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]

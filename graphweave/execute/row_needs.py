@@ -27,7 +27,7 @@ from graphweave.analysis.row_limits import (
 )
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
-from graphweave.core.types import UNIT, Fold, Space
+from graphweave.core.types import UNIT, Space
 from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -285,7 +285,7 @@ class _Needs:
         if isinstance(node, Gram):
             x, y = self.extents[node.x], self.extents[node.y]
             return None if node.map is not None else (y if x is None else x)
-        if isinstance(node, Push) and node.fold is Fold.sum and node.empty == 0:
+        if isinstance(node, Push) and node.is_plain_sum:
             return self.extents[node.x]
         return None
 

@@ -42,7 +42,6 @@ from graphweave.ir.message.nodes import (
     PairsType,
     Pointwise,
     Ref,
-    Reordered,
     ToUnit,
     Type,
 )  # fmt: skip
@@ -91,8 +90,8 @@ class Wrapper:
         self._given_out = with_viewed(plan.program, watches or ())
         if watches is not None:
             nodes = plan.program.nodes
-            kept = {n.index if isinstance(n, MapOf) else n.x for n in nodes if isinstance(n, MapOf | Reordered)}
-            self._watch(r for r in inputs if r in kept or r in plan.prelude_inputs)
+            indices = {n.index for n in nodes if isinstance(n, MapOf)}
+            self._watch(r for r in inputs if r in indices or r in plan.prelude_inputs)
         self._prelude(prelude or {})
         self._steps()
         results = self._settle()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
     AddMatMul,
@@ -130,14 +131,14 @@ def _push(node: Push, x: Any, program: Program, index: Any, rows: Mapping[Space,
     t, m = _type(program, node.x), program.types[node.map]
     if index is None:
         if x.shape[0] == 0:
-            return jnp.full(t.shape, node.empty, JAX_DTYPE[t.dtype])
+            return jnp.full(t.shape, typed(node.empty, t.dtype), JAX_DTYPE[t.dtype])
         return _REDUCE[node.fold](x, axis=0).astype(JAX_DTYPE[t.dtype])
     count = rows[m.cod]  # type: ignore[union-attr]
-    if node.fold is Fold.sum and node.empty == 0:
+    if node.is_plain_sum:
         return jax.ops.segment_sum(x, index, count)
     out = _SEGMENTS[node.fold](x, index, count)
     some = jax.ops.segment_sum(jnp.ones(index.shape, jnp.int32), index, count) > 0
-    return jnp.where(some.reshape((-1, *[1] * (x.ndim - 1))), out, jnp.asarray(node.empty, out.dtype))
+    return jnp.where(some.reshape((-1, *[1] * (x.ndim - 1))), out, jnp.asarray(typed(node.empty, t.dtype), out.dtype))
 
 
 def _product(x: Any, w: Any) -> Any:

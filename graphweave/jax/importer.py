@@ -207,7 +207,7 @@ class _TraceImporter:
 
     def _push(self, x: Value, fold: Fold, *, end: End, rows: int) -> Value:
         ref = self._values.on(x, self._frame.spaces["edge"])
-        pushed = Push(ref, self._map(end), fold, 1.0 if fold is Fold.mul else 0.0)
+        pushed = Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 
     def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:

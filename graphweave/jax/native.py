@@ -20,6 +20,7 @@ import jaxlib
 
 from graphweave.runtime import kernel_cache, sources
 from graphweave.runtime.drive import address_of_drive
+from graphweave.runtime.native_numbers import Int32, Int64
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 
@@ -75,9 +76,9 @@ def _native(tools: object) -> ctypes.CDLL:
     # the version is part of the text, and so of the key under which the library is kept: the header belongs to it
     text = f'#define XLA_FFI_HEADER "{header}"\n#define GW_JAXLIB "{jaxlib.__version__}"\n'
     library = kernel_cache.library(text + sources.source("xla_call.cpp"))
-    pointer, i64 = ctypes.c_void_p, ctypes.c_int64
-    library.gw_xla_add.argtypes = (i64, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, ctypes.c_int32, pointer)
+    pointer = ctypes.c_void_p
+    library.gw_xla_add.argtypes = (Int64, pointer, ctypes.c_char_p, ctypes.c_char_p, Int64, Int32, pointer)
     library.gw_xla_add.restype = None
-    library.gw_xla_remove.argtypes = (i64,)
+    library.gw_xla_remove.argtypes = (Int64,)
     library.gw_xla_remove.restype = None
     return library

@@ -189,7 +189,7 @@ def folded(values: Values, x: Value, fold: Fold, axes: Sequence[int]) -> Value:
     )  # fmt: skip
     if repeated == 1 or fold in (Fold.max, Fold.min):
         return out
-    number = values.number(float(repeated) if dtype.is_float else repeated, dtype)
+    number = values.number(repeated, dtype)
     return values.pointwise(Op.mul if fold is Fold.sum else Op.pow, out, number)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphweave.core.numbers import Number, typed
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -58,10 +59,10 @@ class Values:
     def space(self, v: Value) -> Space:
         return self.type(v.ref).space
 
-    def const(self, number: float | int | bool, dtype: DType) -> Ref:
-        return self.add(Const(number, Type(UNIT, (), dtype)))
+    def const(self, number: Number, dtype: DType) -> Ref:
+        return self.add(Const(typed(number, dtype), Type(UNIT, (), dtype)))
 
-    def number(self, number: float | int | bool, dtype: DType) -> Value:
+    def number(self, number: Number, dtype: DType) -> Value:
         return Value(self.const(number, dtype), ())
 
     # ---------------------------------------------------------------- shapes

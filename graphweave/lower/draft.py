@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
-from graphweave.core.types import UNIT, DType, Fold
+from graphweave.core.types import UNIT, DType
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
@@ -72,7 +72,7 @@ class Draft:
             x = self.program.nodes[x.x]
         if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is NaN, the sum over no edges is 0
             return None
-        return x if push.fold is Fold.sum and push.empty == 0 else None
+        return x if push.is_plain_sum else None
 
     def is_total(self, push: Push) -> bool:
         return map_type(self.program, push.map).cod == UNIT

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from graphweave.analysis.cones import space_of, type_of
 from graphweave.analysis.typed import below, blocks_of, gathered, is_typed, matrices
+from graphweave.core.numbers import is_neutral, typed
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.loop.nodes import (
     Call,
@@ -103,11 +104,11 @@ class EdgePass:
     def _without_edges(self, ref: Ref) -> list[Stmt]:
         """Give a row without edges the push's `empty` value."""
         push, dtype = self._program.nodes[ref], type_of(self._program, ref).dtype
-        if not isinstance(push, Push) or identity(push.fold, dtype).value == push.empty:
+        if not isinstance(push, Push) or is_neutral(push.empty, push.fold, dtype):
             return []
         no_edges = Call(Op.eq, (Degree(CSR, Var("v")), Lit(0, DType.i64)))
-        place = self._draft.row.at[ref]
-        return self._draft.fill(ref, lambda at: Call(Op.where, (no_edges, Lit(push.empty, dtype), load(place, at))))
+        place, empty = self._draft.row.at[ref], Lit(typed(push.empty, dtype), dtype)
+        return self._draft.fill(ref, lambda at: Call(Op.where, (no_edges, empty, load(place, at))))
 
     # -------------------------------------------------------- tiles
 

@@ -55,7 +55,7 @@ def relative_place(program: Program, sum_: Ref, maximum: Ref, names: Namer) -> P
     push, largest = program.nodes[sum_], program.nodes[maximum]
     assert isinstance(push, Push) and isinstance(largest, Push)
     dtype = type_of(program, maximum).dtype
-    if push.fold is not Fold.sum or push.empty != 0 or type_of(program, sum_).dtype is not dtype:
+    if not push.is_plain_sum or type_of(program, sum_).dtype is not dtype:
         return None
     path = _path(program, push.x, maximum, push.map)
     if path is None:

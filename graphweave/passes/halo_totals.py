@@ -125,7 +125,7 @@ class _Totals:
         if not summed or ref in self.program.outputs:
             return False
         if isinstance(node, Push):
-            return isinstance(self.program.nodes[node.map], ToUnit) and node.fold is Fold.sum and node.empty == 0
+            return isinstance(self.program.nodes[node.map], ToUnit) and node.is_plain_sum
         if not isinstance(node, Gram) or node.map is not None or (node.x in partial) == (node.y in partial):
             return False
         return self.with_halo(node.y if node.x in partial else node.x) is not None

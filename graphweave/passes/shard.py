@@ -15,7 +15,6 @@ numbers would not be those of the whole graph. Equal exchanges are one, since eq
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -27,10 +26,12 @@ from graphweave.analysis.halo_rows import Numbers, halo_of
 from graphweave.analysis.ownership import OwnedRows, Sharding, owned_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.errors import ShardError
+from graphweave.core.numbers import Number, neutral, typed
 from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AllReduce,
     AnyType,
     Aten,
@@ -218,6 +219,10 @@ class _Sharded:
                 if self._differs(size):
                     assert isinstance(t, Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
+            case Aten(target="builtin._assert_rows", args=(Operand(size), what, _)) if self._differs(size):
+                words = f"{what}: expected rows to reduce over (got none on any rank)."
+                args = (Operand(self._count(size, loc)), words)
+                return self.build.add(Aten("aten._assert_async.msg", args, (), NOTHING), loc)
             case JoinIndices(indices, of) if self._leaves(ref):
                 twins = tuple(map(self._twin, of))
                 renamed = tuple(self.where[i] for i in indices)
@@ -280,10 +285,10 @@ class _Sharded:
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
         kept = self.where.__getitem__ if ref in self._forward else self._kept
         new = with_operands(node, lambda r: along if r == m and along is not None else kept(r))
-        if not isinstance(new, Push) or (fold is Fold.sum and new.empty == 0):
+        if not isinstance(new, Push) or new.is_plain_sum:
             return self._over_ranks(self.build.add(new, loc), ref, fold)
         assert along is not None
-        bare = self._over_ranks(self.build.add(replace(new, empty=_identity(fold, t.dtype)), loc), ref, fold)
+        bare = self._over_ranks(self.build.add(replace(new, empty=neutral(fold, t.dtype)), loc), ref, fold)
         return self._or_empty(bare, ref, along, new.empty)
 
     def _over_ranks(self, folded: Ref, ref: Ref, fold: Fold) -> Ref:
@@ -303,7 +308,7 @@ class _Sharded:
 
         return self._by_segment(folded, space, back, loc)
 
-    def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: float) -> Ref:
+    def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: Number) -> Ref:
         """`folded`, and `empty` where no rank pushes anything."""
         source, t, loc = self._types(ref), self._program.types[ref], self._program.locs[ref]
         assert isinstance(t, Type)
@@ -311,7 +316,7 @@ class _Sharded:
         count = self._over_ranks(self.build.add(Push(one, along, Fold.sum), loc), ref, Fold.sum)
         some = self.build.add(Pointwise(Op.gt, (count, self._number(0, DType.i64, loc))), loc)
         wide = Type(UNIT, t.shape, t.dtype)
-        nothing = self.build.add(Const(empty if t.dtype.is_float else int(empty), wide), loc)
+        nothing = self.build.add(Const(typed(empty, t.dtype), wide), loc)
         return self.build.add(Pointwise(Op.where, (some, folded, nothing)), loc)
 
     def _types(self, ref: Ref) -> Space:
@@ -373,7 +378,7 @@ class _Sharded:
     def _cast(self, ref: Ref, dtype: DType, loc: str) -> Ref:
         return ref if self._dtype(ref) is dtype else self.build.add(Cast(ref, dtype), loc)
 
-    def _number(self, value: float, dtype: DType, loc: str) -> Ref:
+    def _number(self, value: Number, dtype: DType, loc: str) -> Ref:
         return self.build.add(Const(value, Type(UNIT, (), dtype)), loc)
 
     def _seed(self, seed: Ref, space: Space, loc: str) -> Ref:
@@ -385,14 +390,3 @@ class _Sharded:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63
         return self.build.add(Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)
-
-
-def _identity(fold: Fold, dtype: DType) -> float:
-    """What the fold gives for no values at all."""
-    if fold in (Fold.sum, Fold.mul):
-        return float(fold is Fold.mul)
-    if dtype is DType.bool:
-        return float(fold is Fold.min)
-    lowest = -math.inf if dtype.is_float else -(2 ** (8 * dtype.itemsize - 1)) if dtype is not DType.u8 else 0
-    highest = math.inf if dtype.is_float else 2 ** (8 * dtype.itemsize - (dtype is not DType.u8)) - 1
-    return lowest if fold is Fold.max else highest

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.ranks import link_of
-from graphweave.core.settings import settings
+from graphweave.runtime.kept_rows import KeptRows
 from graphweave.runtime.memo import Results, memo
-from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
 
 
 class AgreedMemo:
@@ -34,26 +32,18 @@ class AgreedMemo:
 class SteadyRows:
     """Own and halo rows of tensors that stay the same from call to call, such as features.
 
-    They are kept when the same tensor comes for the second time, and used while it is unchanged on all ranks. What is
-    kept takes at most GRAPHWEAVE_FORMAT_BYTES, the tensors included.
+    They are kept when the same tensor comes for the second time, and used while it is unchanged on all ranks (see
+    `kept_rows`).
     """
 
     def __init__(self) -> None:
-        self._cache: TrackedCache[Tensor] = TrackedCache(lambda: settings().format_bytes)
-        self._before: tuple[Key, object] | None = None
+        self._kept = KeptRows()
 
     def __call__(self, x: Tensor, agree: Callable[[bool], bool], exchange: Callable[[Tensor], Tensor]) -> Tensor:
         """`exchange(x)`, or what an earlier call of it gave. `agree(good)` says whether all ranks say yes."""
-        key = (place(x),)
-        found = self._cache.get(key, (x,))
+        found = self._kept.find(x)
         if agree(found is not None):
             assert found is not None
             bump("exchange_hits")
-            return found.detach()
-        versions = versions_of((x,))
-        with ordinary(), torch.no_grad():
-            rows = exchange(x.detach())
-        if versions is not None and self._before == (key, versions):
-            self._cache.put(key, (x,), versions, rows, (rows,))
-        self._before = (key, versions)
-        return rows.detach()
+            return found
+        return self._kept.make(exchange, x)

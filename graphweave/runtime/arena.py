@@ -22,6 +22,7 @@ from torch import Tensor
 
 from graphweave.core import locks
 from graphweave.core.settings import settings
+from graphweave.runtime.resizable import make_resizable
 
 SMALLEST = 1 << 20
 """Tensors of at least this many bytes get a buffer. Smaller ones come from `torch.empty`, which reuses memory well."""
@@ -81,13 +82,17 @@ class Arena:
         memory for `room` further rows behind its own."""
         count = (shape[0] + room) * math.prod(shape[1:]) if room else math.prod(shape)
         nbytes = count * dtype.itemsize
-        if nbytes < SMALLEST:
+        make = make_resizable() if nbytes >= SMALLEST else None
+        if make is None:
             return torch.empty(count, dtype=dtype).resize_(shape) if room else torch.empty(shape, dtype=dtype)
         buffer = self._take(size_class(nbytes))
         holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
         self._lease(holder, buffer)
-        # The storage keeps `holder` alive. resize_ sets the shape without making the tensor a view of another.
-        return torch.frombuffer(holder, dtype=dtype, count=count).resize_(shape)
+        # The storage keeps `holder` alive until it dies or a user resizes it. resize_ sets the shape without making the
+        # tensor a view of another.
+        made = torch.frombuffer(holder, dtype=dtype, count=count).resize_(shape)
+        make(made)
+        return made
 
     def empty_like(self, t: Tensor) -> Tensor:
         """`empty` of the same shape and dtype; the result is contiguous whatever the strides of `t`."""

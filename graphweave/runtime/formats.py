@@ -29,6 +29,7 @@ from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache, sources
 from graphweave.runtime.index import INT32_MAX, Index
 from graphweave.runtime.launch import MAX_CHUNKS
+from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
@@ -209,15 +210,15 @@ def _tensors(value: Format | Tensor) -> tuple[Tensor, ...]:
 def _native(tools: object) -> ctypes.CDLL:
     """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
     library = kernel_cache.library(sources.source("formats.cpp"))
-    pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    library.gw_flat.argtypes = (_Raw, pointer, i32, i32)
-    library.gw_flat.restype = i64
-    library.gw_narrow.argtypes = (pointer, i64, i64, pointer, i32)
-    library.gw_narrow.restype = i64
-    library.gw_group.argtypes = (_Raw, pointer, pointer, i64, pointer, i32, i32)
-    library.gw_group.restype = i64
-    library.gw_place.argtypes = (_Raw, pointer, pointer, pointer, i32, i32)
-    library.gw_place.restype = i64
+    pointer, result = ctypes.c_void_p, ctypes.c_int64
+    library.gw_flat.argtypes = (_Raw, pointer, Int32, Int32)
+    library.gw_flat.restype = result
+    library.gw_narrow.argtypes = (pointer, Int64, Int64, pointer, Int32)
+    library.gw_narrow.restype = result
+    library.gw_group.argtypes = (_Raw, pointer, pointer, Int64, pointer, Int32, Int32)
+    library.gw_group.restype = result
+    library.gw_place.argtypes = (_Raw, pointer, pointer, pointer, Int32, Int32)
+    library.gw_place.restype = result
     return library
 
 
@@ -241,7 +242,7 @@ def _int_dtype(wide: bool) -> torch.dtype:
     return torch.int64 if wide else torch.int32
 
 
-class _Raw(ctypes.Structure):
+class _Raw(NativeNumbers):
     """The structure `Index` of `native/formats.cpp`."""
 
     _fields_ = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from graphweave.core.log import logger
+from graphweave.core.own_folders import check_own, make_own, read_own
 from graphweave.runtime import sources
 from graphweave.runtime.toolchain import Toolchain, run_compiler
 
@@ -31,6 +33,9 @@ log = logger(__name__)
 _ALONE = ("draws.h", "float16.h")
 """Headers that are left out of the precompiled header: kernels do not include the first, and not every compiler accepts
 the second."""
+
+_NAME = re.compile("[0-9a-f]{16}")
+"""The name of a folder of headers."""
 
 _UNUSED_SECONDS = 24 * 3600
 """Headers of other versions are deleted if no process has compiled with them for this many seconds."""
@@ -80,8 +85,8 @@ def include_flags(folder: Path) -> tuple[str, ...]:
 def _copied(folder: Path) -> Path:
     """The folder that holds `graphweave/*.h`, with the content that this process has read."""
     root = folder / "headers" / sources.digest()[:16]
+    make_own(root)
     if not _complete(root):
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(root.with_suffix(".lock")):
             if not _complete(root):
                 _write(root)
@@ -93,17 +98,19 @@ def _copied(folder: Path) -> Path:
 
 def _complete(root: Path) -> bool:
     try:
-        return all((root / "graphweave" / name).read_bytes() == text for name, text in sources.headers().items())
+        check_own(root / "graphweave")
+        return all(read_own(root / "graphweave" / name) == text for name, text in sources.headers().items())
     except OSError:
         return False
 
 
 def _write(root: Path) -> None:
-    (root / "graphweave").mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_own(root / "graphweave")
     with tempfile.TemporaryDirectory(dir=root, prefix="build-") as scratch:
         for name, content in sources.headers().items():
             draft = Path(scratch) / name
             draft.write_bytes(content)
+            draft.chmod(0o600)  # the umask may let others write
             os.replace(draft, root / "graphweave" / name)
 
 
@@ -111,7 +118,8 @@ def _tidy(root: Path) -> None:
     """Delete unused headers of other versions, 40 MB each."""
     for other in root.parent.iterdir():
         with suppress(OSError):  # another process deletes it, too
-            if other.is_dir() and other != root and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
+            made = _NAME.fullmatch(other.name) is not None and other.is_dir()
+            if made and other != root and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)
 
 
@@ -123,25 +131,28 @@ def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
     header = root / key / "kernels.h"
     if key in _refused or not (make or header.exists()):
         return None
-    if not _intact(header):
-        header.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_own(header.parent)
+    if not _intact(header, text):
         with FileLock(header.with_suffix(".lock")):
-            if not _intact(header) and not _make(tools, root, header, text):
+            if not _intact(header, text) and not _make(tools, root, header, text):
                 _refused.add(key)
                 return None
     return header
 
 
-def _intact(header: Path) -> bool:
-    """Whether the precompiled form is as its compiler wrote it. Each process reads the whole file once to find out."""
+def _intact(header: Path, text: str) -> bool:
+    """Whether the header is `text`, and the precompiled form is as its compiler wrote it. Each process reads the whole
+    file once to find out."""
     compiled, digest = header.with_name("kernels.h.gch"), header.with_name("kernels.h.sha256")
     if not (header.exists() and compiled.exists()):
         return False
     if header not in _checked:
         try:
-            if hashlib.sha256(compiled.read_bytes()).hexdigest() != digest.read_text(encoding="ascii"):
+            if read_own(header) != text.encode():
                 return False
-        except (OSError, UnicodeDecodeError):
+            if hashlib.sha256(read_own(compiled)).hexdigest().encode() != read_own(digest):
+                return False
+        except OSError:
             return False
         _checked.add(header)
     return True
@@ -150,6 +161,7 @@ def _intact(header: Path) -> bool:
 def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
     """Write the header, and move its precompiled form into place once it is complete. False if it cannot be made."""
     header.write_text(text, encoding="ascii")
+    header.chmod(0o600)  # the umask may let others write
     with tempfile.TemporaryDirectory(dir=header.parent, prefix="build-") as scratch:
         draft = Path(scratch) / "kernels.h.gch"
         command = (*tools.command, *tools.flags, "-I", str(root), "-x", "c++-header", str(header), "-o", str(draft))
@@ -163,5 +175,6 @@ def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
         digest = Path(scratch) / "kernels.h.sha256"
         digest.write_text(hashlib.sha256(draft.read_bytes()).hexdigest(), encoding="ascii")
         for file in (digest, draft):
+            file.chmod(0o600)
             os.replace(file, header.with_name(file.name))
     return True

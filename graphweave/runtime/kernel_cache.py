@@ -2,16 +2,16 @@
 
 A key owns three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its text, for people). A library is
 loaded only if its digest matches, so a truncated or altered file is rebuilt, never executed. Writers hold KEY.lock and
-move finished files into place, so that any number of processes may share a directory; readers need no lock.
+move finished files into place, so that any number of processes may share a directory; readers need no lock. All of
+this holds in a folder of the user's own (`core/own_folders.py`); another one is not used.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import os
-import shutil
+import re
 import tempfile
 import time
 from collections import defaultdict
@@ -26,8 +26,8 @@ from platformdirs import user_cache_path
 
 from graphweave.core import locks
 from graphweave.core.counters import bump
-from graphweave.core.errors import CacheError
-from graphweave.core.log import logger, warn_once
+from graphweave.core.log import logger
+from graphweave.core.own_folders import check_own, in_own_folder, make_own, read_own
 from graphweave.core.settings import settings
 from graphweave.runtime import headers, sources
 from graphweave.runtime.launch import NativeKernel
@@ -41,7 +41,7 @@ ABI_VERSION = 1
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], NativeKernel] = {}
 _lock = locks.reentrant_lock()
-_private: Path | None = None
+_KEY = re.compile("[0-9a-f]{64}")
 
 
 def load(text: str, symbol: str) -> NativeKernel:
@@ -101,47 +101,27 @@ def key_of(text: str, tools: Toolchain) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _private_directory() -> Path:
-    global _private
-    if _private is None:
-        _private = Path(tempfile.mkdtemp(prefix="graphweave-"))
-        atexit.register(shutil.rmtree, _private, ignore_errors=True)
-    return _private
-
-
 def shared_object(text: str, tools: Toolchain) -> Path:
     """The verified shared library of `text` on disk, built if necessary.
 
-    If the cache folder cannot be written, a private temporary folder takes its place, with one warning. Raises
-    CacheError if that cannot be written either.
+    If the cache folder cannot be written, or others could write to it, a temporary folder takes its place, with one
+    warning. Raises CacheError if that cannot be written either.
     """
-    folder = directory()
-    try:
-        return _find_or_build(text, tools, folder)
-    except OSError as error:
-        warn_once(
-            f"cannot keep kernels in {folder} ({error.strerror or error}): using a temporary directory, so they are "
-            "compiled again next time. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
-            log,
-        )
-    try:
-        return _find_or_build(text, tools, _private_directory())
-    except OSError as error:
-        raise CacheError(
-            f"expected a writable directory for kernels (got {error}). Set GRAPHWEAVE_CACHE_DIR or TMPDIR."
-        ) from error
+    return in_own_folder(directory(), lambda folder: _find_or_build(text, tools, folder), log)
 
 
 def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
     target = folder / f"{key_of(text, tools)}.so"
-    if _intact(target):
-        return _used(target)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if target.exists():
+        check_own(folder)
+        if _intact(target):
+            return _used(target)
+    make_own(folder)
     with FileLock(target.with_suffix(".lock")):
         if _intact(target):  # another process built it while we waited
             return _used(target)
         if target.exists():
-            log.warning("%s is damaged: building it again", target)
+            log.warning("%s is damaged, or others could write to it: building it again", target)
             bump("kernel_damaged")
         _build(text, tools, target)
     _keep_within(folder, settings().cache_bytes, target)
@@ -158,9 +138,9 @@ def _used(target: Path) -> Path:
 
 def _intact(target: Path) -> bool:
     try:
-        expected = target.with_suffix(".sha256").read_text(encoding="ascii")
-        return hashlib.sha256(target.read_bytes()).hexdigest() == expected
-    except (OSError, UnicodeDecodeError):
+        expected = read_own(target.with_suffix(".sha256"))
+        return hashlib.sha256(read_own(target)).hexdigest().encode() == expected
+    except OSError:
         return False
 
 
@@ -176,6 +156,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
         # not flushed to disk: after a power cut, a file that is half written fails its digest
         for path in (digest, built):
+            path.chmod(0o700)  # the umask may let others write
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
     log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
@@ -221,7 +202,8 @@ def _keep_within(folder: Path, bound: int, added: Path) -> None:
 
 
 def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
-    """Delete the least recently used kernels until the folder is within `bound` bytes. `keep` always stays.
+    """Delete the least recently used kernels until the folder is within `bound` bytes. `keep` always stays, and so do
+    files that no kernel's key names.
 
     Returns the bytes that are left.
     """
@@ -230,7 +212,7 @@ def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
     with os.scandir(folder) as files:  # makes no Path of each file, of which a full cache has 200,000
         for file in files:
             key, _, suffix = file.name.rpartition(".")
-            if suffix in ("so", "cpp"):
+            if suffix in ("so", "cpp") and _KEY.fullmatch(key):
                 with suppress(FileNotFoundError):  # another process is evicting too
                     found = file.stat()
                     sizes[key] += found.st_size

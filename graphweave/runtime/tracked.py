@@ -2,7 +2,8 @@
 
 A tensor is recognised by its storage, address and layout, so a fresh view of the same memory has the same key. The
 entry keeps an alias of the tensor, so neither its storage nor its version counter can die and give their address to
-another. It remembers which version counter the tensor has and the counter's value, which every in-place edit through
+another. There is no weak reference to the tensor itself, since `torch.utils.swap_tensors` refuses tensors that have
+any. The entry remembers which version counter the tensor has and the counter's value, which every in-place edit through
 any view increases. A tensor with another counter (`.data`, or one made over the same memory) is another tensor.
 Inference tensors have no version counter and are never cached. Edits that torch cannot see (through NumPy or another
 library's pointer) are found by `unseen_edits.py`, which calls `forget` here.
@@ -63,7 +64,6 @@ SEARCHED = 4
 class _Entry(Generic[T]):
     value: T
     versions: Versions
-    seen: tuple[weakref.ref[Tensor], ...]  # the tensors themselves, whose counters need not be compared
     aliases: tuple[Tensor, ...]
     made: tuple[Tensor, ...]
     nbytes: int
@@ -102,8 +102,8 @@ class TrackedCache(Generic[T]):
         entry = self._entries.get(key)
         if entry is None:
             return None
-        for t, seen, (counter, version) in zip(tensors, entry.seen, entry.versions):  # noqa: B905 - costs 0.1 us
-            if t._version != version or (t is not seen() and counter_of(t) != counter):
+        for t, (counter, version) in zip(tensors, entry.versions):  # noqa: B905 - costs 0.1 us
+            if t._version != version or counter_of(t) != counter:
                 return None
         if _lock.acquire(blocking=False):  # if another thread walks the entries, their order stays as it is
             try:
@@ -125,10 +125,7 @@ class TrackedCache(Generic[T]):
         storages = tuple(map(_storage, tensors))
         inside = (*storages, *(s for s in map(_storage, made) if s in storages))
         # detach() shares storage and version counter, and keeps both when the caller rebinds the tensor with set_().
-        entry = _Entry(
-            value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size,
-            storages, inside,
-        )  # fmt: skip
+        entry = _Entry(value, versions, tuple(t.detach() for t in tensors), made, size, storages, inside)
         bound = self._bound()
         dropped: list[_Entry[T] | None] = []  # freed after the lock is released
         with _lock:

@@ -1,19 +1,19 @@
 """Triton kernels: modules on disk, imported once per process, and their launch on PyTorch's current stream.
 
-Triton reads source from files, so each text is a file, named by its content, beside the cache of C++ kernels. Triton
-itself caches the compiled code (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the environment the kernels run in
-Triton's interpreter, on CPU tensors.
+Triton reads source from files, so each text is a file, named by its content, beside the cache of C++ kernels, in a
+folder of the user's own (`core/own_folders.py`). Modules are made from the text itself, never from what Python finds
+compiled in that folder. Triton itself caches the compiled code (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the
+environment the kernels run in Triton's interpreter, on CPU tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -28,9 +28,12 @@ from torch import Tensor
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
-from graphweave.core.settings import settings
+from graphweave.core.log import logger
+from graphweave.core.own_folders import check_own, in_own_folder, make_own, read_own
 from graphweave.runtime import kernel_cache
 
+log = logger(__name__)
+_ENCODING = "# -*- coding: utf-8 -*-\n"
 _lock = locks.lock()
 _modules: dict[str, ModuleType] = {}
 
@@ -110,7 +113,8 @@ def module(text: str) -> ModuleType:
     key = key_of(text)
     with _lock:
         if key not in _modules:
-            _modules[key] = _imported(_written(text, key), f"graphweave_kernel_{key[:16]}")
+            path = in_own_folder(directory(), lambda folder: _written(text, folder / f"k{key}.py"), log)
+            _modules[key] = _module(text, path, f"graphweave_kernel_{key[:16]}")
         return _modules[key]
 
 
@@ -121,9 +125,13 @@ def forget() -> None:
 
 
 def key_of(text: str) -> str:
-    """SHA-256 of the text without its comment lines, which name the user's files."""
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return hashlib.sha256(code.encode()).hexdigest()
+    """SHA-256 of the text. Its comments count: Python reads the encoding of a file from one."""
+    return hashlib.sha256(_content(text)).hexdigest()
+
+
+def _content(text: str) -> bytes:
+    """The bytes of the file. Its first line says how it is encoded, so that no other comment does."""
+    return f"{_ENCODING}{text}".encode()
 
 
 @lru_cache(maxsize=1)
@@ -147,27 +155,25 @@ def directory() -> Path:
     return kernel_cache.directory().parent / "triton"
 
 
-def _written(text: str, key: str) -> Path:
-    """A file with the code of the text, found intact or written atomically, in a temporary folder if necessary."""
-    for folder in (directory(), Path(tempfile.gettempdir()) / f"graphweave-triton-{os.getuid()}"):
-        path = folder / f"k{key}.py"
-        try:
-            if path.exists() and key_of(path.read_text(encoding="utf-8")) == key:
+def _written(text: str, path: Path) -> Path:
+    """`path`, a file with the text: found intact, or written atomically."""
+    content = _content(text)
+    if path.exists():
+        check_own(path.parent)
+        with suppress(OSError):
+            if read_own(path) == content:
                 return path
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
-                file.write(text)
-            os.replace(file.name, path)
-            bump("kernel_builds")
-            return path
-        except (OSError, UnicodeDecodeError):
-            continue
-    raise ToolchainError(f"expected a writable directory for kernels (got {settings().cache_dir}). Set TMPDIR.")
+    make_own(path.parent)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+    bump("kernel_builds")
+    return path
 
 
-def _imported(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+def _module(text: str, path: Path, name: str) -> ModuleType:
+    """The module of a text, which lies in the file `path`, where Triton looks up the lines of its functions."""
+    made = ModuleType(name)
+    made.__file__ = str(path)
+    exec(compile(_content(text), str(path), "exec"), made.__dict__)
+    return made

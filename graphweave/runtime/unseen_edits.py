@@ -12,30 +12,34 @@ each call reads all of it. If it is larger, a call reads one part in 4, 16 or 64
 Two contents have the same checksum by chance once in 2^64. As long as an edit is not noticed, results are those of the
 unedited graph, since kernels read only checked copies. GRAPHWEAVE_UNSEEN_EDITS=0 and the option `unseen_edits=False`
 turn this off. Only memory of the CPU is read, since a GPU would make the call wait.
+
+All this holds for index tensors alone, which means every argument of integers or booleans from which a prelude
+computes. Features are read in whole at each call that uses what was computed from them (`whole_checksum`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache, sources, tracked
+from graphweave.runtime.native_numbers import Int32
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, Versions, place, versions_of
+from graphweave.runtime.version_counter import counter_of
 
 _log = logger(__name__)
 
@@ -124,43 +128,47 @@ def _checked(t: Tensor) -> _Record | None:
 class Watch:
     """Checks one argument of a program at each call, and remembers the tensor of the last call.
 
-    For a view, such as a row of an edge_index, it remembers the tensor that is viewed and which part of it: the next
-    call may pass another view of the same part.
+    That is known by its storage, its version counter and its layout, so the next call may pass another view of the
+    same part, such as a row of an edge_index. A weak reference to the tensor itself would keep
+    `torch.utils.swap_tensors` from it.
     """
 
-    __slots__ = ("_address", "_next_is_same", "_seen", "_tensor", "_version")
+    __slots__ = ("_last", "_next_is_same", "_storage")
 
     def __init__(self) -> None:
-        self._tensor: Callable[[], Any] = lambda: self  # this object stands for "no tensor"
-        self._seen: object = None
-        self._version = self._address = 0
+        self._last: object = None
+        self._storage: StorageWeakRef | None = None  # while it lives, no other storage gets the address
         self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
         """Drop from all caches what was computed from the memory of `t`, if that was edited without PyTorch seeing
         it."""
-        viewed = t._base
-        if (
-            self._tensor() is (t if viewed is None else viewed)
-            and t._version == self._version
-            and t.data_ptr() == self._address
-            and (viewed is None or self._seen == (t.shape, t.stride(), t.dtype))
-            and self._next_is_same()
-        ):
+        if self._last is not None and not t.is_inference() and self._last == _layout(t) and self._next_is_same():
             return
         record = _checked(t) if settings().unseen_edits else None
         if record is None:
-            self._tensor = lambda: self
+            self._last = self._storage = None
         else:
-            self._tensor, self._next_is_same = weakref.ref(t if viewed is None else viewed), record.next_is_same
-            self._seen = None if viewed is None else (t.shape, t.stride(), t.dtype)
-            self._version, self._address = t._version, t.data_ptr()
+            self._last, self._next_is_same = _layout(t), record.next_is_same
+            self._storage = StorageWeakRef(t.untyped_storage())
+
+
+def _layout(t: Tensor) -> tuple[object, ...]:
+    """A key that is equal for two tensors of one storage, version and layout. `t` must be no inference tensor."""
+    storage = t.untyped_storage()._cdata
+    return storage, counter_of(t), t._version, t.data_ptr(), t.shape, t.stride(), t.dtype
 
 
 def watch(t: Tensor) -> None:
     """Check `t` as a `Watch` does that sees it for the first time."""
     if settings().unseen_edits:
         _checked(t)
+
+
+def whole_checksum(t: Tensor) -> int | None:
+    """The checksum of all memory of `t`; None for a tensor whose memory cannot be read so (see `_sums_of`)."""
+    native, sums = _native(toolchain()), _sums_of(t)
+    return None if native is None or sums is None else int(native.gw_whole_sum(ctypes.byref(sums), num_threads()))
 
 
 def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -> bool:
@@ -173,9 +181,9 @@ def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -
 
 
 def _sums_of(t: Tensor) -> _Sums | None:
-    """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements, or covers no
-    rectangle."""
-    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0:
+    """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements or wide ones, or covers
+    no rectangle."""
+    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0 or t.element_size() > 8:
         return None
     dims: list[tuple[int, int]] = []  # size and stride of dims with more than one element, outer before inner
     for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: -d[1]):
@@ -205,8 +213,10 @@ def _native(tools: object) -> ctypes.CDLL | None:
     except ToolchainError as error:
         warn_once(f"edits that PyTorch does not see are not noticed: {error}", _log)
         return None
-    library.gw_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    library.gw_sum.argtypes = (ctypes.c_void_p, Int32)
     library.gw_sum.restype = None
+    library.gw_whole_sum.argtypes = (ctypes.c_void_p, Int32)
+    library.gw_whole_sum.restype = ctypes.c_uint64
     library.gw_next_is_same.argtypes = (ctypes.c_void_p,)
     library.gw_next_is_same.restype = ctypes.c_int32
     return library

@@ -11,6 +11,7 @@ from graphweave.core.errors import DataError
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.sampling.native import RawAdjacency, address
+from graphweave.sampling.weighted import checked_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,15 +100,7 @@ def _checked_weights(weights: Tensor, num_edges: int, what: str) -> Tensor:
             f"{what}: weights must be numbers of shape [{num_edges}] (got {weights.dtype} {list(weights.shape)})."
             " Give one for each edge."
         )
-    found = weights.detach().reshape(-1).to("cpu", torch.float64).contiguous()
-    bad = ~(torch.isfinite(found) & (found >= 0))
-    if bool(bad.any()):
-        at = int(bad.nonzero()[0])
-        raise DataError(
-            f"{what}: weights must be finite and not negative (got {found[at].item()} at edge {at})."
-            " Pass 0 for edges that are never drawn."
-        )
-    return found
+    return checked_weights(weights, f"{what}: weights", "edge")
 
 
 def checked_times(times: Tensor, count: int, what: str, of: str) -> Tensor:
@@ -117,4 +110,7 @@ def checked_times(times: Tensor, count: int, what: str, of: str) -> Tensor:
             f"{what} must be integers of shape [{count}], one for each of the {of}"
             f" (got {times.dtype} {list(times.shape)}). Convert them with .long()."
         )
-    return times.to("cpu", torch.int64).contiguous()
+    found = times.to("cpu", torch.int64).contiguous()
+    if times.dtype == torch.uint64 and found.numel() and int(found.min()) < 0:
+        raise DataError(f"{what} must be integers below 2^63 (got larger ones of torch.uint64). Take differences.")
+    return found

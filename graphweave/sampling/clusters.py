@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,9 @@ from graphweave.sampling.hops import checked_nodes, checked_seed, folded
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
+
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
+"""Errors of NumPy and of the archive for files that are damaged."""
 
 
 class Partition(NamedTuple):
@@ -113,10 +118,15 @@ def _identity(of: Whole) -> int:
     return folded(folded(folded(0, sizes), of.src.long()), of.dst.long())
 
 
+def _digest(labels: Tensor, num_clusters: int, method: str) -> str:
+    words = f"{num_clusters} {method} ".encode()
+    return hashlib.sha256(words + labels.numpy().astype("<i8").tobytes()).hexdigest()
+
+
 def _write(path: Path, of: Whole, num_clusters: int, found: Partition) -> None:
     content: dict[str, Any] = {
         "labels": found.labels.numpy(), "num_clusters": np.int64(num_clusters), "method": np.str_(found.method),
-        "graph": np.int64(_identity(of)),
+        "graph": np.int64(_identity(of)), "sha256": np.str_(_digest(found.labels, num_clusters, found.method)),
     }  # fmt: skip
     with written_whole(path) as partial, partial.open("wb") as file:
         np.savez(file, **content)
@@ -125,10 +135,15 @@ def _write(path: Path, of: Whole, num_clusters: int, found: Partition) -> None:
 def _read(path: Path, of: Whole, num_clusters: int, method: str | None) -> Partition:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            labels, k, how, graph = (file[name] for name in ("labels", "num_clusters", "method", "graph"))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            names = ("labels", "num_clusters", "method", "graph", "sha256")
+            labels, k, how, graph, digest = (file[name] for name in names)
+            of_graph, fine = int(graph), labels.dtype == np.int64 and not any(one.ndim for one in (k, how, digest))
+            whole = fine and str(digest) == _digest(torch.from_numpy(labels), int(k), str(how))
+    except _UNREADABLE as error:
         raise DataError(f"{path} holds no partition, or is damaged ({error}). Delete it, or name another.") from error
-    if int(graph) != _identity(of) or labels.shape != (of.num_nodes,):
+    if not whole:
+        raise DataError(f"{path} is damaged: its digest is not that of its content. Delete it, or name another file.")
+    if of_graph != _identity(of) or labels.shape != (of.num_nodes,):
         raise DataError(
             f"{path} holds a partition of another graph, which has {labels.size} nodes (got a graph of"
             f" {of.num_nodes} nodes and {of.src.numel()} edges). Delete it, or name another file."
@@ -138,4 +153,7 @@ def _read(path: Path, of: Whole, num_clusters: int, method: str | None) -> Parti
             f"{path} holds {int(k)} clusters of method {str(how)!r} (asked for {num_clusters} of method"
             f" {method or 'any'!r}). Delete it, or name another file."
         )
-    return Partition(torch.from_numpy(labels.astype(np.int64)), str(how))
+    found = torch.from_numpy(labels)
+    if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < num_clusters:
+        raise DataError(f"{path} is damaged: it has clusters beyond {num_clusters}. Delete it, or name another file.")
+    return Partition(found, str(how))

@@ -180,25 +180,46 @@ def checked_seed(seed: Any) -> int:
 
 
 def checked_fanouts(fanouts: Any, what: str) -> tuple[int, ...]:
-    """`fanouts` as integers >= -1, one for each hop. DataError for anything else, and for no hop."""
+    """`fanouts` as integers >= -1 of 64 bits, one for each hop. DataError for anything else, and for no hop."""
     whole = isinstance(fanouts, (list, tuple)) and all(isinstance(k, int) and not isinstance(k, bool) for k in fanouts)
-    if not whole or not fanouts or min(fanouts) < -1:
+    if not whole or not fanouts or min(fanouts) < -1 or max(fanouts) >= 1 << 63:
         raise DataError(
-            f"{what}: expected a list of fanouts, one integer for each hop (got {fanouts!r})."
+            f"{what}: expected a list of fanouts, one integer of 64 bits for each hop (got {fanouts!r})."
             " Pass for example [10, 5]; -1 takes all neighbours."
         )
     return tuple(fanouts)
 
 
 def folded(key: int, numbers: Sequence[int] | Tensor) -> int:
-    """A key that depends on `key` and on all `numbers`, each of 64 bits, in their order."""
-    values = torch.as_tensor(numbers, dtype=torch.int64).contiguous()
+    """A key that depends on `key` and on all `numbers`, each of 64 bits, in their order. DataError for larger ones."""
+    try:
+        values = torch.as_tensor(numbers, dtype=torch.int64).contiguous()
+    except (RuntimeError, ValueError, OverflowError, TypeError) as error:
+        raise DataError(
+            f"epochs and numbers of batches must be integers of 64 bits (got {numbers!r}). Pass such numbers."
+        ) from error
     return int(library().gw_sample_key(key, address(values), values.numel()))
 
 
 def batch_key(seed: int, epoch: int, tensors: Sequence[Tensor]) -> int:
     """The key of a batch's random numbers: it depends on the seed, the epoch and all numbers in int64 `tensors`."""
     return folded(folded(seed, [epoch]), torch.cat([t.reshape(-1) for t in tensors]) if tensors else [])
+
+
+def allocated(*shape: int, what: str, do: str) -> Tensor:
+    """int64 `shape`, undefined. DataError where there is no memory for it; `what` says what needs it, and `do` what to
+    pass instead."""
+    try:
+        if min(shape) >= 0:
+            return torch.empty(shape, dtype=torch.int64)
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ):  # no memory, or too many bytes
+        pass
+    raise DataError(f"{what}, for which there is no memory. Pass {do}.")
 
 
 def checked_nodes(nodes: Any, num_nodes: int, what: str) -> Tensor:
@@ -233,7 +254,10 @@ def draw(
     offsets = torch.empty(rows.numel() + 1, dtype=torch.int64)
     threads = num_threads()
     total = library().gw_sample_count(raw, raw_rows, choice, address(offsets), threads)
-    src, dst, edge = torch.empty(3, total, dtype=torch.int64)
+    drawn = "2^63 edges or more" if total < 0 else f"{total} edges"
+    src, dst, edge = allocated(
+        3, total, what=f"{rows.numel()} nodes that draw {choice.fanout} edges each draw {drawn}", do="smaller fanouts"
+    )
     outputs = map(address, (src, edge, dst))
     library().gw_sample_fill(raw, raw_rows, choice, address(offsets), first, *outputs, threads)
     return HopEdges(src, dst, edge)

@@ -19,16 +19,17 @@ from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import Relation
 from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.native_numbers import Int32, NativeNumbers
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges
 from graphweave.sampling.native import address
 
-_POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _RawChosen(ctypes.Structure):
+class _RawChosen(NativeNumbers):
     """The structure `Chosen` of `native/subgraphs.cpp`."""
 
     _fields_ = (
@@ -172,8 +173,8 @@ def _library(tools: object) -> ctypes.CDLL:
     """`tools` is only the key of the cache: other compiler settings give another library."""
     found = kernel_cache.library(sources.source("subgraphs.cpp"))
     chosen = ctypes.POINTER(_RawChosen)
-    found.gw_between_count.argtypes = (chosen, _POINTER, _I32)
+    found.gw_between_count.argtypes = (chosen, _POINTER, Int32)
     found.gw_between_count.restype = _I64
-    found.gw_between_fill.argtypes = (chosen, *(_POINTER,) * 4, _I32)
+    found.gw_between_fill.argtypes = (chosen, *(_POINTER,) * 4, Int32)
     found.gw_between_fill.restype = None
     return found

@@ -8,12 +8,13 @@ from functools import lru_cache
 from torch import Tensor
 
 from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 
-_POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class RawAdjacency(ctypes.Structure):
+class RawAdjacency(NativeNumbers):
     """The structure `Adjacency`."""
 
     _fields_ = (
@@ -24,19 +25,19 @@ class RawAdjacency(ctypes.Structure):
     )
 
 
-class RawRows(ctypes.Structure):
+class RawRows(NativeNumbers):
     """The structure `Rows`."""
 
     _fields_ = (("nodes", _POINTER), ("times", _POINTER), ("count", _I64))
 
 
-class RawChoice(ctypes.Structure):
+class RawChoice(NativeNumbers):
     """The structure `Choice`."""
 
     _fields_ = tuple((name, _I64) for name in ("fanout", "key", "replace", "latest", "by_node"))
 
 
-class RawTable(ctypes.Structure):
+class RawTable(NativeNumbers):
     """The structure `Table`."""
 
     _fields_ = (("keys", _POINTER), ("values", _POINTER), ("capacity", _I64), ("num_nodes", _I64))
@@ -53,15 +54,15 @@ def _library(tools: object) -> ctypes.CDLL:
     found = kernel_cache.library(sources.source("sampling.cpp"))
     common = (ctypes.POINTER(RawAdjacency), ctypes.POINTER(RawRows), ctypes.POINTER(RawChoice), _POINTER)
     table = ctypes.POINTER(RawTable)
-    found.gw_sample_count.argtypes = (*common, _I32)
+    found.gw_sample_count.argtypes = (*common, Int32)
     found.gw_sample_count.restype = _I64
-    found.gw_sample_fill.argtypes = (*common, _I64, _POINTER, _POINTER, _POINTER, _I32)
+    found.gw_sample_fill.argtypes = (*common, Int64, _POINTER, _POINTER, _POINTER, Int32)
     found.gw_sample_fill.restype = None
-    found.gw_sample_key.argtypes = (_I64, _POINTER, _I64)
+    found.gw_sample_key.argtypes = (Int64, _POINTER, Int64)
     found.gw_sample_key.restype = _I64
-    found.gw_table_fill.argtypes = (table, _POINTER, _POINTER, _I64, _I64)
+    found.gw_table_fill.argtypes = (table, _POINTER, _POINTER, Int64, Int64)
     found.gw_table_fill.restype = None
-    found.gw_table_number.argtypes = (table, *(_POINTER,) * 3, _I64, _I64, *(_POINTER,) * 3, _I32)
+    found.gw_table_number.argtypes = (table, *(_POINTER,) * 3, Int64, Int64, *(_POINTER,) * 3, Int32)
     found.gw_table_number.restype = _I64
     return found
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype
-from graphweave.sampling.hops import batch_key, checked_nodes, folded
+from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, folded
+from graphweave.sampling.undirected import check_pairs
+from graphweave.sampling.weighted import weighted_numbers
 
 _ROUNDS = 16
 """Draws by degree that hit an edge are repeated this often, before the nodes that are left are looked at one by one."""
@@ -46,34 +48,38 @@ class NegativeSampler:
             raise DataError(f"expected by='uniform' or 'degree' (got {by!r}). Pass one of these.")
         start, _, end = key = graph.to_canonical_etype(etype)
         self._num_src, self._num_dst = graph.num_nodes(start), graph.num_nodes(end)
-        if self._num_src * self._num_dst >= 1 << 63:
-            raise DataError(
-                f"expected fewer than 2^63 pairs (got {self._num_src} x {self._num_dst}). Take fewer nodes."
-            )
+        check_pairs(self._num_src, self._num_dst)
         src, dst = (ends.cpu().long() for ends in graph.all_edges(etype=key))
         pairs = (src * self._num_dst + dst).unique() if filtered else torch.empty(0, dtype=torch.int64)
         self._pairs = pairs
         self._missing = pairs - torch.arange(pairs.numel())  # pairs without an edge before each edge
         self._weights = torch.bincount(dst, minlength=self._num_dst).double() ** 0.75 if by == "degree" else None
-        self._seed = seed
+        self._seed = checked_seed(seed)
 
     def pairs(self, count: int, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """(sources, destinations), int64 [count] each. By degree, sources are uniform. DataError if every pair is an
-        edge, or there is no node."""
+        edge, or there is no node, and for a count that is no number of pairs."""
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 1 << 63:
+            raise DataError(f"count must be an integer, 0 or above, of 64 bits (got {count!r}). Pass such a number.")
+        bounds = allocated(count, what=f"{count} pairs", do="a smaller count")
         generator = self._generator(epoch, torch.tensor([count]))
         if self._weights is not None:
-            src = _below(torch.full((count,), self._num_src), generator, "source nodes")
+            src = _below(bounds.fill_(self._num_src), generator, "source nodes")
             return src, self._by_degree(src, generator)
         free = self._num_src * self._num_dst - self._pairs.numel()
-        found = self._numbered(_below(torch.full((count,), free), generator, "pairs without an edge"))
+        found = self._numbered(_below(bounds.fill_(free), generator, "pairs without an edge"))
         return found // self._num_dst, found % self._num_dst
 
     def destinations(self, src: Tensor, k: int, epoch: int = 0) -> Tensor:
         """int64 [sources, k]: destinations to which src[i] has no edge. DataError if one of the sources has an edge to
-        every node that could be drawn, IndexRangeError for a source out of range."""
+        every node that could be drawn, and for a `k` that is no positive integer; IndexRangeError for a source out of
+        range."""
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k < 1 << 63:
+            raise DataError(f"k must be a positive integer of 64 bits (got {k!r}). Pass such a number.")
         nodes = checked_nodes(src, self._num_src, "src")
         generator = self._generator(epoch, nodes)
-        rows = nodes.repeat_interleave(k)
+        rows = allocated(nodes.numel(), k, what=f"{nodes.numel()} sources with {k} destinations each", do="a smaller k")
+        rows = rows.copy_(nodes[:, None]).view(-1)
         if self._weights is not None:
             return self._by_degree(rows, generator).view(-1, k)
         first = torch.searchsorted(self._pairs, rows * self._num_dst)
@@ -125,12 +131,11 @@ def _below(bounds: Tensor, generator: torch.Generator, of: str) -> Tensor:
 
 def _weighted(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """int64 [count]: positions drawn with probabilities proportional to `weights`. DataError if all are 0."""
-    sums = weights.cumsum(0)
     if not count:
         return torch.empty(0, dtype=torch.int64)
-    if not weights.numel() or float(sums[-1]) <= 0:
+    found = weighted_numbers(weights, count, generator)
+    if found is None:
         raise DataError(
             "a negative edge was asked for where no destination with edges is left. Leave it out, or take by='uniform'."
         )
-    drawn = torch.rand(count, generator=generator, dtype=torch.float64) * sums[-1]
-    return torch.searchsorted(sums, drawn, right=True).clamp(max=int(weights.nonzero().max()))
+    return found

@@ -23,6 +23,7 @@ from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler
+from graphweave.sampling.weighted import checked_weights, weighted_numbers
 
 _HOMOGENEOUS = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
 
@@ -92,7 +93,9 @@ class NeighborSampler(BaseSampler):
         return self._sampler.disjoint or self._sampler.timed
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too."""
+        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
+        DataError for one that is no integer of 64 bits."""
+        folded(0, [epoch])
         self._epoch.fill_(epoch)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
@@ -148,9 +151,11 @@ class KeyedNegatives(NegativeSampling):
             raise DataError(
                 f"{endpoint}_weight must have one number for each of {num_nodes} nodes (got {weight.numel()}). Give it."
             )
-        sums = weight.double().cumsum(0)
-        drawn = torch.rand(num_samples, generator=generator, dtype=torch.float64) * sums[-1]
-        return torch.searchsorted(sums, drawn, right=True).clamp(max=int(weight.nonzero().max()))
+        weight = checked_weights(weight, f"{endpoint}_weight", "node")
+        found = weighted_numbers(weight, num_samples, generator)
+        if found is None:
+            raise DataError(f"{endpoint}_weight must have a number above 0 (got none). Give the nodes weights.")
+        return found
 
 
 def num_nodes_of(store: Any, what: str) -> int:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.build import graph as graph_of
-from graphweave.sampling.hops import batch_key, checked_seed, folded
+from graphweave.sampling.hops import allocated, batch_key, checked_seed, folded
 from graphweave.sampling.induced import Whole, edges_between, whole
+from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.walks import RandomWalker
 
 Mode = Literal["node", "edge", "walk"]
@@ -105,6 +106,7 @@ class SAINTSampler:
     def _drawn(self, key: int) -> Tensor:
         """int64 [k]: the different nodes of a batch, in rising order."""
         generator = torch.Generator().manual_seed(folded(key, [0]))
+        allocated(self._budget, what=f"a batch of {self._budget} draws", do="a smaller budget")
         if self._walker is not None:
             roots = torch.randint(self._whole.num_nodes, (self._budget,), generator=generator)
             found = self._walker.walk(roots, self._length, epoch=key)[0].reshape(-1)
@@ -134,6 +136,7 @@ class SAINTSampler:
         else:
             ends = torch.bincount(src, share, minlength=count) + torch.bincount(dst, share, minlength=count)
             one = ends - torch.bincount(src, share * (src == dst), minlength=count)
+            check_pairs(count, count)
             pairs, place = (torch.minimum(src, dst) * count + torch.maximum(src, dst)).unique(return_inverse=True)
             both = torch.bincount(place, share, minlength=pairs.numel())[place]
         of_nodes = self._ever(one)
@@ -181,7 +184,8 @@ def _checked_budget(mode: str, budget: Any) -> tuple[int, int]:
     """The number of draws, and the length of walks (0 in other modes)."""
     numbers = (budget, 1) if mode != "walk" else budget
     whole_numbers = isinstance(numbers, tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
-    if not whole_numbers or len(numbers) != 2 or min(numbers) < 1:
+    if not whole_numbers or len(numbers) != 2 or min(numbers) < 1 or max(numbers) >= 1 << 63:
         wanted = "a tuple (roots, length) of positive integers" if mode == "walk" else "a positive integer"
+        wanted += " of 64 bits"
         raise DataError(f"budget of mode {mode!r} must be {wanted} (got {budget!r}). Pass such a budget.")
     return numbers[0], numbers[1] if mode == "walk" else 0

@@ -9,14 +9,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from graphweave.core.errors import DataError
 from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.native_numbers import Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.native import address
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _RawUndirected(ctypes.Structure):
+class _RawUndirected(NativeNumbers):
     """The structure `Undirected` of `native/label_propagation.cpp`."""
 
     _fields_ = (*((n, _POINTER) for n in ("indptr", "neighbours", "weights", "sizes")), ("num_nodes", _I64))
@@ -75,6 +77,7 @@ def undirected(src: Tensor, dst: Tensor, weights: Tensor, sizes: Tensor) -> Undi
     """The graph whose edge from u to v weighs what all given edges src[e] -> dst[e] from u to v do; these must be given
     in both directions. Loops are dropped. `sizes`: int64 [num_nodes]."""
     count = sizes.numel()
+    check_pairs(count, count)
     keep = src != dst
     keys, place = (src[keep] * count + dst[keep]).unique(return_inverse=True)
     total = torch.zeros(keys.numel(), dtype=torch.int64).scatter_add_(0, place, weights[keep])
@@ -84,6 +87,7 @@ def undirected(src: Tensor, dst: Tensor, weights: Tensor, sizes: Tensor) -> Undi
 def undirected_of(src: Tensor, dst: Tensor, num_nodes: int, sizes: Tensor | None = None) -> Undirected:
     """The graph in which u and v are joined if there is an edge between them in any direction; its weight is the number
     of these edges. `sizes`: int64 [num_nodes], > 0; by default 1 each."""
+    check_pairs(num_nodes, num_nodes)
     u, v = src.long(), dst.long()
     loop = u == v
     if bool(loop.any()):
@@ -106,12 +110,18 @@ def _of_keys(keys: Tensor, weights: Tensor, sizes: Tensor) -> Undirected:
     return Undirected(indptr, keys - heads * count, weights, sizes)
 
 
+def check_pairs(num_src: int, num_dst: int) -> None:
+    """DataError if the pairs of a source and a destination cannot be numbered in 64 bits."""
+    if num_src * num_dst >= 1 << 63:
+        raise DataError(f"expected fewer than 2^63 pairs of nodes (got {num_src} x {num_dst}). Take fewer nodes.")
+
+
 @lru_cache(maxsize=8)
 def _library(tools: object) -> ctypes.CDLL:
     """`tools` is only the key of the cache: other compiler settings give another library."""
     found = kernel_cache.library(sources.source("label_propagation.cpp"))
     graph = ctypes.POINTER(_RawUndirected)
-    found.gw_propagate.argtypes = (graph, *(_POINTER,) * 3, *(_I64,) * 3)
+    found.gw_propagate.argtypes = (graph, *(_POINTER,) * 3, *(Int64,) * 3)
     found.gw_propagate.restype = _I64
     found.gw_breadth_first.argtypes = (graph, _POINTER, _POINTER)
     found.gw_breadth_first.restype = None

@@ -13,7 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
-from graphweave.sampling.hops import batch_key, checked_nodes, checked_seed, draw, folded
+from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, draw, folded
 from graphweave.sampling.native import RawChoice
 
 _STOPS = 1 << 32
@@ -76,8 +76,9 @@ class RandomWalker:
             )
         start = checked_nodes(start, self._graph.num_nodes(self._path[0][0]), "start")
         key = batch_key(self._seed, epoch, [start])
-        nodes = start.new_full((start.numel(), length + 1), -1)
-        edges = start.new_full((start.numel(), length), -1)
+        what = f"{start.numel()} walks of {length} steps"
+        nodes = allocated(start.numel(), length + 1, what=what, do="a shorter length").fill_(-1)
+        edges = allocated(start.numel(), length, what=what, do="a shorter length").fill_(-1)
         nodes[:, 0] = start
         walks = torch.arange(start.numel())
         for step in range(length):

@@ -23,7 +23,7 @@ from graphweave.core.locality import RowOrder, fresh_share, places_of
 from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Program, Pull, Ref, Type
+from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Ref, Type
 from graphweave.tuning.machine import caches
 from graphweave.tuning.predict import LINE
 
@@ -125,10 +125,14 @@ class OrderThatPays:
                 yield _Gather(ends[node.map], walked, num_rows, row_bytes)
 
     def _moved_lines(self, program: Program, space: Space) -> int:
-        """Lines of results and of gradients that come in, which are put into another order at each step."""
-        moved = [r for r in program.outputs if r is not None]
-        types = [t for r in moved if isinstance(t := program.types[r], Type) and t.space == space]
-        return 2 * sum(self._rows[space] * math.ceil(numel(t.shape) * t.dtype.itemsize / LINE) for t in types)
+        """Lines of results and of gradients that come in, which are put into another order at each step, and lines of
+        inputs, which are read once more to see whether they have changed."""
+        results = [r for r in program.outputs if r is not None]
+        inputs = [r for r, node in enumerate(program.nodes) if isinstance(node, Input)]
+        types = [t for r in (*results, *results, *inputs) if isinstance(t := program.types[r], Type)]
+        return sum(
+            self._rows[space] * math.ceil(numel(t.shape) * t.dtype.itemsize / LINE) for t in types if t.space == space
+        )
 
 
 def _names_rows(index: Tensor, num_rows: int) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from graphweave.core.log import logger, warn_once
+from graphweave.core.own_folders import make_own, read_own
 from graphweave.core.settings import settings
 
 _log = logger(__name__)
@@ -36,7 +37,7 @@ def load(key: Mapping[str, str]) -> dict[str, Any] | None:
     """What was kept under `key`; None if there is nothing, or nothing that can be trusted."""
     path = _path(key)
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(read_own(path))
         body = held["body"]
         whole = held["digest"] == _digest(body)
     except FileNotFoundError:
@@ -57,7 +58,7 @@ def save(key: Mapping[str, str], found: Mapping[str, Any]) -> None:
     text = json.dumps({"digest": _digest(body), "body": body}, indent=1)
     path = _path(key)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_own(path.parent)
         handle, scratch = tempfile.mkstemp(dir=path.parent, prefix="write-", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -70,7 +71,7 @@ def save(key: Mapping[str, str], found: Mapping[str, Any]) -> None:
     except OSError as error:
         warn_once(
             f"cannot keep what tuning found in {path.parent} ({error.strerror or error}): it is sought again next "
-            "time. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
+            "time. Set GRAPHWEAVE_CACHE_DIR to a writable directory that is yours alone (chmod 700).",
             _log,
         )
 

@@ -18,9 +18,11 @@ from pathlib import Path
 from tests.fuzz.grow import DOORS, grow, grow_for_ranks
 from tests.fuzz.judge import without_numbers
 from tests.fuzz.worker import work, work_over_ranks
+from tests.patience import seconds
 
-PATIENCE = 150.0
-"""Seconds without a sign of life after which a program counts as hanging; shrinking gives signs of its own."""
+PROGRAM = 150.0
+"""Seconds without a sign of life after which a program counts as hanging, on a quiet machine; shrinking gives signs of
+its own."""
 
 
 def main() -> int:
@@ -80,7 +82,7 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
-            if not selector.select(timeout=PATIENCE):
+            if not selector.select(seconds(PROGRAM)):
                 process.kill()
                 process.wait()
                 return seed, running

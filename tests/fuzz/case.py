@@ -15,7 +15,9 @@ Sizes = Mapping[str, int]
 Door = Literal["graphweave", "plain", "plain dynamic", "plain static"]
 Mode = Literal["train", "no_grad", "inference"]
 
-HEADER = "import math\n\nimport torch\nimport torch.nn.functional as F\nimport torch_geometric.utils as pyg\n"
+HEADER = (
+    "import math\nimport random\n\nimport torch\nimport torch.nn.functional as F\nimport torch_geometric.utils as pyg\n"
+)
 """The imports that the text of a function may use. Scripts that report a finding begin with it."""
 
 
@@ -45,6 +47,10 @@ class Case:
     calls: tuple[Call, ...]
     door: Door = "graphweave"
     mode: Mode = "train"
+    left_out: tuple[int, ...] = ()
+    """Positions of outputs that the loss does not use."""
+    second: bool = False
+    """Whether second derivatives are compared, of an energy that is formed from the outputs."""
 
     @property
     def needed(self) -> tuple[Argument, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tests.fuzz import dense, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz import dense, effects, extremes, rows, views  # noqa: F401  (they register their moves)
 from tests.fuzz.case import Argument, Call, Case, Door, Mode
 from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
 from tests.fuzz.whole_graph import avoided
@@ -48,6 +48,9 @@ LAYOUTS = (
 EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
 """Edits of an index: out of range, counted from the end, repeated, all equal, sorted."""
 
+NO_MAPS = ("count", "ei", "big", "mid", "byte", "odd")
+"""Arguments of random integers, or drawn by such, that are no maps from rows to rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grown:
@@ -81,7 +84,19 @@ def _case(rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], 
         g = _grown(rng, length, avoid)
     source = _source(g)
     case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
-    return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
+    case = replace(case, calls=_calls(case, rng))
+    if case.mode == "train":
+        case = replace(case, left_out=_left_out(source, rng), second=rng.random() < 0.15)
+    return Grown(case, tuple(g.used))
+
+
+def _left_out(source: str, rng: random.Random) -> tuple[int, ...]:
+    """In one program of three, outputs that the loss does not use; it uses one at least."""
+    if rng.random() < 0.67:
+        return ()
+    many = len(ast.parse(source).body[0].body[-1].value.elts)  # type: ignore[attr-defined]
+    used = rng.randrange(many)
+    return tuple(i for i in range(many) if i != used and rng.random() < 0.6)
 
 
 def _grown(rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -> Growing:
@@ -101,10 +116,11 @@ def _grown(rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -
 
 
 def _source(g: Growing) -> str:
-    made = [v.name for v in g.values if v.kind == "real" and v.name.startswith("v")]
-    if not made:
-        g.statements.append("v0 = x * 2")
-        made = ["v0"]
+    kinds = ("real", "whole", "whole floats")
+    made = [v.name for v in g.values if v.kind in kinds and v.name.startswith("v")]
+    if not any(v.kind == "real" and v.name in made for v in g.values):
+        g.statements.append(f"v{g.names} = x * 2")
+        made.append(f"v{g.names}")
     outputs = [name for name in made if not _read_later(g, name)]
     for name in g.rng.sample(made, min(len(made), 1)):
         outputs += [name] * (name not in outputs)
@@ -167,7 +183,7 @@ def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
         second["D"] = 6
     order = [first, second, third] if rng.random() < 0.8 else [third, first, second]
     calls = [Call(tuple(sizes.items()), rng.randrange(1000)) for sizes in order]
-    maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in ("count", "ei")]
+    maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in NO_MAPS]
     names = [a.name for a in case.arguments if "torch." in a.text]
     if names and rng.random() < 0.4:
         layout = rng.choice(LAYOUTS).format(a=rng.choice(names))

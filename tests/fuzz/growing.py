@@ -61,6 +61,19 @@ ARGUMENTS = (
     Argument("emask", "torch.rand(E) > 0.4"),
     Argument("nmask", "torch.rand(N) > 0.4"),
     Argument("num_graphs", "G"),
+    Argument("seen", "[]"),
+    Argument(
+        "big", "torch.tensor([2**63 - 1, -(2**63), 2**53 + 1, -(2**53) - 1, 2**31, -1, 0, 3])[torch.randint(8, (N,))]"
+    ),
+    Argument(
+        "mid", "torch.tensor([2**31 - 1, -(2**31), 2**24 + 1, -1, 0, 3], dtype=torch.int32)[torch.randint(6, (N,))]"
+    ),
+    Argument("byte", "torch.tensor([0, 1, 127, 128, 255], dtype=torch.uint8)[torch.randint(5, (N,))]"),
+    Argument(
+        "odd",
+        "torch.tensor([-0.0, 0.0, torch.inf, -torch.inf, torch.nan, 1e-310, 1e300, -1.0], dtype=torch.float64)"
+        "[torch.randint(8, (N, D))]",
+    ),
 )
 
 
@@ -92,8 +105,10 @@ GIVEN = (
     Value("count", "E", "int"),
     Value("emask", "E", "mask"),
     Value("nmask", "N", "mask"),
+    *(Value(name, "N", "whole") for name in ("big", "mid", "byte")),
+    Value("odd", "N", "odd"),
 )
-"""Arguments that moves find by themselves; they name weights, `buf` and `num_graphs` in their text."""
+"""Arguments that moves find by themselves; they name weights, `buf`, `num_graphs` and `seen` in their text."""
 
 
 class Rejected(Exception):

@@ -32,8 +32,8 @@ from tests.fuzz.divided import (
 from tests.fuzz.judge import UNSTABLE, Finding, Unfair, _floor, _place, _short, _unequal, load
 from tests.rank_pool import RankError, RankPool
 
-TIMEOUT = 20
-"""Seconds that a rank of the fuzzer waits for the others."""
+RANK = 20.0
+"""Seconds that a rank of the fuzzer waits for the others on a quiet machine."""
 EVALUATIONS = 3
 """Calls of one function with the same tensors: features that stay are kept from the second on."""
 
@@ -134,7 +134,7 @@ class RankJudge:
     def __init__(self, size: int, pool: RankPool | None = None) -> None:
         """The judge takes processes of its own, in each of which sets have another order, if there is no `pool`."""
         self.size = size
-        self.pool = RankPool(size, TIMEOUT, retry=False, apart=True) if pool is None else pool
+        self.pool = RankPool(size, RANK, retry=False, apart=True) if pool is None else pool
         self.lost = 0
         """Programs during which a message was lost that came at the second attempt, in new processes."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tests.fuzz.case import HEADER, Call, Case
 from tests.fuzz.divided import over_parts
+from tests.fuzz.effects import REGISTERED
 from tests.fuzz.judge import Finding
 
 _DOORS = {
@@ -21,17 +22,23 @@ _RUN = '''
 
 def numbers(function, arguments):
     """What the function gives, and the gradients of its arguments."""
+    random.seed(0)
     with {context}:
         results = function(*arguments)
     results = results if isinstance(results, (list, tuple)) else [results]
     leaves = [a for a in arguments if isinstance(a, torch.Tensor) and a.requires_grad]
     torch.manual_seed(0)
-    losses = [(r.double() * torch.randn(r.shape).double()).sum() for r in results if r.requires_grad]
-    grads = torch.autograd.grad(sum(losses), leaves, allow_unused=True) if losses else []
-    return [*results, *grads, *arguments]
+    used = [r for i, r in enumerate(results) if i not in {left_out} and r.requires_grad]
+    losses = [({energy} * torch.randn(r.shape).double()).sum() for r in used]
+    grads = torch.autograd.grad(sum(losses), leaves, allow_unused=True, create_graph={second}) if losses else []
+    norms = [g.pow(2).sum() for g in grads if g is not None and g.requires_grad]
+    second = torch.autograd.grad(sum(norms), leaves, allow_unused=True) if norms else []
+    return [*results, *grads, *second, *arguments]
 
 
 def difference(want, got):
+    if isinstance(want, list):
+        return want != got
     if not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor) or not want.numel():
         return 0.0 if isinstance(want, type(got)) or isinstance(got, type(want)) else "one is " + str(want)
     return (want - got).abs().max().item() if want.is_floating_point() else not torch.equal(want, got)
@@ -76,7 +83,7 @@ def script(case: Case, finding: Finding, origin: str) -> str:
     named = {n.id for a in case.arguments for n in ast.walk(ast.parse(a.text)) if isinstance(n, ast.Name)}
     letters = sorted({letter for call in case.calls for letter, _ in call.sizes if letter in named})
     lines = [f'"""{finding.kind}: {finding.what}', "", f"Door: {case.door}. {origin}", '"""', "", HEADER]
-    lines += ["import graphweave", "", "", case.source, ""]
+    lines += ["import graphweave", "", REGISTERED if "torch.ops.fuzzed" in case.source else "", case.source, ""]
     lines += [f"def arguments(seed, {', '.join(letters)}):", "    torch.manual_seed(seed)"]
     lines += [f"    {a.name} = {a.text}" for a in case.arguments]
     for call in case.calls:
@@ -86,7 +93,10 @@ def script(case: Case, finding: Finding, origin: str) -> str:
         lines += [f"    {a.name}.requires_grad_()" for a in case.needed if a.differentiable]
     lines += [f"    return {', '.join(a.name for a in case.needed)}," if needed else "    return ()", "", ""]
     lines += ["CALLS = [", *(f"    {_call(call, letters)}," for call in case.calls), "]"]
-    return "\n".join(lines) + _RUN.format(context=_CONTEXTS[case.mode], door=_DOORS[case.door])
+    return "\n".join(lines) + _RUN.format(
+        context=_CONTEXTS[case.mode], door=_DOORS[case.door], left_out=case.left_out, second=case.second,
+        energy="r.double().sin()" if case.second else "r.double()",
+    )  # fmt: skip
 
 
 def _arguments_in(edit: str) -> list[str]:

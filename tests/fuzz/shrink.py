@@ -44,6 +44,10 @@ def _fewer_calls(case: Case) -> Iterator[Case]:
         if call.edit:
             unedited = replace(call, edit="")
             yield replace(case, calls=(*case.calls[:position], unedited, *case.calls[position + 1 :]))
+    if case.left_out:
+        yield replace(case, left_out=())
+    if case.second:
+        yield replace(case, second=False)
     if case.mode != "train":
         yield replace(case, mode="train")
 
@@ -167,4 +171,4 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     return []
 
 
-_MODULES = {"torch", "F", "pyg", "math"}
+_MODULES = {"torch", "F", "pyg", "math", "random"}

@@ -28,7 +28,8 @@ _AVOIDED = {
     ),
     "dtypes": ("python bool",),
     "sizes": (
-        "ratio", "branch", "none at all", "two rows", "half the rows", "eye", "adjacency", "linspace",
+        "ratio", "branch", "none at all", "two rows", "half the rows", "eye", "adjacency", "linspace", "no edges",
+        "one edge", "equal sizes", "once an edge", "dims but those of 1", "dims of selected",
     ),
     "other rows": (
         "from the second", "but the last", "every second", "first two", "transpose", "transposed slice",
@@ -42,6 +43,13 @@ _AVOIDED = {
     ),
     "in place with another": ("rows", "copy_", "row"),
     "state": ("slice",),
+    "effects": None,
+    "failing traces": None,
+    "python random": None,
+    "start values of integers": None,
+    "integers at their ends": None,
+    "start values of odd floats": None,
+    "odd floats": None,
 }  # fmt: skip
 
 

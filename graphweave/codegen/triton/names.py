@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 import keyword
 import math
-import struct
 from collections.abc import Iterable
 
 from graphweave.codegen.names import Names
-from graphweave.core.types import DType
+from graphweave.core.numbers import rounded
+from graphweave.core.types import DType, computed
 
 _TYPES = {
     DType.f64: "tl.float64", DType.f32: "tl.float32", DType.f16: "tl.float16", DType.bf16: "tl.bfloat16",
@@ -34,6 +34,10 @@ def ttype(dtype: DType) -> str:
     return _TYPES[dtype]
 
 
+_LEAST_NORMAL = 2.0**-126
+"""The least positive float32 of full precision. To Triton a bare number that is smaller has 64 bits."""
+
+
 def literal(value: float | int | bool, dtype: DType) -> str:
     """`value` converted to `dtype`. To Triton a bare number has 32 bits, so wider ones and truths name their type."""
     if dtype is DType.bool:
@@ -42,9 +46,10 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         whole = int(value)
         return str(whole) if -(2**31) <= whole < 2**31 else f"tl.full([], {whole}, {ttype(dtype)})"
     number = float(value)
+    if math.isinf(rounded(number, computed(dtype))):
+        number = math.copysign(math.inf, number)
     if math.isnan(number) or math.isinf(number):
         return f'float("{number}")'
-    if dtype is not DType.f64:
-        return repr(number)
-    exact = abs(number) < 1e38 and struct.unpack("f", struct.pack("f", number))[0] == number
-    return repr(number) if exact else f"tl.full([], {number!r}, tl.float64)"
+    exact = dtype is not DType.f64 or rounded(number, DType.f32) == number
+    bare = exact and (number == 0 or abs(number) >= _LEAST_NORMAL)
+    return repr(number) if bare else f"tl.full([], {number!r}, {ttype(dtype)})"

@@ -8,7 +8,7 @@ from collections.abc import ItemsView, ValuesView
 from typing import Any
 
 import torch
-import torch._dynamo
+from torch.utils._pytree import tree_leaves
 
 from graphweave.frontends.dynamo.sparse_arguments import is_sparse
 from graphweave.frontends.dynamo.sparse_matrix import stand_in
@@ -44,11 +44,43 @@ def as_traced(arg: Any) -> Any:
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
-def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool, any_rows: bool = False) -> None:
+
+class Widths:
+    """Which arguments of a compiled function have a width that is compiled in.
+
+    Feature widths are few, and kernels for a known width are faster. But a matrix from rows to rows, such as a dense
+    adjacency matrix, is as wide as there are nodes, so that every graph would need a compilation. The width of an
+    argument that was the number of rows of some argument in all compilations so far, and not always the same, is a
+    symbol.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, set[tuple[int, bool]]] = {}
+
+    def are_fixed(self, position: int, arguments: tuple[Any, ...]) -> bool:
+        """Whether the width of the `position`th of `features_in(arguments)` is compiled in. Called once for each
+        compilation, with the arguments of the call that needs it."""
+        width = features_in(arguments)[position].size(1)
+        rows = {t.size(0) for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.dim()}
+        seen = self._seen.setdefault(position, set())
+        seen.add((width, width in rows))
+        return len(seen) == 1 or not all(as_rows for _, as_rows in seen)
+
+
+def features_in(arguments: Any) -> list[torch.Tensor]:
+    """The dense tensors of floating point with rows among arguments, in their order."""
+    tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+    dense = [t for t in tensors if t.layout is torch.strided]
+    return [t for t in dense if t.is_floating_point() and t.dim() > 1]
+
+
+def guard_sizes_of(
+    features: torch.Tensor, *, of_nodes: bool, any_rows: bool = False, fixed_width: bool = True
+) -> None:  # fmt: skip
     """Turn comparisons of sizes into guards of the compiled code. Call it in a trace.
 
     `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges. With
-    `any_rows` the number of rows is not compared.
+    `any_rows` the number of rows is not compared, without `fixed_width` the width is not.
     """
     # A graph with one row gets compiled code of its own, since squeeze() would take the dim of rows for a feature dim.
     if any_rows:
@@ -62,6 +94,6 @@ def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool, any_rows: bool = F
     elif features.size(0) < 2 and features.size(0) == 1:
         pass
     # This loop compiles feature sizes in: Dynamo makes the length of a loop over a symbolic range a number.
-    if features.dim() == 2:
+    if fixed_width and features.dim() == 2:
         for _ in range(features.size(1)):
             break

@@ -10,20 +10,35 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd.schemas import OutputType
 
-from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice, over_parts, uncomputable
+from graphweave.frontends.dynamo.batched_tangents import for_each, is_batch
+from graphweave.frontends.dynamo.derivatives import (
+    Alias,
+    JointGraph,
+    Refused,
+    Twice,
+    left_out,
+    over_parts,
+    tell_eager,
+    uncomputable,
+)  # fmt: skip
+from graphweave.frontends.dynamo.missing_tangents import as_finite, is_finite
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
-_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
+_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward", "metadata")
 """Attributes that an autograd function must have to be corrected."""
+
+_OWN_RESULTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+"""Kinds of results that have a tangent of their own."""
 
 
 class Gradients:
@@ -46,24 +61,53 @@ class Gradients:
         self._missing = threading.local()
 
     @contextmanager
-    def without(self, zeros: list[Tensor]) -> Iterator[None]:
-        """Within the block, `zeros` are the tensors that replace missing tangents in calls of the backward."""
-        self._missing.zeros = zeros
+    def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
+        """Within the block, calls of the backward have zeros for the tangents in `missing`. `inputs` is what was
+        remembered of the inputs of the forward."""
+        self._missing.tangents, self._missing.inputs = missing, inputs
         try:
             yield
         finally:
-            self._missing.zeros = []
+            self._missing.tangents, self._missing.inputs = frozenset(), ()
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The positions of the missing tangents in the call of the backward that is under way in this thread."""
+        found: frozenset[int] = getattr(self._missing, "tangents", frozenset())
+        return found
+
+    def _without_absent(
+        self, results: list[Any], tangents: Sequence[Any], missing: frozenset[int], drawn: Mapping[str, Any]
+    ) -> list[Any]:
+        """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
+        of what is absent."""
+        inputs, why = _revived(self._missing.inputs)
+        if self.over_ranks or why or not drawn.keys() >= set(self.joint.draws):
+            self.keeps = True  # for the next call
+            return results
+        with torch.no_grad():
+            exact = self.joint(inputs, tangents, drawn, missing)
+        if as_finite(exact, results):
+            return results
+        self.keeps = True
+        tell_eager(left_out(self.joint.about))
+        return exact
 
     def finish(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
 
         def backward(args: list[Any]) -> list[Any]:
-            zeros = getattr(self._missing, "zeros", None)
-            if not zeros:
+            if any(map(is_batch, args[self.tangents])):
+                return for_each(backward, args, self.joint.about)
+            missing = self.missing
+            if not missing:
                 return run(args)
-            given = {i for i, t in enumerate(args[self.tangents]) if not any(t is z for z in zeros)}
-            results = run(args)
-            return [None if given.isdisjoint(by) else r for r, by in zip(results, self.joint.reached, strict=True)]
+            tangents = args[self.tangents]
+            drawn = {name: args[i] for name, i in self.drawn.items()}
+            found = zip(run(args), self.joint.reached, strict=True)
+            results = [None if missing.issuperset(by) else r for r, by in found]
+            mixed = [r for r, by in zip(results, self.joint.reached, strict=True) if not missing.isdisjoint(by)]
+            return results if is_finite(mixed) else self._without_absent(results, tangents, missing, drawn)
 
         backward._boxed_call = True  # type: ignore[attr-defined]
         return backward
@@ -93,6 +137,9 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
 
 def _equip(function: Any, known: Gradients) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
+    positions = _tangents_among_gradients(function.metadata)
+    if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
+        positions = []
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
         ctx.set_materialize_grads(False)
@@ -102,10 +149,14 @@ def _equip(function: Any, known: Gradients) -> None:
     @torch.compiler.disable  # a caller that is compiled itself may take gradients
     def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
         grads = boxed[0]
+        if torch.is_grad_enabled() and any(map(is_batch, grads)):  # autograd records what a batch stands for
+            return tuple(for_each(lambda each: bwd((each,), ctx, *rest), grads, known.joint.about))
         if known.keeps is None:
             known.keeps = torch.is_grad_enabled()
         if any(g is None for g in grads):
-            with known.without(_filled(grads, ctx._input_metadata)):
+            missing = frozenset(k for k, i in enumerate(positions) if grads[i] is None)
+            _fill(grads, ctx._input_metadata)
+            with known.without(missing, ctx._gw_inputs):
                 results = backward(boxed, ctx, *rest)
         else:
             results = backward(boxed, ctx, *rest)
@@ -129,39 +180,37 @@ def _equip(function: Any, known: Gradients) -> None:
             why = "it draws random numbers, which were not kept"
         if why:
             return refused(uncomputable(joint.about, why))
+        missing = known.missing
         tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
 
         def again(given: Sequence[Any]) -> list[Any]:
             values = iter(given)
             filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
-            return joint(filled[: len(inputs)], filled[len(inputs) :], drawn)
+            return joint(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
 
         return Twice.apply(impl, again, joint.about, *tensors)
 
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
 
 
-class _Edge(torch.autograd.Function):
-    """A tensor that shares memory and position in the graph of gradients with another, but keeps no other tensor
-    alive."""
+def _tangents_among_gradients(about: Any) -> list[int]:
+    """The positions of the tangents of the backward among the gradients that autograd gives, which PyTorch drops for
+    results that are views of inputs, are no tensors, or need no gradient."""
+    written = [about.input_info[n] for n in about.mutated_inp_runtime_indices]
+    inputs = [i for i, n in enumerate(written) if n.mutates_data and n.requires_grad]
+    outputs = [
+        len(written) + i for i, out in enumerate(about.output_info)
+        if out.output_type in _OWN_RESULTS and issubclass(out.raw_type, Tensor) and out.requires_grad_for_backward
+    ]  # fmt: skip
+    first = len(written) + len(about.output_info)
+    return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-
-def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
-    """Replace None in `grads` by zeros, and return `grads`. Zeros for results without a gradient are never read."""
-    zeros = []
+def _fill(grads: list[Any], about: Sequence[Any]) -> None:
+    """Replace None in `grads` by zeros. Zeros for results without a gradient are never read."""
     for i, grad in enumerate(grads):
         if grad is None:
             grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
-            zeros.append(grads[i])
-    return zeros
 
 
 def _remembered(args: Sequence[Any]) -> list[Any]:
@@ -184,7 +233,7 @@ def _kept(value: Any) -> Any:
         kept = value
     else:
         with torch.enable_grad():
-            kept = _Edge.apply(value)
+            kept = Alias.apply(value)
     return lambda: kept, None if value.is_inference() else value._version
 
 

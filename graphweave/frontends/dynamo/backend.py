@@ -36,7 +36,6 @@ from graphweave.frontends.dynamo.declared import replace_calls
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
-from graphweave.frontends.dynamo.enough_rows import guard_sizes
 from graphweave.frontends.dynamo.exposed import Exposed, exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
@@ -44,12 +43,14 @@ from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.dynamo.over_ranks import OverRanks, optimised_over_ranks
 from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.python_floats import in_full_precision
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.frontends.dynamo.torch_imports import through_aot_autograd
 from graphweave.frontends.dynamo.tuned import ToTune, tuned
+from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.lower.options import Options, by_schedule
 from graphweave.passes.recompute import POLICIES, Recompute
@@ -179,13 +180,14 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     chosen = parse_options(with_mode(mode, options))
+    example_inputs = in_full_precision(module, example_inputs)
     compilation = _GraphCompilation(chosen, dict(options or {}), example_inputs, sources(module), parameters)
     writes_apart(module)
     replace_calls(module)
     begin_early(example_inputs)
     try:
         with shown("compiling a graph"):
-            return _compiled(compilation, module)
+            return refuse_forward_mode(_compiled(compilation, module), graph_place(module))
     except _Interrupted:
         raise
     except Exception as error:
@@ -264,7 +266,6 @@ class _GraphCompilation:
         if options is None:
             self._must_compile(None)
             return make_boxed_func(module.forward)
-        guard_sizes(module)
         bump("compilations")
         try:
             imported, glossary, reference = self._optimised(module, options, frozenset())
@@ -295,7 +296,6 @@ class _GraphCompilation:
         if options is None:
             self._must_compile(None)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-        guard_sizes(joint)
         bump("compilations")
         graph = JointGraph(joint, num_fwd_outputs)
         without_unreached(joint, num_fwd_outputs, graph.reached)

@@ -1,4 +1,4 @@
-"""Random state and buffers, restored when a call has to be made again."""
+"""Random state and buffers, restored after a call that the user did not make: of the tuner, or of one rank alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch._dynamo
 
 
 class State:
-    """What a call may have changed before a function behind a graph break turns out to be untraceable: random state and
-    buffers."""
+    """What a call changes besides its results and what its own Python code does: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         owner = getattr(target, "__self__", target)  # the owner of a bound method

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from types import CodeType
 from typing import Any
@@ -26,6 +26,7 @@ from torch.fx.experimental import _config as shape_config
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
+from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.dynamo.torch_logs import refusals_untold
 
 _log = logger(__name__)
@@ -42,7 +43,8 @@ PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its
 it saves where sizes are symbols: a tenth of the time of tracing two layers.
 """
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
-"""Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
+"""Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other.
+`size_assumptions.py` says what PyTorch assumes under the second, and what holds it."""
 
 ONE_APART = {"use_duck_shape": False}
 """As `SHAPES`, but sizes 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1
@@ -65,8 +67,29 @@ class CaptureSettings:
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
 """Settings for `torch.compile(f, backend="graphweave")`, where none of our code is called before the trace."""
 
-asked: ContextVar[CaptureSettings | None] = ContextVar("asked", default=None)
-"""The settings that a call of a function behind `graphweave.compile` uses if the function has to be compiled."""
+
+@dataclass(slots=True)
+class CallUnderWay:
+    """A call, under way, of a function behind `graphweave.compile`, for frames that have to be compiled in it.
+
+    `backend` is that of the function. `settings` are tried for each frame in turn, of which `attempt` counts.
+    `outermost` is the code of the frame in which the call begins: before it is compiled, nothing of the user's has run.
+    `last` says that no call with other settings follows if this frame cannot be traced.
+    """
+
+    backend: Callable[..., Any]
+    settings: Sequence[CaptureSettings]
+    outermost: CodeType
+    last: bool
+    arguments: tuple[Any, ...] = ()
+    attempt: int = 0
+    failed: Exception | None = None
+    """Why the outermost frame could not be traced."""
+    left: dict[CodeType, Exception] = field(default_factory=dict)
+    """Frames that this call runs as Python, and why."""
+
+
+under_way: ContextVar[CallUnderWay | None] = ContextVar("under_way", default=None)
 
 
 class DuringCompilation:
@@ -116,10 +139,11 @@ class DuringCompilation:
             wanted = PLAIN if self._plain else None
             if self._plain:
                 self._watch_the_trace(self._trace_refused)
-        elif getattr(found, "func", None) is self._backend:
-            wanted = asked.get()
+        elif getattr(found, "func", None) is self._backend and (call := under_way.get()) is not None:
+            wanted = call.settings[call.attempt]
         if wanted is not None:
             self._held.enter_context(collected_seldom())
+            self._held.enter_context(sizes_may_be_nothing())
             self._held.enter_context(refusals_untold())
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
@@ -177,7 +201,11 @@ class _Kept(list[Any]):
 
 
 def _backend_of_this_compilation() -> Any:
-    found = _of_this_compilation("compiler_fn")
+    return backend_within(_of_this_compilation("compiler_fn"))
+
+
+def backend_within(found: Any) -> Any:
+    """The backend as it was given to torch.compile, of which PyTorch makes `found`."""
     while hasattr(found, "_torchdynamo_orig_backend"):
         found = found._torchdynamo_orig_backend
     return getattr(found, "compiler_fn", found)

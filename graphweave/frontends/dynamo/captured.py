@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -18,33 +16,35 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
+from graphweave.compiler.report import collecting, record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
-from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
-from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tell_not_traced
-from graphweave.frontends.dynamo.call_state import State
+from graphweave.frontends.dynamo.arguments import Widths, as_traced, features_in, guard_sizes_of
+from graphweave.frontends.dynamo.backend import graphweave
 from graphweave.frontends.dynamo.capture_settings import (
     CAPTURE,
     MAX_COMPILATIONS,
     ONE_APART,
     SHAPES,
+    CallUnderWay,
     CaptureSettings,
-    asked,
+    under_way,
 )  # fmt: skip
 from graphweave.frontends.dynamo.dry_calls import DryCalls
+from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.progress import shown
-from graphweave.frontends.dynamo.reasons import line_of, reason_of, unconverted
+from graphweave.frontends.dynamo.reasons import at, line_of, reason_of
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
 
 _log = logger(__name__)
 
@@ -58,7 +58,11 @@ _TRIED = (
     CaptureSettings({**CAPTURE, **_ALWAYS}, ONE_APART),  # for a size of 1 that is not compiled in and broadcasts
     CaptureSettings(_ALWAYS, SHAPES),
 )
-"""Settings in the order in which they are tried. Under the last ones, frames that cannot be traced run as Python."""
+"""Settings in the order in which they are tried, for the whole function and then for each frame behind a graph break.
+What cannot be traced under the last ones runs as Python."""
+
+_Settings = tuple[CaptureSettings, CaptureSettings]
+"""Settings for the first compilation, and for later ones."""
 
 _EACH_APART: dict[str, Any] = {
     name: value
@@ -85,26 +89,34 @@ class Captured:
         dynamo: Mapping[str, Any] | None = None,
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
-        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
+        self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
+        # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
+        # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
+        self._backend.__name__ = "graphweave"  # type: ignore[attr-defined]
 
         ranks = (options or {}).get("ranks")
         self._dry = None if ranks is None else DryCalls(target, ranks)
         self._on_ranks = on_ranks = ranks is not None
 
+        widths = Widths()
+
+        @torch.compiler.assume_constant_result  # decided for a compilation, and no reason for another
+        def fixed_width(position: int) -> bool:
+            call = under_way.get()
+            return call is None or widths.are_fixed(position, call.arguments)
+
         def traced(*args: Any, **kwargs: Any) -> Any:
             # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
             if torch.compiler.is_dynamo_compiling():
-                tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                dense = [t for t in tensors if t.layout is torch.strided]
-                for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
-                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks)
+                for i, t in enumerate(features_in((args, kwargs))):
+                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks, fixed_width=fixed_width(i))
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
-        self._target = target
+        self._target, self._code = target, traced.__code__
         self._compiled: Any = torch.compile(
-            traced, backend=backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
+            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
         )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED[: 1 if self._on_ranks else None])
@@ -116,13 +128,16 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
-        if self._dry is not None and (inside_a_transform() or _has_any_global_hook()):
+        if self._dry is not None and (inside_a_transform() or in_forward_mode() or _has_any_global_hook()):
             raise ShardError(
-                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func transforms"
-                " and hooks on all modules prevent. Call it without them."
+                f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func"
+                " transforms, derivatives in forward mode and hooks on all modules prevent. Call it without them."
             )
         if inside_a_transform():
             transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
+        if in_forward_mode():
+            forwarded(name_of(self._target))
             return self._target(*args, **kwargs)
         return self._turns.take(self._with_stand_ins if self._traced else self._first_call, args, kwargs)
 
@@ -149,50 +164,66 @@ class Captured:
             begin_early(tree_leaves((args, kwargs)))
             if isinstance(self._target, torch.nn.Module):
                 make_parameters(self._target, args, kwargs)
-        while self._settings and not self._hooked_everywhere():
+        tried = self._settings
+        while tried and not self._hooked_everywhere():
             breaks = _graph_breaks()
-            before = None if self._traced else State(self._target)
-            failed: Exception
+            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, last=len(tried) == 1)
             try:
                 with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
                     if self._dry is not None:
-                        self._dry.before(self._run, args, kwargs)
-                    out = self._run(args, kwargs)
+                        self._dry.before(functools.partial(self._run, call), args, kwargs)
+                    out = self._run(call, args, kwargs)
                 self._traced = self._whole = True
+                self._settings = tried
+                leave_for_good(call)
                 return out
             except Exception as error:
-                if (interrupt := interrupt_in(error)) is not None:
-                    raise interrupt from None
-                if not _arose_in_tracing(error):
-                    raise
-                if self._on_ranks:
-                    raise ShardError(
-                        f"{name_of(self._target)} runs on parts of a graph, so it must be captured whole, which failed:"
-                        f" {reason_of(error)[0]}. Change that line, or leave it out of what is sharded."
-                    ) from error
-                failed = error
+                self._raise_unless_untraced(error, call)
+                _log.info("%s: tracing failed (%s)", name_of(self._target), reason_of(error)[0])
             finally:
                 broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # perhaps by a sparse tensor that was not there before
                     self._sparse_places, self._whole = None, False
-            if before is not None:
-                before.restore()
-            if isinstance(failed, TorchRuntimeError):
-                self._raise_what_eager_raises(given, given_by_name)
-            self._retreat(failed)
+            tried = tried[1:]
+            if isinstance(call.failed, TorchRuntimeError) and len(tried) == 1 and not collecting():
+                return self._as_python(call.failed, tried, given, given_by_name)
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        token = asked.set(self._settings[0][self._traced])
+    def _as_python(
+        self, error: Exception, tried: tuple[_Settings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make the call eagerly, after an operation has refused its operands in a trace. If eager mode refuses them
+        too, its error is clearer, and was no reason to compile anything. If not, later calls are traced as `tried`."""
+        out = self._target(*args, **kwargs)
+        self._settings = tried
+        bump("eager_fallbacks")
+        why, where = reason_of(error)
+        name = name_of(self._target)
+        record_eager(f"the first call of {name}{at(where or line_of(self._target))}, as it could not be traced: {why}")
+        return out
+
+    def _raise_unless_untraced(self, error: Exception, call: CallUnderWay) -> None:
+        """Raise `error`, unless it says that the outermost frame of the call could not be traced. Then nothing of the
+        user's has run, so that the call can be made with other settings."""
+        if (interrupt := interrupt_in(error)) is not None:
+            raise interrupt from None
+        if self._on_ranks and _arose_in_tracing(error):
+            raise ShardError(
+                f"{name_of(self._target)} runs on parts of a graph, so it must be captured whole, which failed:"
+                f" {reason_of(error)[0]}. Change that line, or leave it out of what is sharded."
+            ) from error
+        if error is not call.failed:
+            raise error
+
+    def _run(self, call: CallUnderWay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call.arguments = args, kwargs
+        token = under_way.set(call)
         try:
-            if len(self._settings) > 1 or self._on_ranks:
-                return self._compiled(*args, **kwargs)
-            with frame_by_frame():
-                return self._compiled(*args, **kwargs)
+            return self._compiled(*args, **kwargs)
         finally:
-            asked.reset(token)
+            under_way.reset(token)
 
     def _hooked_everywhere(self) -> bool:
         """Whether hooks are set on all modules of the process (by a profiler or tracker), which need eager calls."""
@@ -204,25 +235,8 @@ class Captured:
         )
         return True
 
-    def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call eagerly after an operation refused its operands: if eager mode refuses them too, its error is
-        clearer."""
-        before = State(self._target)
-        with torch.no_grad():
-            self._target(*args, **kwargs)
-        before.restore()
 
-    def _retreat(self, error: Exception) -> None:
-        """Trace with the next settings from this call on, or run eagerly if there are none left."""
-        name = name_of(self._target)
-        self._settings = self._settings[1:]
-        if self._settings:
-            _log.info("%s: tracing failed (%s); tracing with other settings", name, reason_of(error)[0])
-            return
-        tell_not_traced(name, line_of(self._target), error)
-
-
-def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> tuple[CaptureSettings, CaptureSettings]:
+def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> _Settings:
     """`settings` with `dynamo` added to PyTorch's settings: one for the first compilation, one for later ones.
 
     In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
@@ -230,34 +244,6 @@ def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> tuple[
     """
     fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
     return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
-
-
-@contextmanager
-def frame_by_frame() -> Iterator[None]:
-    """Within the block, frames that cannot be traced run as Python, and this is reported."""
-    log = logging.getLogger(convert_frame.__name__)
-    level = log.level
-    log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # frames are counted by PyTorch's reports of them
-    log.addFilter(_tell)
-    try:
-        with torch._dynamo.config.patch(suppress_errors=True):
-            yield
-    finally:
-        log.removeFilter(_tell)
-        log.setLevel(level)
-
-
-def _tell(record: logging.LogRecord) -> bool:
-    """Replace PyTorch's page-long report of a frame left to Python by a short one."""
-    error = record.exc_info[1] if record.exc_info else None
-    if record.levelno != logging.WARNING or error is None:
-        return True
-    if (interrupt := interrupt_in(error)) is not None:
-        raise interrupt
-    name, begins = unconverted(record.getMessage())
-    if not begins.startswith("graphweave/frontends/"):  # functions called from our own frames are traced by themselves
-        leave_to_python(name, begins, error)
-    return False
 
 
 def _arose_in_tracing(error: Exception) -> bool:

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import Number, alike, converted, typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.dynamo.spaces import Spaces
@@ -110,12 +112,11 @@ class Context:
 
     # ------------------------------------------------------------ constants and casts
 
-    def const(self, value: float, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
-        kind = bool if dtype is DType.bool else float if dtype.is_float else int
-        number: float | int | bool = kind(value)
-        return self.emit(Const(number, Type(space, features, dtype)))
+    def const(self, value: Number, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
+        """`value` everywhere. IRError if it is no number of `dtype`: then PyTorch says what it means."""
+        return self.emit(Const(typed(value, dtype), Type(space, features, dtype)))
 
-    def number_of(self, ref: Ref) -> float | int | bool | None:
+    def number_of(self, ref: Ref) -> Number | None:
         """The number that all elements of a value are; None unless they are known to be one number."""
         node = self.builder.nodes[ref]
         match node:
@@ -125,8 +126,7 @@ class Context:
                 return self.number_of(x)
             case Cast(x, dtype):
                 number = self.number_of(x)
-                exact = number is not None and (dtype.is_float or float(number).is_integer())
-                return number if exact and dtype not in (DType.bool, DType.u8) else None
+                return None if number is None else converted(number, self.type(x).dtype, dtype)
             case Pointwise(op, args) if op in _WHOLE and not self.type(ref).dtype.is_float:
                 numbers = [self.number_of(a) for a in args]
                 return None if None in numbers else _WHOLE[op](*numbers)
@@ -148,15 +148,12 @@ class Context:
         if t.dtype is dtype:
             return ref
         node = self.builder.nodes[ref]
-        if isinstance(node, Const) and (dtype.is_float or dtype is DType.bool):
-            return self.const(node.value, dtype, t.space, t.shape)
-        return self.emit(Cast(ref, dtype))
+        number = converted(node.value, t.dtype, dtype) if isinstance(node, Const) else None
+        return self.emit(Cast(ref, dtype)) if number is None else self.const(number, dtype, t.space, t.shape)
 
     def scalar(self, arg: Any, dtype: DType) -> Ref:
         """A Python number, or a number that is only known during a call, as a unit value."""
         if isinstance(arg, bool | int | float):
-            if not dtype.is_float and float(arg) != int(arg):
-                raise IRError(f"{arg!r} is no {dtype.value}")
             return self.const(arg, dtype)
         known = fixed(val(arg)) if isinstance(val(arg), torch.SymInt | int) else None
         if known is not None:
@@ -178,6 +175,18 @@ class Context:
     def assert_index(self, index: Ref, size: int) -> None:
         """Add a check that runs before everything else: IndexRangeError unless `index` lies in 0..size-1."""
         ref = self.emit(AssertIndex(index, size))
+        if ref not in self.effects:
+            self.effects.append(ref)
+
+    def assert_rows(self, node: fx.Node, what: str, whole: bool) -> None:
+        """Add a check that `node` has rows, unless that is known: an IndexError says otherwise that `what` has none, or
+        a RuntimeError if it reduces the `whole` tensor."""
+        rows = shape(node)[0]
+        if statically_known_true(rows > 0):
+            return
+        known, found = fixed(rows), None if isinstance(rows, int) else self.size(rows)
+        counted = known if known is not None else Operand(self.size_of(node, 0) if found is None else found)
+        ref = self.emit(Aten("builtin._assert_rows", (counted, what, whole), (), NOTHING))
         if ref not in self.effects:
             self.effects.append(ref)
 
@@ -368,8 +377,9 @@ class Context:
             raise IRError(f"a size {size} that the program does not have")
         return Operand(found)
 
-    def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
-        return self.emit(Push(x, map_, fold, empty))
+    def push(self, x: Ref, map_: Ref, fold: Fold, empty: Number = 0) -> Ref:
+        number = typed(empty, self.type(x).dtype)
+        return self.emit(Push(x, map_, fold, 0 if alike(number, 0, self.type(x).dtype) else number))
 
 
 _WHOLE: Mapping[Op, Callable[..., int]] = {Op.add: operator.add, Op.sub: operator.sub, Op.mul: operator.mul}
@@ -383,13 +393,6 @@ _OF_SIZES = {
 
 _ORDERED = frozenset({"floordiv", "mod", "pow"})
 """Functions of sizes whose operands may not be exchanged."""
-
-
-def lowest(dtype: DType) -> float:
-    """The lowest number of `dtype`."""
-    if dtype.is_float:
-        return -float("inf")
-    return 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)
 
 
 def _described(value: Any) -> AnyType:

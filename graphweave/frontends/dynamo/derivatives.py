@@ -7,9 +7,7 @@ the compiled forward drew.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +21,7 @@ from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
 from graphweave.frontends.dynamo.declared import differentiable
+from graphweave.frontends.dynamo.missing_tangents import reaching, tangents_of, without
 from graphweave.frontends.dynamo.reasons import graph_place
 from graphweave.ir.philox import uniform
 
@@ -62,17 +61,23 @@ class JointGraph:
                 env[node] = _drawn(graph, node, env, given[node.name])
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].target = differentiable(node.target)
+            env[node].target = _copied if node.target is aten.copy.default else differentiable(node.target)
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
         for made in reversed(graph.nodes):
             if (made.op == "call_function" or made in given.values()) and not made.users:
                 graph.erase_node(made)
-        self._module = fx.GraphModule(joint, graph)
+        self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
         self.draws = tuple(name for name, made in given.items() if made.users)
 
-    def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
-        """The gradients of all inputs. `drawn` holds for each random call its seed or the numbers that it drew."""
-        results: list[Any] = self._module(*primals, *tangents, *(drawn[name] for name in self.draws))
+    def __call__(
+        self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any],
+        missing: frozenset[int] = frozenset(),
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
+        call its seed or the numbers that it drew."""
+        if missing not in self._modules:
+            self._modules[missing] = without(self._modules[frozenset()], missing)
+        results: list[Any] = self._modules[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
         return results
 
 
@@ -90,6 +95,11 @@ def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given
     if node.target is not aten.rand_like.default:
         return given
     return graph.call_function(_uniform_like, (env[node.args[0]], given, node.meta["val"].dtype))  # type: ignore[index]
+
+
+def _copied(into: Tensor, values: Tensor, non_blocking: bool = False) -> Tensor:
+    """`aten.copy`, which stands for a write in place, and has no derivative of its own."""
+    return values.to(into).expand_as(into)
 
 
 def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:
@@ -118,10 +128,10 @@ class Twice(torch.autograd.Function):
             f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
             "at each call. The function and its first gradients stay compiled."
         )
-        _report(notice)
+        tell_eager(notice)
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
-            given = [t if deeper else _leaf(t) for t in ctx.saved_tensors]
+            given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
             by = [t for t in given if t.requires_grad]
             results = ctx.again(given)
             pairs = [
@@ -134,6 +144,18 @@ class Twice(torch.autograd.Function):
                 found = torch.autograd.grad(made, by, weights, create_graph=deeper, allow_unused=True)
         of = iter(found)
         return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
+
+
+class Alias(torch.autograd.Function):
+    """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 class Refused(torch.autograd.Function):
@@ -154,6 +176,15 @@ def uncomputable(about: str, why: str) -> DerivativeError:
     return DerivativeError(f"gradients of gradients of {about} cannot be computed: {why}. {REMEDY}")
 
 
+def left_out(about: str) -> str:
+    """The notice of gradients that are computed in eager mode since a result is left out that has no finite
+    derivative."""
+    return (
+        f"graphweave: the gradients of {about} are computed in eager mode in calls whose loss leaves out a result with "
+        "a derivative that is not finite, such as a norm at 0. Return that result only where it is used."
+    )
+
+
 def over_parts(about: str) -> ShardError:
     """The error of a function that runs on a part of a graph."""
     return ShardError(
@@ -162,7 +193,8 @@ def over_parts(about: str) -> ShardError:
     )
 
 
-def _report(why: str) -> None:
+def tell_eager(why: str) -> None:
+    """Count and report derivatives that PyTorch computes in eager mode."""
     bump("eager_fallbacks")
     record_eager(why)
     warn_once(why)
@@ -172,12 +204,13 @@ def _leaf(t: Tensor) -> Tensor:
     return t.detach().requires_grad_(t.requires_grad)
 
 
+def _alias(t: Tensor) -> Tensor:
+    """`t` behind a node of its own, so that derivatives by it do not include those by tensors of which it is a
+    function: a tangent may depend on the inputs, and one input on another. Autograd goes these ways by itself."""
+    return Alias.apply(t) if t.requires_grad else t
+
+
 def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:
-    placeholders = graph.find_nodes(op="placeholder")
-    tangents = [n for n in placeholders if "tangents" in str(n.target)]
-    masks: dict[fx.Node, int] = {n: 1 << i for i, n in enumerate(tangents)}
-    for node in graph.nodes:
-        if node not in masks:
-            masks[node] = functools.reduce(operator.or_, (masks[n] for n in node.all_input_nodes), 0)
+    many, masks = len(tangents_of(graph)), reaching(graph)
     found = [masks[n] if isinstance(n, fx.Node) else 0 for n in results]
-    return tuple(frozenset(i for i in range(len(tangents)) if mask >> i & 1) for mask in found)
+    return tuple(frozenset(i for i in range(many) if mask >> i & 1) for mask in found)

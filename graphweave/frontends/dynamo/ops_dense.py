@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import neutral
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, rank
-from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
+from graphweave.frontends.dynamo.context import Context, Handler, Table
 from graphweave.frontends.dynamo.row_rules import GRAM, PRODUCT, transposed
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
@@ -161,8 +162,7 @@ def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
     """`x` folded over the dims of the call: features first, then rows."""
     arg, dims, keepdim = node.args[0], _dims(node), bool(argument(node, "keepdim", False))
     t = cx.type(x)
-    empty = {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: lowest(t.dtype), Fold.min: float("inf")}[fold]
-    if t.dtype is DType.bool or (fold is Fold.min and not t.dtype.is_float):
+    if t.dtype is DType.bool:
         raise IRError(f"{fold.value} of {t.dtype.value}")
     if t.space == UNIT:
         _not_empty(fold, [t.shape[d] for d in dims])
@@ -172,7 +172,9 @@ def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
     if 0 not in dims:
         return out
     assert isinstance(arg, fx.Node)
-    out = cx.push(out, cx.emit(ToUnit(t.space)), fold, empty)
+    if fold in (Fold.max, Fold.min):
+        cx.assert_rows(arg, f"{fold.value} of the rows of {t.space}", whole=argument(node, "dim") in (None, []))
+    out = cx.push(out, cx.emit(ToUnit(t.space)), fold, neutral(fold, t.dtype))
     return cx.reshape(out, (1, *cx.type(out).shape)) if keepdim else out
 
 

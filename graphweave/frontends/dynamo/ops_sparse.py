@@ -11,9 +11,10 @@ from torch import fx
 
 from graphweave.analysis.maps import is_injective
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import alike, least, neutral
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.captured_sizes import argument, fixed, is_tensor, rank, val
-from graphweave.frontends.dynamo.context import Context, Table, lowest
+from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import pulled, pushed
 from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import Pull, Ref
@@ -77,7 +78,8 @@ def _base(cx: Context, node: fx.Node) -> Ref:
 
 
 def _added(cx: Context, node: fx.Node, base: Ref, pushed_: Ref) -> Ref:
-    if cx.number_of(base) == 0 and cx.number_of(base) is not None:
+    number = cx.number_of(base)
+    if number is not None and alike(number, 0, cx.type(base).dtype):
         return pushed_
     return cx.map(Op.add, base, pushed_)
 
@@ -168,13 +170,16 @@ def _replaced(cx: Context, node: fx.Node, source: Ref, map_: Ref) -> Ref:
     """
     if not cx.result(node).dtype.is_float:
         raise IRError("writes rows of whole numbers in place of others, which is no work but the write itself")
-    base = _base(cx, node)
-    if not is_injective(cx.builder.nodes, map_):
+    base, t = _base(cx, node), cx.type(source)
+    if is_injective(cx.builder.nodes, map_):
+        pushed_ = cx.push(source, map_, Fold.sum)
+    else:
         place = cx.positions(_index(node))
-        last = cx.emit(Pull(cx.push(place, map_, Fold.max, -1.0), map_))
-        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(cx.type(source).shape))
-        source = cx.map(Op.where, wins, source, cx.const(0, cx.type(source).dtype))
-    return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, Fold.sum), base)
+        last = cx.emit(Pull(cx.push(place, map_, Fold.max, -1), map_))
+        wins = cx.reshape(cx.map(Op.eq, last, place), (1,) * len(t.shape))
+        # A sum with zeros would turn -0.0 into 0.0.
+        pushed_ = cx.push(cx.map(Op.where, wins, source, cx.const(least(t.dtype), t.dtype)), map_, Fold.max)
+    return cx.map(Op.where, _reached(cx, node, map_), pushed_, base)
 
 
 def _index_fill(cx: Context, node: fx.Node) -> Ref:
@@ -225,17 +230,16 @@ def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
     number = cx.number_of(base)
     if not own:
         if number is not None:
-            return cx.push(source, map_, fold, float(number))
+            return cx.push(source, map_, fold, number)
         return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, fold), base)
-    neutral = {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: lowest(t.dtype), Fold.min: float("inf")}[fold]
+    start = neutral(fold, t.dtype)
     if number is not None and fold in (Fold.max, Fold.min):
-        neutral = float(number)
-    elif fold is Fold.min and not t.dtype.is_float:
-        raise IRError("the least of integers and a base that is not one number")
-    out = cx.push(source, map_, fold, neutral)
-    if number == neutral and fold in (Fold.sum, Fold.mul):
+        start = number
+    out = cx.push(source, map_, fold, start)
+    if number is not None and fold in (Fold.sum, Fold.mul) and alike(number, start, t.dtype):
         return out
-    return cx.map(fold.op, out, base)
+    # Of two equal numbers, such as 0.0 and -0.0, PyTorch keeps the one that it has had before.
+    return cx.map(fold.op, *((base, out) if fold in (Fold.max, Fold.min) else (out, base)))
 
 
 def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bool) -> Ref:
@@ -248,7 +252,8 @@ def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bo
     if own:
         return cx.map(Op.div, _added(cx, node, base, total), cx.map(Op.add, count, one))
     mean = cx.map(Op.div, total, cx.map(Op.maximum, count, one))
-    if cx.number_of(base) == 0:
+    number = cx.number_of(base)
+    if number is not None and alike(number, 0, dtype):
         return mean
     return cx.map(Op.where, cx.map(Op.gt, count, cx.const(0, dtype)), mean, base)
 

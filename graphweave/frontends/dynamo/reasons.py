@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.core.lines import calling_function, frames, own_frame, shown_code, shown_frame, shown_path
+from graphweave.core.lines import calling_function, frames, own_frame, shown_code, shown_frame
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
 """The part of a Dynamo error that shows the user's lines."""
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
 """Lines of a Dynamo error that only give advice."""
-_UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
-"""Dynamo's report of a frame that it leaves to Python: name, file, line."""
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
 """The prefix that Dynamo adds to a backend's error."""
 
@@ -63,15 +61,6 @@ def not_traced(name: str, where: str, why: str) -> str:
         f"graphweave: {name}{at(where)} runs eagerly, since PyTorch could not trace it: {why}. Change that line, or "
         "call it outside of what is compiled; graphweave.explain lists what is compiled."
     )
-
-
-def unconverted(message: str) -> tuple[str, str]:
-    """(name, "file:line") of the function that Dynamo will not convert, taken from its `message`."""
-    found = _UNCONVERTED.search(message)
-    if found is None:
-        return "a function", ""
-    name, path, line = found.groups()
-    return function_name(name), f"{shown_path(path)}:{line}"
 
 
 def function_name(name: str) -> str:

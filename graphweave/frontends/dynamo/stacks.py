@@ -127,7 +127,14 @@ def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
     dim = dims[node]
     if _new_dim(node) is None and _common_dim(node, dims) != dim:
         return False
-    return bool(node.users) and all(u in dims or _takes_items(u, node, dim) for u in node.users)
+    return bool(node.users) and all(
+        (u in dims and _works_on_items(u)) or _takes_items(u, node, dim) for u in node.users
+    )
+
+
+def _works_on_items(user: fx.Node) -> bool:
+    """Whether a node whose result can be split computes its items from those of a stack, instead of making a stack."""
+    return _new_dim(user) is None or replaced(user) is not None
 
 
 def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:

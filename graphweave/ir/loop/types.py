@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import neutral
 from graphweave.core.types import DType, Fold, Op, belongs
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Uniform, Var
 
 POSITION = DType.i64
 """Type of rows, positions, lane indices, index sums and degrees in an expression."""
-
-_SIGN_BIT = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
 
 
 def supports(op: Op, dtype: DType) -> bool:
@@ -53,13 +51,5 @@ def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
 
 def identity(fold: Fold, dtype: DType) -> Lit:
     """The neutral element of `fold` on `dtype`, which is the result of a reduction over nothing."""
-    if fold in (Fold.sum, Fold.mul):
-        return Lit(int(fold is Fold.mul), dtype)
-    low = fold is Fold.max
-    if dtype.is_float:
-        return Lit(-math.inf if low else math.inf, dtype)
-    if dtype is DType.bool:
-        return Lit(not low, dtype)
-    if dtype is DType.u8:
-        return Lit(0 if low else 255, dtype)
-    return Lit(-(2 ** _SIGN_BIT[dtype]) if low else 2 ** _SIGN_BIT[dtype] - 1, dtype)
+    value = neutral(fold, dtype)
+    return Lit(int(value) if fold in (Fold.sum, Fold.mul) and dtype.is_float else value, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from graphweave.core.errors import IRError
+from graphweave.core.numbers import holds
 from graphweave.core.types import DType, Op
 from graphweave.ir.loop.indices import bounds, lanes_of, loads
 from graphweave.ir.loop.nodes import (
@@ -322,6 +323,8 @@ class _Verifier:
             case Lit(value, dtype):
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
+                if not dtype.is_float and (isinstance(value, float) or not holds(dtype, value)):
+                    raise IRError(f"a literal of {dtype.value} is an integer that it holds (got {value!r}).")
 
     def _call(self, op: Op, args: tuple[Expr, ...], scope: Visible) -> None:
         if len(args) != op.facts.arity:

@@ -41,12 +41,21 @@ def _truediv(a: Any, b: Any) -> Any:
     return a / b
 
 
+def _assert_rows(count: int, what: str, whole: bool) -> None:
+    """Eager mode's refusal of a reduction over no rows that has no result. It is a RuntimeError if the call names no
+    dim."""
+    if not count:
+        kind = RuntimeError if whole else IndexError
+        raise kind(f"{what}: expected rows to reduce over (got none). Leave the call out where there are no rows.")
+
+
 _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt", "log2")},
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "truediv": _truediv,
+    "_assert_rows": _assert_rows,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()} | {operator.truediv: "truediv"}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

@@ -14,6 +14,7 @@ import torch
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
+from graphweave.core.numbers import Number, typed
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
@@ -223,7 +224,7 @@ def _pull(x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
 def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
     if m.dom == m.cod == UNIT:
         return x
-    if m.cod == UNIT and node.fold is Fold.sum and node.empty == 0:
+    if m.cod == UNIT and node.is_plain_sum:
         return aten.sum.dim_IntList(x, [0], False, dtype=TORCH_DTYPE[t.dtype])
     rows = _with_row(x, t)
     if m.cod == UNIT:
@@ -232,8 +233,8 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
     elif m.dom == UNIT:
         index = aten.unsqueeze.default(index, 0)
     size = [1 if m.cod == UNIT else rows_of(m.cod), *t.shape]
-    base = aten.new_full.default(rows, size, _as(t.dtype, node.empty))
-    if node.fold is Fold.sum and node.empty == 0:
+    base = aten.new_full.default(rows, size, typed(node.empty, t.dtype))
+    if node.is_plain_sum:
         return aten.index_add.default(base, 0, index, rows)
     # With include_self=False, rows to which nothing is pushed keep the value of `base`.
     places = index
@@ -306,9 +307,9 @@ def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[Any]:
     return [1 if space == UNIT else rows_of(space) for space in of]
 
 
-def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str, call: Callable[..., Any]) -> Any:
+def _full(sizes: list[Any], value: Number, dtype: DType, device: torch.device | str, call: Callable[..., Any]) -> Any:
     of = TORCH_DTYPE[dtype]
-    return call(aten.full.default, sizes, _as(dtype, value), dtype=of, device=torch.device(device))
+    return call(aten.full.default, sizes, typed(value, dtype), dtype=of, device=torch.device(device))
 
 
 def _random(seed: Any, t: Type, rows_of: RowsOf, call: Callable[..., Any]) -> Any:
@@ -316,12 +317,6 @@ def _random(seed: Any, t: Type, rows_of: RowsOf, call: Callable[..., Any]) -> An
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
     return aten.reshape.default(call(uniform, seed, position, TORCH_DTYPE[t.dtype]), sizes)
-
-
-def _as(dtype: DType, value: float) -> float | int | bool:
-    if dtype is DType.bool:
-        return bool(value)
-    return value if dtype.is_float else int(value)
 
 
 def _sizes(t: Type, rows_of: RowsOf) -> list[Any]:

@@ -7,6 +7,7 @@ nodes (`infer.py`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -107,8 +108,8 @@ class Pull:
 
 
 @node("push.{fold} {x}, {map}| empty={empty}| {fused}")
-@dataclass(frozen=True, slots=True)
-class Push:
+@dataclass(frozen=True, slots=True, eq=False)
+class Push(Exact):
     """out[v] = fold over e with m(e) = v of x[e]; `empty` if there is no such e. `x: dom x F -> cod x F`.
 
     (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value. `fused` changes no value: it
@@ -119,8 +120,13 @@ class Push:
     x: Ref
     map: Ref
     fold: Fold
-    empty: float = 0.0
+    empty: float | int | bool = 0
     fused: bool = False
+
+    @property
+    def is_plain_sum(self) -> bool:
+        """Whether rows to which nothing is pushed are 0, as a sum of nothing is. (-0.0 is another number.)"""
+        return self.fold is Fold.sum and self.empty == 0 and math.copysign(1, self.empty) > 0
 
 
 # ---------------------------------------------------------------- dense, row by row

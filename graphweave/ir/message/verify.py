@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from graphweave.core.errors import IRError
+from graphweave.core.exact import exact
+from graphweave.core.numbers import Number, holds
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Op, Space, belongs
 from graphweave.ir.message.builder import operands, spaces_in
@@ -79,7 +79,8 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
         case Const(value), Type(dtype=dtype):
             _fits(ref, value, dtype)
         case Push(fold=fold, empty=empty), Type(dtype=dtype):
-            _fits(ref, empty, dtype)
+            if exact(empty) != 0:  # 0, the default, is that of any type
+                _fits(ref, empty, dtype)
             _foldable(ref, fold, dtype)
         case Reduce(dims=dims, fold=fold), Type(dtype=dtype):
             _foldable(ref, fold, dtype)
@@ -90,9 +91,10 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
             _computes(ref, op, program.types[args[-1]])
 
 
-def _fits(ref: int, value: float | int | bool, dtype: DType) -> None:
-    """Raises IRError for a value that is no integer if the dtype is one: torch refuses to fill such a tensor."""
-    if not dtype.is_float and (not math.isfinite(value) or value != int(value)):
+def _fits(ref: int, value: Number, dtype: DType) -> None:
+    """Raises IRError for a number of another kind than `dtype`. A float may be written as an integer."""
+    kinds = (float, int) if dtype.is_float else int
+    if isinstance(value, bool) is not (dtype is DType.bool) or not isinstance(value, kinds) or not holds(dtype, value):
         raise IRError(f"%{ref}: {value!r} cannot be a value of {dtype.value}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.core.numbers import neutral
+from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.nodes import (
     Const,
     Gram,
@@ -97,14 +97,15 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> R
             return product
     if shared and len(refs) == 1:
         out = _beside_nothing(emit, refs[0], tree[0], len(on), op, loc)
-    elif op is Op.add and isinstance(kind, Push) and kind.fold is Fold.sum and kind.empty == 0:
+    elif op is Op.add and isinstance(kind, Push) and kind.is_plain_sum:
         out = _one_push(emit, leaves, on if not shared else (UNIT,) * len(on), loc)
     elif op is Op.add and isinstance(kind, Gram) and shared:
         out = _one_gram(emit, leaves, len(on), loc)
     else:
         to = (UNIT,) * len(on) if shared else on
         m = emit.unions.fold(emit.segments(refs), to, tree, loc)
-        out = emit.build.add(Push(emit.many(refs, loc), m, _FOLD[op], _empty(emit, refs[0], op)), loc)
+        nothing = neutral(_FOLD[op], emit.graph.value(refs[0]).dtype)
+        out = emit.build.add(Push(emit.many(refs, loc), m, _FOLD[op], nothing), loc)
     if not shared or on[0] == UNIT or len(on) == 1:
         return out
     return emit.build.add(Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
@@ -113,7 +114,7 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> R
 def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: str) -> Ref:
     """A row for each tree: the shared leaf for the one tree that has it, the neutral value for the others."""
     t = emit.graph.value(leaf)
-    nothing = emit.build.add(Const(_constant(_empty(emit, leaf, op), t.dtype), t), loc)
+    nothing = emit.build.add(Const(neutral(_FOLD[op], t.dtype), t), loc)
     rows = tuple(emit.one(leaf) if n == tree else nothing for n in range(count))
     return emit.build.add(Join(rows, emit.unions.space((UNIT,) * count)), loc)
 
@@ -148,21 +149,3 @@ def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref 
     w = emit.build.add(Push(emit.many(ws, loc), m, Fold.sum), loc)
     x = emit.many([x_of[n] for n in range(len(on))], loc)
     return emit.build.add(MatMul(x, w, emit.types(on, range(len(on)), len(on), loc)), loc)
-
-
-def _constant(value: float, dtype: DType) -> float | int | bool:
-    return value if dtype.is_float else bool(value) if dtype is DType.bool else int(value)
-
-
-def _empty(emit: Emitter, ref: Ref, op: Op) -> float:
-    """The neutral element of `op`, which a tree without leaves of a kind gets."""
-    if op is Op.add:
-        return 0.0
-    dtype = emit.graph.value(ref).dtype
-    sign = -1.0 if op is Op.maximum else 1.0
-    if dtype.is_float:
-        return sign * math.inf
-    bits = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}.get(dtype, 0)
-    if dtype in (DType.bool, DType.u8):
-        return 0.0 if op is Op.maximum else (1.0 if dtype is DType.bool else 255.0)
-    return -float(2**bits) if op is Op.maximum else float(2**bits - 1)

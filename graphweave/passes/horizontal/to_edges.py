@@ -152,7 +152,7 @@ class _Mover:
         return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | MatMul)
 
     def _is_sum(self, push: Push) -> bool:
-        return push.fold is Fold.sum and push.empty == 0 and isinstance(self.build.nodes[push.map], MapOf)
+        return push.is_plain_sum and isinstance(self.build.nodes[push.map], MapOf)
 
     def _fewer(self, m: Ref) -> bool:
         t = self.build.types[m]

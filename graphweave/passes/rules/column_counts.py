@@ -36,7 +36,7 @@ def column_counts(build: Builder, ref: Ref) -> Ref | None:
     if chosen is None or not isinstance(pull := build.nodes[chosen[1]], Pull):
         return None
     condition, push = chosen[0], build.nodes[pull.x]
-    if not isinstance(push, Push) or push.map != pull.map or push.fold is not Fold.sum or push.empty != 0:
+    if not isinstance(push, Push) or push.map != pull.map or not push.is_plain_sum:
         return None
     ones, index = _chosen(build, push.x), _column(build, condition)
     along = build.nodes[push.map]

@@ -21,7 +21,7 @@ def compose_maps(build: Builder, ref: Ref) -> Ref | None:
             both = _composed(build, inner.map, n, loc)
             return None if both is None else build.add(Pull(inner.x, both), loc)
         case Push(x, m, Fold.sum, 0) if isinstance(inner := build.nodes[x], Push):
-            if inner.fold is not Fold.sum or inner.empty != 0:
+            if not inner.is_plain_sum:
                 return None
             both = _composed(build, m, inner.map, loc)
             return None if both is None else build.add(Push(inner.x, both, Fold.sum), loc)

@@ -1,14 +1,16 @@
 """Constant folding: arithmetic of constants is done, and operands and operations that change nothing are dropped.
 
-Legal always. x + 0.0 becomes x, so -0.0 + 0.0 gives -0.0 instead of 0.0; the two are equal.
+Legal always: no bit changes. As -0.0 + 0.0 is 0.0, a 0.0 stays that is added to what may be -0.0; -0.0 is never needed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 
+from graphweave.analysis.zero_sign import never_minus_zero
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
@@ -30,7 +32,7 @@ from graphweave.passes.rules.rule import Rule
 
 
 def fold_constants(build: Builder, ref: Ref) -> Ref | None:
-    """f(const) -> const; x * 1, x / 1, x + 0, x - 0, --x -> x; a reshape, cast or slice that changes nothing -> x"""
+    """f(const) -> const; x * 1, x / 1, x + -0.0, x - 0, --x -> x; a reshape, cast or slice that changes nothing -> x"""
     node, t = build.nodes[ref], build.types[ref]
     match node:
         case Pointwise(_, args) if all(isinstance(build.nodes[a], Const) for a in args):
@@ -38,9 +40,10 @@ def fold_constants(build: Builder, ref: Ref) -> Ref | None:
         case Pointwise(Op.neg, (x,)) if isinstance(inner := build.nodes[x], Pointwise) and inner.op is Op.neg:
             return inner.args[0]
         case Pointwise(op, (a, b)) if (neutral := op.facts.neutral) is not None:
-            if _is(build, b, neutral) and build.types[a] == t:
+            if _is(build, b, neutral) and build.types[a] == t and _keeps_zeros(build, op, a, b):
                 return a
-            return b if op.facts.commutative and _is(build, a, neutral) and build.types[b] == t else None
+            drops = op.facts.commutative and _is(build, a, neutral) and build.types[b] == t
+            return b if drops and _keeps_zeros(build, op, b, a) else None
         case Reshape(x, shape) if isinstance(inner := build.nodes[x], Reshape):
             same = build.types[inner.x] == t
             return inner.x if same else build.add(Reshape(inner.x, shape), build.locs[ref])
@@ -64,6 +67,16 @@ def _is(build: Builder, ref: Ref, value: float) -> bool:
     return isinstance(node, Const) and not isinstance(node.value, bool) and node.value == value
 
 
+def _keeps_zeros(build: Builder, op: Op, x: Ref, neutral: Ref) -> bool:
+    """Whether `op` with the constant `neutral` also leaves -0.0 as it is, where `x` may be that."""
+    node = build.nodes[neutral]
+    assert isinstance(node, Const)
+    if node.value != 0:
+        return True
+    wanted = -1 if op is Op.add else 1
+    return math.copysign(1, node.value) == wanted or never_minus_zero(build.nodes, build.types, x)
+
+
 def _folded(build: Builder, ref: Ref, node: Pointwise) -> Ref:
     t = build.types[ref]
     assert isinstance(t, Type)
@@ -74,4 +87,4 @@ def _folded(build: Builder, ref: Ref, node: Pointwise) -> Ref:
     return build.add(Const(folded.item(), t), build.locs[ref])
 
 
-RULE = Rule("fold-constants", "f(const), x * 1, x + 0", "const, x, x", fold_constants)
+RULE = Rule("fold-constants", "f(const), x * 1, x - 0", "const, x, x", fold_constants)

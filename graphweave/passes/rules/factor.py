@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from ctypes import c_float
 
-import torch
-
+from graphweave.core.numbers import Number, rounded
 from graphweave.core.types import UNIT, DType, Fold, Op
-from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.nodes import (
     Broadcast,
@@ -62,7 +59,7 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
 
 def is_edge_sum(build: Builder, push: object) -> bool:
     """Whether this is a push that sums floats, other than a constant, along a map into rows (not into unit)."""
-    if not isinstance(push, Push) or push.fold is not Fold.sum or push.empty != 0:
+    if not isinstance(push, Push) or not push.is_plain_sum:
         return False
     if not isinstance(build.nodes[push.map], MapOf) or isinstance(build.nodes[push.x], Const):
         return False
@@ -84,7 +81,7 @@ def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
     value = at_empty_rows(build, f.ref, m)
     if value is None or not math.isfinite(value):
         return False
-    return not f.inverse or (value != 0 and math.isfinite(_rounded(1 / value, value_type(build, f.ref).dtype)))
+    return not f.inverse or (value != 0 and math.isfinite(_rounded_to(1 / value, value_type(build, f.ref).dtype)))
 
 
 def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
@@ -99,7 +96,7 @@ _MAX_DEPTH = 64
 def _at_empty_rows(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
     if ref not in done:
         value = _value_there(build, ref, m, done, depth - 1) if depth else None
-        done[ref] = None if value is None else _rounded(value, value_type(build, ref).dtype)
+        done[ref] = None if value is None else _rounded_to(value, value_type(build, ref).dtype)
     return done[ref]
 
 
@@ -107,9 +104,9 @@ def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None]
     node = build.nodes[ref]
     match node:
         case Const(value, _):
-            return float(value)
+            return _as_float(value)
         case Push(_, along, _, empty) if along == m:
-            return float(empty)
+            return _as_float(empty)
         case Reshape(x, _) | Broadcast(x, _):
             return _at_empty_rows(build, x, m, done, depth)
         case Cast(x, dtype) if dtype.is_float:
@@ -122,16 +119,13 @@ def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None]
             return None
 
 
-def _rounded(value: float, dtype: DType) -> float:
-    """`value` rounded to `dtype`: 1e-16 is 0 in half precision.
+def _as_float(value: Number) -> float | None:
+    """`value` as a float; None for an integer that no float holds."""
+    return float(value) if float(value) == value or math.isnan(value) else None
 
-    For the usual types without PyTorch, which makes fake tensors of numbers while it compiles, in 1 ms each.
-    """
-    if dtype is DType.f64:
-        return value
-    if dtype is DType.f32:
-        return c_float(value).value
-    return float(torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPE[dtype]))
+
+def _rounded_to(value: float, dtype: DType) -> float:
+    return rounded(value, dtype) if dtype.is_float else value
 
 
 def _divide(a: float, b: float) -> float:

@@ -128,7 +128,7 @@ def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
 
 def _sum(build: Builder, ref: Ref) -> Push | None:
     node = build.nodes[below_reshapes(build, ref)]
-    plain = isinstance(node, Push) and node.fold is Fold.sum and node.empty == 0
+    plain = isinstance(node, Push) and node.is_plain_sum
     return node if isinstance(node, Push) and plain and isinstance(build.nodes[node.map], MapOf) else None
 
 

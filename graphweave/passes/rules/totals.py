@@ -15,12 +15,12 @@ from graphweave.passes.rules.rule import Rule
 def totals(build: Builder, ref: Ref) -> Ref | None:
     """push(x, E -> unit) -> push(push(x, m), V -> unit)"""
     node = build.nodes[ref]
-    if not isinstance(node, Push) or node.fold is not Fold.sum or node.empty != 0:
+    if not isinstance(node, Push) or not node.is_plain_sum:
         return None
     if not isinstance(build.nodes[node.map], ToUnit):
         return None
     for r, other in enumerate(build.nodes):
-        if isinstance(other, Push) and other.x == node.x and other.fold is Fold.sum and other.empty == 0:
+        if isinstance(other, Push) and other.x == node.x and other.is_plain_sum:
             mt = build.types[other.map]
             if isinstance(build.nodes[other.map], MapOf) and isinstance(mt, MapType):
                 unit = build.add(ToUnit(mt.cod), build.locs[ref])

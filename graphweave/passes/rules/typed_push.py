@@ -17,7 +17,7 @@ from graphweave.passes.rules.rule import Rule
 def typed_push(build: Builder, ref: Ref) -> Ref | None:
     """push(s1 * s2 * (x W[t]), m) -> push((s1 * s2) * (x W[t]), m), fused, for numbers of rows s1, s2"""
     push = build.nodes[ref]
-    if not isinstance(push, Push) or push.fused or push.fold is not Fold.sum or push.empty != 0:
+    if not isinstance(push, Push) or push.fused or not push.is_plain_sum:
         return None
     whole = value_type(build, ref)
     if not isinstance(build.nodes[push.map], MapOf) or whole.dtype not in (DType.f32, DType.f64):

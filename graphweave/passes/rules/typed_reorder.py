@@ -119,7 +119,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
     node, loc = build.nodes[ref], build.locs[ref]
     if isinstance(node, Gram) and node.map is None:
         return _shared_gradient(build, node, loc)
-    if not isinstance(node, Push) or node.fold is not Fold.sum or node.empty != 0:
+    if not isinstance(node, Push) or not node.is_plain_sum:
         return None
     p = product(build, node.x)
     y = next((f for f in p.factors if not f.inverse and _typed(build, f.ref) is not None), None)

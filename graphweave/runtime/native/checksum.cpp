@@ -101,6 +101,16 @@ extern "C" void gw_sum(Sums* s, int32_t threads) {
   for (int64_t which = 0; which < s->parts; ++which) s->sums[which] = sum_of_part(*s, p, which);
 }
 
+// The sum of all memory. Each thread reads memory that lies together.
+extern "C" uint64_t gw_whole_sum(const Sums* s, int32_t threads) {
+  const Pieces p = pieces_of(*s);
+  const bool serial = s->rows * s->cols * s->item < kSerial;
+  uint64_t sum = 0;
+#pragma omp parallel for num_threads(serial ? 1 : threads) schedule(static) reduction(+ : sum)
+  for (int64_t piece = 0; piece < p.count; ++piece) sum += sum_of_piece(*s, p, piece);
+  return sum;
+}
+
 // Whether memory still has the sum of the part that is to be checked next.
 extern "C" int32_t gw_next_is_same(Sums* s) {
   const int64_t which = (__atomic_fetch_add(&s->turn, 1, __ATOMIC_RELAXED) * kStep) & (s->parts - 1);

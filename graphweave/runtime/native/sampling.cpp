@@ -171,8 +171,11 @@ struct Sampler {
   void weighted_again(gw_draws& draws, const std::vector<int64_t>& at, int64_t count, int64_t* out,
                       std::vector<double>& sums) const {
     sums.clear();
-    double sum = 0;
-    for (const int64_t k : at) sums.push_back(sum += graph.weights[k]);
+    double most = 0, sum = 0;
+    for (const int64_t k : at) most = std::max(most, graph.weights[k]);
+    // By a power of 2 the largest weight becomes one from 1/2 to 1: sums neither overflow nor lose bits as denormals.
+    const int scale = -std::ilogb(most) - 1;
+    for (const int64_t k : at) sums.push_back(sum += std::ldexp(graph.weights[k], scale));
     for (int64_t j = 0; j < count; ++j) {
       const auto found = std::upper_bound(sums.begin(), sums.end() - 1, draws.uniform() * sum);
       out[j] = at[found - sums.begin()];
@@ -181,10 +184,12 @@ struct Sampler {
 
   // Each draw takes one of the edges that are left, by its weight. Of exponential waiting times with the weights as
   // rates, the first `count` are that (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+  // Logarithms of the times are compared, since the times of very small and very large weights are no numbers.
   void weighted_once(gw_draws& draws, const std::vector<int64_t>& at, int64_t count, int64_t* out,
                      std::vector<std::pair<double, int64_t>>& ranked) const {
     ranked.clear();
-    for (const int64_t k : at) ranked.emplace_back(-std::log1p(-draws.uniform()) / graph.weights[k], k);
+    for (const int64_t k : at)
+      ranked.emplace_back(std::log(-std::log1p(-draws.uniform())) - std::log(graph.weights[k]), k);
     std::nth_element(ranked.begin(), ranked.begin() + count - 1, ranked.end());
     for (int64_t j = 0; j < count; ++j) out[j] = ranked[j].second;
     std::sort(out, out + count);
@@ -198,7 +203,8 @@ struct Sampler {
       offsets[i + 1] = size(i);
     }
     offsets[0] = 0;
-    for (int64_t i = 0; i < rows.count; ++i) offsets[i + 1] += offsets[i];
+    for (int64_t i = 0; i < rows.count; ++i)
+      if (__builtin_add_overflow(offsets[i + 1], offsets[i], offsets + i + 1)) return -1;
     return offsets[rows.count];
   }
 
@@ -236,7 +242,7 @@ auto with_int(const Adjacency& graph, Body body) {
 
 }  // namespace
 
-// offsets[i + 1] - offsets[i] is the number of edges that row i draws. Returns their sum.
+// offsets[i + 1] - offsets[i] is the number of edges that row i draws. Returns their sum, -1 if 64 bits do not hold it.
 extern "C" int64_t gw_sample_count(const Adjacency* graph, const Rows* rows, const Choice* choice, int64_t* offsets,
                                    int32_t threads) {
   return with_int(*graph,

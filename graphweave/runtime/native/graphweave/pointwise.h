@@ -3,14 +3,14 @@
 
 #include <graphweave/lane_values.h>
 
-// NaN wins, as in torch.
+// NaN wins, as in torch. Of two equal numbers, such as 0.0 and -0.0, the first is the result: clamp(-0.0, 0.0) is -0.0.
 template <class V>
 GW_INLINE V gw_max(V a, V b) {
-  return gw_select(a != a, a, gw_larger(a, b));
+  return gw_select(b != b, b, gw_larger(b, a));
 }
 template <class V>
 GW_INLINE V gw_min(V a, V b) {
-  return gw_select(a != a, a, gw_smaller(a, b));
+  return gw_select(b != b, b, gw_smaller(b, a));
 }
 template <class V>
 GW_INLINE V gw_relu(V x) {

@@ -1,0 +1,84 @@
+"""Which values are never -0.0, so that adding 0.0 to them changes no bit (docs/design/identities.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from graphweave.core.types import Op
+from graphweave.ir.message.nodes import (
+    AddMatMul,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Join,
+    MatMul,
+    Node,
+    Pad,
+    Part,
+    Permute,
+    Pointwise,
+    Pull,
+    Push,
+    Random,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+    ValueType,
+)
+
+_MAX_DEPTH = 8
+"""Values are followed through at most this many nested operations."""
+
+
+def never_minus_zero(nodes: Sequence[Node], types: Sequence[ValueType], ref: Ref, depth: int = _MAX_DEPTH) -> bool:
+    """Whether no element of `ref` is -0.0, whatever the inputs. False if that is not known.
+
+    A sum begins with 0.0, and 0.0 + -0.0 is 0.0, so no sum of edges or of products is -0.0.
+    """
+    node, t = nodes[ref], types[ref]
+    if isinstance(t, Type) and not t.dtype.is_float:
+        return True
+
+    def never(x: Ref) -> bool:
+        return depth > 0 and never_minus_zero(nodes, types, x, depth - 1)
+
+    match node:
+        case Const(value):
+            return value != 0 or math.copysign(1, value) > 0
+        case Push():
+            return node.is_plain_sum
+        case MatMul() | AddMatMul() | Gram() | Random():
+            return True
+        case Pointwise(op, args):
+            return _pointwise(op, args, [never(a) for a in args])
+        case Cast(x):
+            before = types[x]
+            wider = isinstance(before, Type) and isinstance(t, Type) and before.dtype.itemsize < t.dtype.itemsize
+            whole = isinstance(before, Type) and not before.dtype.is_float
+            return whole or (wider and never(x))  # rounding may give -0.0
+        case Pull(x) | Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Pad(x) | Part(x):
+            return never(x)
+        case Concat(xs) | Join(xs):
+            return all(map(never, xs))
+    return False
+
+
+def _pointwise(op: Op, args: tuple[Ref, ...], never: list[bool]) -> bool:
+    match op:
+        case Op.exp | Op.sigmoid | Op.abs | Op.sign:
+            return True
+        case Op.add:
+            return any(never)  # the sum of two zeros is -0.0 only if both are
+        case Op.sub | Op.sqrt | Op.relu:
+            return never[0]
+        case Op.mul:
+            return args[0] == args[1]
+        case Op.maximum | Op.minimum:
+            return all(never)
+        case Op.where:
+            return all(never[1:])
+    return False

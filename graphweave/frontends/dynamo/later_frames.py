@@ -1,0 +1,82 @@
+"""Frames that have to be traced while a call is under way: behind a graph break, or called from such a place.
+
+Part of the user's code has run by then, so if a trace fails, the call cannot be made again. The frame alone is traced
+again under the next settings, in its place, and runs as Python if it fails under all of them. PyTorch compiles each
+frame by one function, which is replaced here. If a version of PyTorch has no such function, its own behaviour stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
+from torch._dynamo import convert_frame
+from torch._dynamo.exc import Unsupported, UserError
+from torch._dynamo.types import ConvertFrameReturn
+
+from graphweave.core.interrupts import interrupt_in
+from graphweave.core.lines import shown_code
+from graphweave.frontends.dynamo.backend import leave_to_python
+from graphweave.frontends.dynamo.capture_settings import CallUnderWay, backend_within, under_way
+from graphweave.frontends.dynamo.reasons import function_name
+
+_compile: Any = getattr(convert_frame, "_compile", None)
+_AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
+"""The strategy of a frame without compiled code: it runs as Python, and frames that it calls may be compiled."""
+_arguments = signature(_compile) if _compile is not None else None
+
+
+def leave_for_good(call: CallUnderWay) -> None:
+    """Leave to Python, in later calls too, the frames that `call` has left to it, and report them.
+
+    This is for a call that has returned. In a call that raises, a trace may have failed since eager mode fails too.
+    """
+    for code, error in call.left.items():
+        torch._dynamo.eval_frame.skip_code(code)
+        begins = shown_code(code)
+        if not begins.startswith("graphweave/frontends/"):  # functions called from our own frames are frames, too
+            leave_to_python(function_name(code.co_name), begins, error)
+
+
+def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
+    """Compile a frame. `args` and `kwargs` are PyTorch's."""
+    call = under_way.get()
+    given = _arguments.bind(*args, **kwargs).arguments  # type: ignore[union-attr]
+    if call is None or given["one_graph"] or backend_within(given["compiler_fn"]) is not call.backend:
+        return _compile(*args, **kwargs)
+    code: CodeType = given["code"]
+    if code is not call.outermost or call.last:
+        return _traced_or_left(call, code, lambda: _compile(*args, **kwargs))
+    try:
+        return _compile(*args, **kwargs)
+    except Exception as error:
+        call.failed = error
+        raise
+
+
+def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], Any]) -> Any:
+    """The compiled frame, under the first settings with which it can be traced. If there are none, this frame runs as
+    Python."""
+    if code not in call.left:
+        for attempt in range(len(call.settings)):
+            call.attempt = attempt
+            try:
+                return compile_once()
+            except (Unsupported, UserError):  # PyTorch leaves the frame to Python by itself
+                raise
+            except Exception as error:
+                if interrupt_in(error) is not None:
+                    raise
+                failed = error
+            finally:
+                call.attempt = 0
+        call.left[code] = failed
+    return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="left to Python")
+
+
+if _compile is not None:
+    vars(convert_frame)["_compile"] = _compile_in_turn
