@@ -44,7 +44,6 @@ def as_traced(arg: Any) -> Any:
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
-
 class Widths:
     """Which arguments of a compiled function have a width that is compiled in.
 
