@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.guards
 from hypothesis import HealthCheck, settings
 
 import graphweave
+from graphweave.frontends.dynamo import torch_logs
 from graphweave.runtime.triton_kernel import interpreted
 from tests import margins, slow_cases
 
@@ -26,8 +26,8 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 # After each compilation PyTorch flushes the processor's caches, to log how long guards take: 0.02 to 0.15 s, which is
-# nothing that a test looks at. graphweave.compile leaves it out by itself (torch_logs.py), other doors do not.
-torch._dynamo.guards.profile_guard_manager = lambda manager, scope, times: 0.0
+# nothing that a test looks at. graphweave.compile leaves it out by itself, other doors do not.
+torch_logs._time_guards = lambda manager, scope, times: 0.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
