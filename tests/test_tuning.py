@@ -224,34 +224,54 @@ def test_similar_graphs_are_not_measured_again_and_others_are() -> None:
     assert tuned_once(*graph(300, 2000, width=16))["tunings"] == 1
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"digest": "0", "body": {}}', "[]", "cut", "altered", "meaningless"])
-def test_a_damaged_store_is_ignored(folder: Path, damage: str) -> None:
+def damage_file(path: Path, damage: str) -> None:
+    """Cuts the file, changes a number in it, or writes `damage` in its place."""
+    text = path.read_text()
+    if damage == "cut":
+        path.write_text(text[: len(text) // 2])
+    elif damage == "altered":
+        path.write_text(text.replace('"tried": ', '"tried": 1'))
+        assert path.read_text() != text
+    else:
+        path.write_text(damage)
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"digest": "0", "body": {}}', "[]", "cut", "altered"])
+def test_a_damaged_file_is_ignored(folder: Path, damage: str) -> None:
+    key = {"program": "p", "machine": "m"}
+    store.save(key, Outcome(measured=1.0, untuned_measured=1.0, tried=2).to_dict())
+    assert store.load(key) is not None
+    (path,) = files(folder)
+    damage_file(path, damage)
+    assert store.load(key) is None
+
+
+@pytest.mark.parametrize("damage", ["altered", "meaningless"])
+def test_what_a_damaged_file_had_is_measured_again(folder: Path, damage: str) -> None:
     inputs = graph()
     tuned_once(*inputs)
     (path,) = files(folder)
-    text = path.read_text()
-    match damage:
-        case "cut":
-            path.write_text(text[: len(text) // 2])
-        case "altered":
-            path.write_text(text.replace('"tried": ', '"tried": 1'))
-        case "meaningless":
-            store.save(json.loads(text)["body"]["key"], {"choice": {"form": {"compact": 7}}})
-        case _:
-            path.write_text(damage)
+    if damage == "meaningless":
+        store.save(json.loads(path.read_text())["body"]["key"], {"choice": {"form": {"compact": 7}}})
+    else:
+        damage_file(path, damage)
     assert tuned_once(*inputs)["tunings"] == 1
     assert tuned_once(*inputs)["tuning_hits"] == 1
 
 
-@pytest.mark.parametrize("part", ["machine", "graph", "program", "results", "options"])
-def test_what_another_machine_version_or_program_found_is_ignored(folder: Path, part: str) -> None:
+def test_what_another_machine_version_or_program_found_is_ignored(folder: Path) -> None:
     inputs = graph()
     tuned_once(*inputs)
     (path,) = files(folder)
-    held = json.loads(path.read_text())
-    held["body"]["key"][part] += " other"
-    held["digest"] = store._digest(held["body"])
-    path.write_text(json.dumps(held))
+    text = path.read_text()
+    key = json.loads(text)["body"]["key"]
+    assert store.load(key) is not None
+    for part in ("machine", "graph", "program", "results", "options"):
+        held = json.loads(text)
+        held["body"]["key"][part] += " other"
+        held["digest"] = store._digest(held["body"])
+        path.write_text(json.dumps(held))
+        assert store.load(key) is None, part
     assert tuned_once(*inputs)["tunings"] == 1
 
 
