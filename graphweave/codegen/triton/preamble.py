@@ -85,7 +85,7 @@ def gw_tanh(x):
     a = tl.abs(x)
     t = gw_expm1(-2.0 * a)
     y = -t / (2.0 + t)
-    return tl.where(x < 0, -y, y)
+    return tl.where(x == 0, x, tl.where(x < 0, -y, y))
 """),
     "gw_pow": ((), '''
 def gw_pow(x, y):
