@@ -26,6 +26,7 @@ from torch.fx.experimental import _config as shape_config
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
+from graphweave.frontends.dynamo.tracer_gaps import gaps_closed
 
 _log = logger(__name__)
 
@@ -93,6 +94,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
+            self._held.enter_context(gaps_closed())
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -118,6 +120,7 @@ class DuringCompilation:
             wanted = asked.get()
         if wanted is not None:
             self._held.enter_context(collected_seldom())
+            self._held.enter_context(gaps_closed())
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
