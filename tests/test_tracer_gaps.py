@@ -153,3 +153,22 @@ def test_batch_norm_of_rows_that_a_mask_picks_may_have_none_of_them_but_not_one(
         torch.testing.assert_close(norm.state_dict(), want.state_dict())
     with pytest.raises(RuntimeError, match="more than 1 value per channel"):
         compiled(x, torch.arange(5) == 2)
+
+
+def test_a_scripted_module_breaks_the_graph_and_the_rest_is_compiled(door: str, fresh_compiler: None) -> None:
+    scripted, linear = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).double()), nn.Linear(4, 4).double()
+
+    def f(x: Tensor, edges: Tensor) -> Tensor:
+        hidden = scripted(linear(x).tanh())
+        return torch.zeros_like(x).index_add(0, edges[1], hidden[edges[0]])
+
+    compiled = graphweave.compile(f) if door == "graphweave.compile" else torch.compile(f, backend="graphweave")
+    for nodes, edges in SIZES[:2]:
+        given = features(nodes, 4, F64), random_graph(nodes, nodes, edges)
+        torch.testing.assert_close(compiled(*given), f(*given))
+    assert graphweave.counters()["compilations"] >= 2  # what stands in front of the call, and what behind it
+    if door == "graphweave.compile":
+        assert graphweave.counters()["graph_breaks"] > 0
+        (found,) = graphweave.explain(f, *given).breaks
+        assert "test_tracer_gaps.py" in found.where
+        assert "scripted" in found.why

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @torch._dynamo.disable(reason="torch_scatter writes into a given tensor")
 def _written(name: str, *args: Any) -> Any:
-    import torch_scatter  # optional, but already imported if this is called
+    import torch_scatter  # type: ignore[import-not-found]  # optional, but already imported if this is called
 
     return getattr(torch_scatter, name)(*args)
 

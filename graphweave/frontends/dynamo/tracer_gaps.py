@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch._dynamo import variables
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.dynamo.branches import way_at
@@ -137,6 +139,20 @@ def _follows_formulas(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
+def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
+    the function would run as Python."""
+
+    def wrap(self: Any, value: Any) -> Any:
+        if isinstance(value, torch.jit.ScriptModule):
+            self.install_guards(GuardBuilder.ID_MATCH)
+            why = "a scripted module runs in TorchScript. Call the module that was scripted"
+            return variables.misc.DelayGraphBreakVariable(source=self.source, msg=why)
+        return original(self, value)
+
+    return wrap
+
+
 def _traced(formula: Any) -> Any:
     """What Dynamo takes for a Python function, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
@@ -157,5 +173,6 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
+    (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""
