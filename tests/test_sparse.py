@@ -321,6 +321,60 @@ def test_matrices_of_modules_closures_and_globals(fresh_compiler: None) -> None:
     assert counts() == (2, 0, 0)
 
 
+class Recommender(nn.Module):
+    """LightGCN as its authors write it: the matrix is an attribute, and the loss calls the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.adjacency = nn.Parameter(features(6, 4, F64)), matrix(6, 6, 20, "coo")
+
+    def forward(self) -> Tensor:
+        return self.embedding + torch.sparse.mm(self.adjacency, self.embedding)
+
+
+RECOMMENDER = Recommender()
+
+
+def by_global(users: Tensor) -> Tensor:
+    return RECOMMENDER()[users].sum(1)
+
+
+def _smoothed(x: Tensor) -> Tensor:
+    return torch.sparse.mm(ADJACENCY, x)
+
+
+def by_callee(users: Tensor) -> Tensor:
+    return _smoothed(RECOMMENDER.embedding)[users].sum(1)
+
+
+def by_closure() -> Callable[[Tensor], Tensor]:
+    model, settings = Recommender(), {"graphs": [matrix(6, 6, 9)]}
+    return lambda users: (model() + settings["graphs"][0] @ model.embedding)[users].sum(1)
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.model = Recommender()
+
+    def loss(self, users: Tensor) -> Tensor:
+        return self.scores()[users].sum(1)
+
+    def scores(self) -> Tensor:
+        return self.model() + ADJACENCY @ self.model.embedding
+
+
+@pytest.mark.parametrize("make", [lambda: by_global, lambda: by_callee, by_closure, lambda: Trainer().loss])
+def test_matrices_that_a_loss_reaches_through_other_objects(
+    make: Callable[[], Callable[[Tensor], Tensor]], fresh_compiler: None
+) -> None:
+    f = make()
+    compiled = graphweave.compile(f)
+    for users in (torch.tensor([0, 3, 3]), torch.tensor([5, 1, 2, 4])):
+        torch.testing.assert_close(compiled(users), f(users))
+    assert counts() == (1, 0, 0)
+    assert (RECOMMENDER.adjacency.layout, ADJACENCY.layout) == (torch.sparse_coo, torch.sparse_csr)
+
+
 def test_a_matrix_that_a_layer_keeps_is_a_sparse_tensor_to_eager_mode(fresh_compiler: None) -> None:
     torch.manual_seed(0)
     layer = pyg.GCNConv(4, 5, cached=True).double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import signature
@@ -28,6 +28,7 @@ from graphweave.core.log import logger
 from graphweave.frontends.dynamo.garbage import collected_seldom
 from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.dynamo.torch_logs import refusals_untold
+from graphweave.frontends.dynamo.tracer_gaps import gaps_closed
 
 _log = logger(__name__)
 
@@ -117,7 +118,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
-            self._held.enter_context(refusals_untold())
+            self._enter(refusals_untold(), gaps_closed())
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -142,11 +143,14 @@ class DuringCompilation:
         elif getattr(found, "func", None) is self._backend and (call := under_way.get()) is not None:
             wanted = call.settings[call.attempt]
         if wanted is not None:
-            self._held.enter_context(collected_seldom())
-            self._held.enter_context(sizes_may_be_nothing())
-            self._held.enter_context(refusals_untold())
-            self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
-            self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
+            self._enter(collected_seldom(), sizes_may_be_nothing(), refusals_untold(), gaps_closed())
+            self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
+            self._enter(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
+
+    def _enter(self, *contexts: AbstractContextManager[Any]) -> None:
+        """Keep `contexts` until the compilation ends."""
+        for context in contexts:
+            self._held.enter_context(context)
 
     def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None]) -> None:
         """Until the compilation ends, call `failed` with the code, `fullgraph` and the error of a trace that fails."""

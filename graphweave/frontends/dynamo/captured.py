@@ -39,8 +39,9 @@ from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import at, line_of, reason_of
-from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
+from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
+from graphweave.frontends.dynamo.sparse_places import places_in, places_of
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns

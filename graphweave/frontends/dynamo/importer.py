@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.flow import reached
 from graphweave.core import lines
 from graphweave.core.errors import IRError
-from graphweave.core.sizes import Opaque
+from graphweave.core.sizes import Opaque, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocked_products import blocks_apart
 from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, shape, unbacked, val
@@ -364,11 +364,22 @@ class _Importer:
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
         return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(other=name)))
 
+    def _read_row_counts(self, live: set[Ref]) -> list[Ref]:
+        """The calls that read a row count of a space in use from a tensor (`int(n)`), if nothing else needs them."""
+        b = self.cx.builder
+        used = {s for r in live for s in _spaces(b.types[r])}
+        symbols = {leaf for s in used if s in self.spaces.rows for leaf in leaves(expression(self.spaces.rows[s]))}
+        read = (
+            r for r, n in enumerate(b.nodes) if isinstance(n, Aten) and n.target == "aten._local_scalar_dense.default"
+        )
+        return [r for r in read if r not in live and getattr(b.types[r], "size", None) in symbols]
+
     def _finish(self, outputs: list[Ref | None]) -> Imported:
         """The import without nodes that nothing needs, such as indices repeated over features and bases of zeros."""
         b = self.cx.builder
         results = _needed(b, [r for r in outputs if r is not None])
-        effects = [r for r in self.cx.effects if r not in results]
+        counts = self._read_row_counts(results | _needed(b, self.inputs + self.cx.effects))
+        effects = sorted(r for r in {*self.cx.effects, *counts} if r not in results)
         live = results | _needed(b, self.inputs + effects)
         kept = Builder()
         new: dict[Ref, Ref] = {}

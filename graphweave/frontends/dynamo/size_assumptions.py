@@ -66,7 +66,8 @@ or None for the whole file. In a place that is not listed a question becomes a g
 @contextmanager
 def sizes_may_be_nothing() -> Iterator[None]:
     """Within the block, sizes under `backed_size_oblivious` may be 0 for sympy too, and assumptions have guards."""
-    make_symbol, answer = symbolic_shapes.make_symbol, symbolic_shapes._guard_or
+    names = vars(symbolic_shapes)
+    make_symbol, answer = names["make_symbol"], names["_guard_or"]
 
     def symbol(prefix: Any, position: Any, **facts: Any) -> Any:
         if _one_for_all_sizes() and facts.pop("positive", None):
@@ -83,15 +84,15 @@ def sizes_may_be_nothing() -> Iterator[None]:
             decides = _one_for_all_sizes() and not _is_neutral(asking)
         return bool(question) if decides else answer(question, default)
 
-    symbolic_shapes.make_symbol, symbolic_shapes._guard_or = symbol, guarded
+    names |= {"make_symbol": symbol, "_guard_or": guarded}
     try:
         yield
     finally:
-        symbolic_shapes.make_symbol, symbolic_shapes._guard_or = make_symbol, answer
+        names |= {"make_symbol": make_symbol, "_guard_or": answer}
 
 
 def _one_for_all_sizes() -> bool:
-    return bool(shape_config.backed_size_oblivious)  # type: ignore[attr-defined]
+    return bool(shape_config.backed_size_oblivious)
 
 
 def _is_neutral(asking: FrameType) -> bool:

@@ -1,0 +1,52 @@
+"""PyTorch's functions that ask how many rows there are, as formulas that do not ask.
+
+They replace the functions in a trace where data decides the number of rows (graphs of a batch, rows that a mask picks),
+which would break the graph. `tracer_gaps.py` puts them in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch import Tensor
+
+
+def _batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Batch norm over all dims but dim 1. Without rows the result is empty, and the running statistics stay."""
+    dims = [0, *range(2, input.dim())]
+    column = [1, -1] + [1] * (input.dim() - 2)
+    if training:
+        count = torch.ones_like(input.detach().select(1, 0)).sum()
+        torch._check(
+            input.select(1, 0).numel() != 1,
+            lambda: "Batch norm expected more than 1 value per channel when training. Use .eval(), or a larger batch.",
+        )
+        mean = input.sum(dims) / count.clamp(min=1)
+        apart = input - mean.view(column)
+        var = (apart * apart).sum(dims) / count.clamp(min=1)
+        with torch.no_grad():
+            part = momentum * (count > 0).to(mean.dtype)
+            if running_mean is not None:
+                running_mean.copy_(running_mean * (1 - part) + mean.detach() * part)
+            if running_var is not None:
+                unbiased = var.detach() * (count / (count - 1).clamp(min=1))
+                running_var.copy_(running_var * (1 - part) + unbiased * part)
+    else:
+        assert running_mean is not None and running_var is not None
+        apart, var = input - running_mean.view(column), running_var
+    out = apart * (var + eps).rsqrt().view(column)
+    if weight is not None:
+        out = out * weight.view(column)
+    if bias is not None:
+        out = out + bias.view(column)
+    return out.to(input.dtype)
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {torch.nn.functional.batch_norm: _batch_norm}
+"""PyTorch's function -> the formula that replaces it in a trace, where data decides a size of its first argument."""
