@@ -79,7 +79,7 @@ def rewritten(function: Function, lines: Sequence[int]) -> tuple[Function, list[
     seen = {n.func.id for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     if seen & _SEE_THE_FRAME or any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(function)):
         raise CannotRewrite("the function is a generator or looks at its own local variables")
-    work = _Rewriting(function, wanted)
+    work = _LoopRewriting(function, wanted)
     body = work.block(function.body)
     parameters = [*parameters_of(function)]
     bound = sorted({*_bound(function.name, function.body)} - {*parameters} | {*work.decided})
@@ -95,7 +95,7 @@ def parameters_of(function: Function) -> Iterator[str]:
     yield from (p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))))
 
 
-class _Rewriting:
+class _LoopRewriting:
     """Collects the nested functions `parts`, and the names `decided` of values that Python looks at."""
 
     def __init__(self, function: Function, wanted: Sequence[Loop]) -> None:
