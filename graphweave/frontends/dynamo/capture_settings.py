@@ -174,6 +174,8 @@ class DuringCompilation:
         output = getattr(error, "_torch_dynamo_tracer_output", None)
         if given["one_graph"] or getattr(output, "error_on_graph_break", False):  # raised as an error
             return
+        if str(getattr(error, "gb_type", "")).startswith("Observed exception"):  # the function raises it itself
+            return
         code, scope = given["code"], given["globals"]
         if rewrite(code, error, scope):
             _forget_where_it_broke()

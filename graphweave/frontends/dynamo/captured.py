@@ -83,13 +83,17 @@ class Captured:
         dynamic: bool | None,
         options: Mapping[str, Any] | None,
         dynamo: Mapping[str, Any] | None = None,
+        *,
+        fullgraph: bool = False,
     ) -> None:
-        """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
+        """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace. `fullgraph`: raise an error
+        if the function cannot be traced whole."""
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         ranks = (options or {}).get("ranks")
         self._dry = None if ranks is None else DryCalls(target, ranks)
         self._on_ranks = on_ranks = ranks is not None
+        self._must_be_whole = fullgraph or on_ranks
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
@@ -104,10 +108,11 @@ class Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled: Any = torch.compile(
-            traced, backend=backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
+            traced, backend=backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
         )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
-        self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED[: 1 if self._on_ranks else None])
+        tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
+        self._settings = tuple(_with_floats(s, dynamo or {}) for s in tried)
         self._traced = False
         self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
@@ -178,6 +183,8 @@ class Captured:
                     self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
+            if self._must_be_whole and len(self._settings) == 1:
+                raise failed
             if isinstance(failed, TorchRuntimeError):
                 self._raise_what_eager_raises(given, given_by_name)
             self._retreat(failed)
@@ -187,7 +194,7 @@ class Captured:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         token = asked.set(self._settings[0][self._traced])
         try:
-            if len(self._settings) > 1 or self._on_ranks:
+            if len(self._settings) > 1 or self._must_be_whole:
                 return self._compiled(*args, **kwargs)
             with frame_by_frame():
                 return self._compiled(*args, **kwargs)
