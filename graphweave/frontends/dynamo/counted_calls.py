@@ -40,7 +40,7 @@ def _is_changed(source: Any) -> bool:
     name, kind = getattr(source, "member", None), source.guard_source
     if name is None or not kind.is_unspecialized_nn_module():
         return False
-    translator = InstructionTranslator.current_tx().output.current_tx
+    translator: Any = InstructionTranslator.current_tx().output.current_tx
     while translator is not None:
         if name in _assigned_by(translator.f_code):
             return True

@@ -30,6 +30,7 @@ from graphweave.frontends.dynamo.loops_in_python import (
     Function,
     Mangled,
     decides_a_loop,
+    function_of,
     is_in_a_loop,
     loops_behind,
     parameters_of,
@@ -59,6 +60,8 @@ class _Known:
     caller: CodeType | None = None
 
 
+_bytecode: Any = bytecode_transformation
+_eval_frame: Any = torch._dynamo.eval_frame
 _known: Any = ExactWeakKeyDictionary()
 """Code of functions in which a trace broke -> `_Known`."""
 _numbers = itertools.count()
@@ -97,7 +100,7 @@ def rewrite_from_next_call(code: CodeType, error: TorchDynamoException, scope: d
     original = _original(code)
     if original is code or not rewrite(original, error, scope):
         return False
-    torch._dynamo.eval_frame.reset_code(original)
+    _eval_frame.reset_code(original)
     return True
 
 
@@ -105,7 +108,7 @@ def _of(code: CodeType) -> _Known:
     found = _known.get(code)
     if found is None:
         found = _known[code] = _Known(_syntax(code))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _original(code: CodeType) -> CodeType:
@@ -139,7 +142,8 @@ def _syntax(code: CodeType) -> Function | None:
     for node, owner in _functions(tree, ""):
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         if node.name == code.co_name and first == code.co_firstlineno:
-            return with_loops_for_lists(Mangled(owner).visit(node) if owner else node)
+            named: Any = Mangled(owner).visit(node) if owner else node
+            return with_loops_for_lists(named)
     return None
 
 
@@ -203,8 +207,7 @@ def _calling(name: str, syntax: Function, code: CodeType, line: int) -> Function
     if code.co_cellvars:
         text += f"lambda: ({''.join(f'{v}, ' for v in code.co_cellvars)})\n"
     body = ast.parse(text).body
-    more = {"type_params": []} if "type_params" in Function._fields else {}
-    made = Function(syntax.name, arguments, body, [], returns=None, type_comment=None, **more)
+    made = function_of(syntax.name, arguments, body)
     for node in ast.walk(made):
         if "lineno" in node._attributes:
             node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
@@ -227,13 +230,13 @@ def _compiled_within(function: Function, free: tuple[str, ...], code: CodeType) 
 
 
 def _trace_only_what_it_calls(code: CodeType) -> None:
-    torch._dynamo.eval_frame.skip_code(code)
+    _eval_frame.skip_code(code)
 
 
 def in_place_of(caller: CodeType, given: Mapping[str, Any]) -> None:
     """Let a trace under way, whose arguments are `given`, trace `caller` instead."""
-    instructions = bytecode_transformation.cleaned_instructions(caller)
-    bytecode_transformation.propagate_line_nums(instructions)
+    instructions = _bytecode.cleaned_instructions(caller)
+    _bytecode.propagate_line_nums(instructions)
     given["instructions"][:] = instructions
     options = given["code_options"]
     for key in options:

@@ -23,11 +23,10 @@ import ast
 import symtable
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 Loop = ast.For | ast.While
 Function = ast.FunctionDef
-NodeT = TypeVar("NodeT", bound=ast.AST)
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _ITERATED_IN_PLACE = frozenset({"items", "values", "keys"})
@@ -85,7 +84,7 @@ def rewritten(function: Function, lines: Sequence[int]) -> tuple[Function, list[
     bound = sorted({*_bound(function.name, function.body)} - {*parameters} | {*work.decided})
     binding = [ast.If(ast.Constant(False), [_assign(name, ast.Constant(None)) for name in bound], [])] if bound else []
     arguments = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
-    made = _function(function.name, arguments, [*work.outer, *binding, *work.parts, *body])
+    made = function_of(function.name, arguments, [*work.outer, *binding, *work.parts, *body])
     return ast.fix_missing_locations(ast.copy_location(made, function)), work.parts
 
 
@@ -232,7 +231,7 @@ class _LoopRewriting:
         head = [deepcopy(g) for g in self._globals] + ([ast.Nonlocal(written)] if written else [])
         body = [_Super(self._first).visit(deepcopy(s)) for s in run]
         nothing = ast.arguments([], [], None, [], [], None, [])
-        self.parts.append(ast.copy_location(_function(name, nothing, [*head, *body]), run[0]))
+        self.parts.append(ast.copy_location(function_of(name, nothing, [*head, *body]), run[0]))
         call = ast.Call(_read(name), [], [])
         made = ast.Return(call) if isinstance(run[-1], ast.Return) else ast.Expr(call)
         return [ast.copy_location(made, run[0])]
@@ -317,13 +316,13 @@ def _bound(name: str, statements: Sequence[ast.stmt]) -> Iterator[str]:
     """The names that are local to a function with these statements."""
     body = [s for s in statements if not isinstance(s, ast.Nonlocal)]
     empty = ast.arguments([], [], None, [], [], None, [])
-    text = ast.unparse(ast.fix_missing_locations(_function(name, empty, list(body) or [ast.Pass()])))
+    text = ast.unparse(ast.fix_missing_locations(function_of(name, empty, list(body) or [ast.Pass()])))
     (table,) = symtable.symtable(text, "<rewritten>", "exec").get_children()
     yield from (s.get_name() for s in table.get_symbols() if s.is_local())
 
 
-def _function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Function:
-    more = {"type_params": []} if "type_params" in Function._fields else {}
+def function_of(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Function:
+    more: Any = {"type_params": []} if "type_params" in Function._fields else {}
     return Function(name=name, args=arguments, body=body, decorator_list=[], returns=None, type_comment=None, **more)
 
 
@@ -373,7 +372,7 @@ def _may_leave(s: ast.stmt) -> bool:
     """Whether `s` may end otherwise than at its end: by a return, or by `break` or `continue` of a loop around it."""
     if isinstance(s, _SCOPES):
         return False
-    nested = ast.FunctionDef(name="f", body=[s])
+    nested = function_of("f", ast.arguments([], [], None, [], [], None, []), [s])
     if any(isinstance(n, ast.Return) for n in _of_this_scope(nested)):
         return True
     around = ast.While(test=ast.Constant(True), body=[s], orelse=[])
