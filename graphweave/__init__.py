@@ -166,11 +166,15 @@ _FROM = {
 """Module -> the names that it defines. A module is loaded when one of its names is first asked for, since the compiler
 takes seconds to load."""
 
+_PACKAGES = ("data", "dgl", "distributed", "extend", "function", "jax", "loops", "nn", "ops", "sampling")
+"""Modules with public names of their own, loaded when they are first asked for. (`graphweave.graph` is the
+function.)"""
+
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("extend", "loops"):
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -180,7 +184,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})
 
 
 class _Package(ModuleType):

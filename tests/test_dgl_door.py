@@ -43,6 +43,41 @@ def test_scripts_find_the_door_as_dgl() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_packages_find_the_parts_of_modules_from_which_they_import() -> None:
+    script = (
+        "import graphweave.dgl as ours; ours.install(force=True)\n"
+        "from dgl.nn.pytorch.conv.cfconv import CFConv, ShiftedSoftplus\n"
+        "from dgl.nn.pytorch.conv.gatconv import GATConv, Identity, edge_softmax, expand_as_pair\n"
+        "from dgl.nn.pytorch.conv.graphconv import *\n"
+        "from dgl.ops.edge_softmax import edge_softmax as softmax\n"
+        "from dgl.ops.segment import segment_reduce\n"
+        "from dgl.subgraph import khop_in_subgraph, node_subgraph\n"
+        "from dgl.dataloading.negative_sampler import Uniform\n"
+        "from dgl.dataloading.pytorch import GraphDataLoader\n"
+        "from dgl.dataloading.neighbor import MultiLayerNeighborSampler\n"
+        "import dgl, dgl.ops, dgl.nn.pytorch.conv.sageconv as sage\n"
+        "assert softmax is edge_softmax and dgl.ops.edge_softmax is softmax and EdgeWeightNorm and GraphConv\n"
+        "assert sage.SAGEConv is dgl.nn.SAGEConv is dgl.nn.pytorch.conv.sageconv.SAGEConv\n"
+        "import graphweave.dgl.nn.pytorch.conv.cfconv as ours\n"
+        "assert ours.CFConv is CFConv\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_part_of_a_module_says_what_it_lacks() -> None:
+    from graphweave.dgl.nn.pytorch.conv import cfconv
+
+    with pytest.raises(AttributeError, match=r"dgl\.nn\.pytorch\.conv\.cfconv has no 'Missing': docs/dgl\.md lists"):
+        cfconv.Missing  # noqa: B018
+
+
+def test_every_part_of_a_module_has_names() -> None:
+    from graphweave.dgl.submodules import _MADE
+
+    assert [name for name, module in _MADE.items() if not dir(module)] == []
+
+
 def test_every_name_can_be_loaded() -> None:
     from graphweave.dgl import _NAMES
     from graphweave.dgl.transforms import CLASSES

@@ -98,6 +98,7 @@ def test_every_message_ends_with_what_to_do() -> None:
         "graphweave: {} runs eagerly: {}",
         "gradients of gradients of {} cannot be computed: {}. {}",
         "graphweave: {}.",
+        "mode must be one of {} (got {}). {}",
         "graphweave: {}{} Compile the kinds apart, each by a graphweave.compile of its own.",
         "edits that PyTorch does not see are not noticed: {}",
         # parts of the tuner's reason, which a warning with advice ends
@@ -105,6 +106,12 @@ def test_every_message_ends_with_what_to_do() -> None:
         "kernels were not ready",
         "a run apart from the user's call failed: {}",
         "the argument {} is not known before the call",
+        # why a function is not rewritten, which a warning with advice follows
+        "the rewritten function has other variables of functions around it",
+        "there is no loop at these lines",
+        "the function is a generator or looks at its own local variables",
+        "a loop stands in a statement of the kind {}",
+        "a while loop has both `continue` and `else`",
     }
     silent = [
         f"{where}: {words}"

@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from support import features, random_graph
 from torch import Tensor
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import FastRGCNConv, GATConv
 
 import graphweave
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.dynamo.explain import Explanation
+from graphweave.frontends.dynamo.explain_summary import Row, as_text
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -216,3 +217,23 @@ def test_through_the_plain_door() -> None:
 
     plain = torch.compile(Sums(), backend="graphweave")
     assert graphweave.explain(plain, features(6, 4), random_graph(6, 6, 12)).what == "Sums"
+
+
+def test_long_texts_go_on_in_the_next_line_and_kernels_of_the_prelude_are_named() -> None:
+    layer = FastRGCNConv(8, 16, 3)
+    edges, types = random_graph(20, 20, 60), torch.arange(60) % 3
+    report = graphweave.explain(layer, features(20, 8, dtype=torch.float32), edges, types)
+    text = report.text()
+    assert max(map(len, text.splitlines())) <= 160
+    assert re.search(r"^once-a-graph kernels +rows of .*: sum over", text, re.MULTILINE)
+    made = {k.name: k.does for g in report.graphs for k in (*g.once, *g.kernels)}
+    words = " ".join(text.split())
+    shown = [does for does in made.values() if does.split(":")[0] in words]
+    assert len(shown) == len(made) >= 6
+
+
+def test_lines_hold_160_characters_however_long_texts_and_places_are() -> None:
+    rows = [Row("graph break", "a word " * 60, "file.py:3"), Row("kernels", "sum", "x" * 120 + ".py:1"), Row("", "")]
+    text = as_text(rows)
+    assert max(map(len, text.splitlines())) <= 160
+    assert " ".join(text.split()).count("word") == 60

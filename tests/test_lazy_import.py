@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import graphweave
+from tests.test_public_api import PUBLIC
 
 
 def loaded(statement: str) -> set[str]:
@@ -45,3 +46,16 @@ def test_the_function_graph_is_not_hidden_by_the_package_of_its_name() -> None:
     text = "import graphweave.graph.batch\nimport graphweave\nprint(graphweave.graph(([0], [1])).num_nodes())"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == "2\n"
+
+
+def test_packages_are_attributes_without_an_import_of_their_own() -> None:
+    names = [name for name in graphweave._PACKAGES if name != "jax"]
+    text = f"import graphweave as gw\nprint(*(getattr(gw, name).__name__ for name in {names}))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [f"graphweave.{name}" for name in names]
+    assert {*graphweave._PACKAGES} <= {*dir(graphweave)}
+
+
+def test_every_package_with_public_names_is_an_attribute() -> None:
+    public = {module.split(".")[1] for module in PUBLIC if "." in module} - {"graph"}
+    assert public <= {*graphweave._PACKAGES}

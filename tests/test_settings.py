@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +131,29 @@ def test_errors_are_also_what_python_programmers_catch() -> None:
     assert issubclass(errors.ParseError, errors.IRError)
     subclasses = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     assert all(issubclass(e, errors.GraphweaveError) for e in subclasses)
+
+
+@pytest.mark.parametrize(("switch", "lines"), [("", False), ("frontends", True)])
+def test_logs_of_a_users_script_have_none_of_our_lines_unless_asked_for(switch: str, lines: bool) -> None:
+    script = (
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "import torch, graphweave\n"
+        "from graphweave.core.log import logger\n"
+        "logger('graphweave.frontends.dynamo.backend').info('one of our lines')\n"
+        "logger('graphweave.runtime.x').warning('a warning of ours')\n"
+        "logging.getLogger('train').info('the user\\'s own')\n"
+    )
+    environ = {**os.environ, "GRAPHWEAVE_LOGS": switch}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ)
+    assert ("one of our lines" in done.stderr) is lines
+    assert "a warning of ours" in done.stderr and "the user's own" in done.stderr
+
+
+def test_the_level_that_a_user_gives_our_logger_stays() -> None:
+    script = (
+        "import logging; logging.basicConfig(); logging.getLogger('graphweave').setLevel(logging.INFO)\n"
+        "from graphweave.core.log import logger\n"
+        "logger('graphweave.frontends.x').info('one of our lines')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "one of our lines" in done.stderr

@@ -16,11 +16,14 @@ _warned: set[str] = set()
 
 
 def configure(text: str) -> None:
-    """Sets the level of each room's logger; rooms that `text` does not name keep reporting warnings only."""
+    """Sets the level of each room's logger. Rooms that `text` does not name report warnings only, whatever level
+    Python's root logger has, unless the user sets the level of the logger `graphweave`."""
     global _configured
+    root = logging.getLogger("graphweave")
+    if root.level == logging.NOTSET:
+        root.setLevel(logging.WARNING)
     levels = log_levels(text)
     _configured = True
-    root = logging.getLogger("graphweave")
     if levels and not root.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))

@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from graphweave.dgl.submodules import found_below
 from graphweave.dgl.transforms import CLASSES as _TRANSFORMS
 
 __version__ = "2.1.0"
@@ -81,6 +82,8 @@ def __getattr__(name: str) -> Any:
         return found
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
+    if f"{__name__}.{name}" in sys.modules:
+        return sys.modules[f"{__name__}.{name}"]
     raise AttributeError(f"graphweave.dgl has no {name!r}: docs/dgl.md lists what DGL has and it lacks.")
 
 
@@ -97,3 +100,4 @@ class _DoorModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _DoorModule
+found_below(__name__)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.submodules import found_below
 
 _OURS = __name__.rpartition(".")[0]
 
@@ -30,6 +31,7 @@ def install(*, force: bool = False) -> None:
     for name in [name for name in sys.modules if name == "dgl" or name.startswith("dgl.")]:
         del sys.modules[name]
     sys.meta_path.insert(0, _StandIn())
+    found_below("dgl")
 
 
 class _StandIn(MetaPathFinder):

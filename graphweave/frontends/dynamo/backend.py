@@ -117,13 +117,15 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "relabel": (False, *get_args(RowOrder), "auto"),
 }
 """The values that each option may have."""
+OPTIONS = (*_ALLOWED, "schedule", "budget")
+"""The names of all options that users may give."""
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """The options as an object. Raises SettingsError for an unknown option and for a value that an option cannot
     have."""
     given = dict(options or {})
-    known = ", ".join([*_ALLOWED, "schedule", "budget"])
+    known = ", ".join(OPTIONS)
     for name, value in given.items():
         if name == "schedule":
             if value is not None and not isinstance(value, Schedule) and value != "tune":
@@ -159,7 +161,10 @@ def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, 
         raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r}). Pass one.")
     if mode not in MODES:
         known = ", ".join(repr(m) for m in MODES)
-        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options. Pass those.")
+        measures = isinstance(mode, str) and mode.startswith("max-autotune")
+        advice = "For choices by measuring, pass options={'schedule': 'tune'}." if measures else (
+            "Other choices are options. Pass those.")  # fmt: skip
+        raise SettingsError(f"mode must be one of {known} (got {mode!r}). {advice}")
     if mode != "reduce-overhead":
         return dict(options or {})
     asked = {"cuda_graphs": True, **(options or {})}

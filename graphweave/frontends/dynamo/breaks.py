@@ -10,6 +10,7 @@ from torch._dynamo.utils import graph_break_reasons, guard_failures
 
 from graphweave.core.lines import own_frame, shown_code, shown_frame
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
+from graphweave.frontends.dynamo.dropped_frames import LOOP_IN_PYTHON
 from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
 
 
@@ -41,8 +42,16 @@ def breaks_since(seen: int) -> tuple[Break, ...]:
     for reason in graph_break_reasons[seen:]:
         found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
     # Dynamo lists a break at a branch twice, once as plain text.
-    longest = {where: max(texts, key=len) for where, texts in found.items()}
-    return tuple(Break(one_line(text), where, text, len(found[where])) for where, text in longest.items())
+    longest = {
+        where: max(texts, key=lambda text: (LOOP_IN_PYTHON in text, len(text))) for where, texts in found.items()
+    }
+    return tuple(Break(_why(text), where, text, len(found[where])) for where, text in longest.items())
+
+
+def _why(reason: str) -> str:
+    """A reason in one line. For a call of a rewritten function, PyTorch writes our reason in brackets."""
+    _, ours, rest = reason.partition(LOOP_IN_PYTHON)
+    return ours + rest.partition("\n")[0].rstrip(" )") if ours else one_line(reason)
 
 
 def breaks_seen() -> int:

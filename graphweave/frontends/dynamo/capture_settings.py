@@ -20,12 +20,26 @@ from torch._dynamo.exc import (
     TensorifyScalarRestartAnalysis,
     TorchDynamoException,
     Unsupported,
+    UserError,
 )
+from torch._dynamo.utils import counters
 from torch.fx.experimental import _config as shape_config
 
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
+from graphweave.core.lines import shown_code
 from graphweave.core.log import logger
+from graphweave.frontends.dynamo.counted_calls import counts_as_symbols
+from graphweave.frontends.dynamo.dropped_frames import (
+    in_place_of,
+    rewrite,
+    rewrite_from_next_call,
+    traced_instead,
+    watching_loops,
+)
 from graphweave.frontends.dynamo.garbage import collected_seldom
+from graphweave.frontends.dynamo.reasons import function_name
 from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.dynamo.torch_logs import refusals_untold
 from graphweave.frontends.dynamo.tracer_gaps import gaps_closed
@@ -138,10 +152,10 @@ class DuringCompilation:
             static = config.assume_static_by_default and not config.automatic_dynamic_shapes
             self._plain, self._again = not static, False
             wanted = PLAIN if self._plain else None
-            if self._plain:
-                self._watch_the_trace(self._trace_refused)
+            self._watch_the_trace(self._trace_refused if self._plain else None)
         elif getattr(found, "func", None) is self._backend and (call := under_way.get()) is not None:
             wanted = call.settings[call.attempt]
+            self._watch_the_trace(None)
         if wanted is not None:
             self._enter(collected_seldom(), sizes_may_be_nothing(), refusals_untold(), gaps_closed())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
@@ -152,25 +166,59 @@ class DuringCompilation:
         for context in contexts:
             self._held.enter_context(context)
 
-    def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None]) -> None:
-        """Until the compilation ends, call `failed` with the code, `fullgraph` and the error of a trace that fails."""
+    def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None] | None) -> None:
+        """Until the compilation ends, call `failed` with the code, `fullgraph` and the error of a trace that fails, and
+        trace functions with loops that break a graph in their rewritten form."""
         trace = getattr(convert_frame, "trace_frame", None)  # absent in some versions
         if trace is None:
             return
 
         def watched(*args: Any, **kwargs: Any) -> Any:
+            given = signature(trace).bind(*args, **kwargs).arguments
+            if not given["one_graph"] and (caller := traced_instead(given["code"])) is not None:
+                in_place_of(caller, given)
+            unsupported = dict(counters["unimplemented"])
             try:
                 return trace(*args, **kwargs)
-            except (RestartAnalysis, SkipFrame, Unsupported):  # PyTorch's way to say what to do with a frame
+            except (RestartAnalysis, SkipFrame):  # PyTorch's way to say what to do with a frame
+                raise
+            except Unsupported as error:
+                self._dropped(given, error, unsupported)
                 raise
             except Exception as error:
-                if interrupt_in(error) is None:
-                    given = signature(trace).bind(*args, **kwargs).arguments
+                if interrupt_in(error) is None and failed is not None:
                     failed(given["code"], given["one_graph"], error)
+                if isinstance(error, UserError):
+                    self._dropped(given, error, unsupported)
                 raise
 
         convert_frame.trace_frame = watched
         self._held.callback(setattr, convert_frame, "trace_frame", trace)
+        self._held.enter_context(watching_loops())
+        self._held.enter_context(counts_as_symbols())
+
+    def _dropped(
+        self, given: Mapping[str, Any], error: Unsupported | UserError, unsupported: Mapping[str, int]
+    ) -> None:
+        """PyTorch leaves a frame to Python because of `error`. Trace it again if only a loop need be left to Python;
+        what this trace added to PyTorch's counts of `unsupported` operations then does not count."""
+        output = getattr(error, "_torch_dynamo_tracer_output", None)
+        if given["one_graph"] or getattr(output, "error_on_graph_break", False):  # raised as an error
+            return
+        if str(getattr(error, "gb_type", "")).startswith("Observed exception"):  # the function raises it itself
+            return
+        code, scope = given["code"], given["globals"]
+        if rewrite(code, error, scope):
+            _forget_where_it_broke()
+            counters["unimplemented"].clear()
+            counters["unimplemented"].update(unsupported)
+            raise RestartAnalysis(restart_reason="a loop runs as Python")
+        if rewrite_from_next_call(code, error, scope):
+            bump("eager_fallbacks")
+            where = f"{function_name(code.co_name)} ({shown_code(code)})"
+            record_eager(f"{where} in the first call; from the second on only a loop in it is Python's")
+        elif not shown_code(code).startswith("graphweave/frontends/"):  # what they call is traced by itself
+            self._left(code, error)
 
     def _trace_refused(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
         """Trace again under PyTorch's settings, which may accept what it refuses under ours before it calls a

@@ -88,8 +88,11 @@ class Captured:
         dynamic: bool | None,
         options: Mapping[str, Any] | None,
         dynamo: Mapping[str, Any] | None = None,
+        *,
+        fullgraph: bool = False,
     ) -> None:
-        """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
+        """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace. `fullgraph`: raise an error
+        if the function cannot be traced whole."""
         self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
         # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
         # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
@@ -98,6 +101,7 @@ class Captured:
         ranks = (options or {}).get("ranks")
         self._dry = None if ranks is None else DryCalls(target, ranks)
         self._on_ranks = on_ranks = ranks is not None
+        self._must_be_whole = fullgraph or on_ranks
 
         widths = Widths()
 
@@ -117,10 +121,11 @@ class Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target, self._code = target, traced.__code__
         self._compiled: Any = torch.compile(
-            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._on_ranks, **_EACH_APART
+            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
         )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
-        self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED[: 1 if self._on_ranks else None])
+        tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
+        self._settings = tuple(_with_floats(s, dynamo or {}) for s in tried)
         self._traced = False
         self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
@@ -187,7 +192,8 @@ class Captured:
                 if broken:  # perhaps by a sparse tensor that was not there before
                     self._sparse_places, self._whole = None, False
             tried = tried[1:]
-            if isinstance(call.failed, TorchRuntimeError) and len(tried) == 1 and not collecting():
+            refused = isinstance(call.failed, TorchRuntimeError) and not self._must_be_whole
+            if refused and len(tried) == 1 and not collecting():
                 return self._as_python(call.failed, tried, given, given_by_name)
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)

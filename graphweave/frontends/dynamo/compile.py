@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 
 import torch
 import torch._dynamo
 
 from graphweave.core.errors import SettingsError
 from graphweave.core.settings import settings
-from graphweave.frontends.dynamo.backend import parse_options, with_mode
+from graphweave.frontends.dynamo.backend import OPTIONS, parse_options, with_mode
 from graphweave.frontends.dynamo.captured import Captured
 from graphweave.frontends.dynamo.compiled_module import CompiledModule
 from graphweave.frontends.dynamo.uncompiled import what_is_meant
@@ -19,15 +19,34 @@ from graphweave.frontends.dynamo.uncompiled import what_is_meant
 T = TypeVar("T", bound=Callable[..., Any])
 
 
+@overload
 def compile(
-    model: T, *, mode: str | None = None, dynamic: bool | None = True, options: Mapping[str, Any] | None = None
-) -> T:
+    model: T, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ..., mode: str | None = ...,
+    options: Mapping[str, Any] | None = ..., disable: bool = ...,
+) -> T: ...  # fmt: skip
+
+
+@overload
+def compile(
+    model: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+) -> Callable[[T], T]: ...  # fmt: skip
+
+
+def compile(
+    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = True, backend: str = "graphweave",
+    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False, **unknown: Any,
+) -> Any:  # fmt: skip
     """Compile `model`, a module or function, so that it runs as fused kernels, forward and backward.
 
     A module keeps its parameters, state_dict keys and class-specific attributes: the result shares them with `model`.
     One compilation serves graphs of any size (`dynamic=True`); feature sizes are compiled in. Code that cannot be
     captured becomes a graph break, and code that cannot be compiled runs as PyTorch calls; `graphweave.counters()`
     counts them, and `graphweave.explain` says why.
+
+    The arguments are those of `torch.compile`, with the same meaning. Without `model` the result is a decorator. With
+    `fullgraph=True` an error is raised in place of a graph break or an eager call. `backend` can only be "graphweave".
+    `disable=True` returns `model` as it is.
 
     `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
     VerifyError where results, gradients, or strides and memory that a result promises differ.
@@ -44,28 +63,64 @@ def compile(
     (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields. `"tune"` measures
     candidates in the first call, for at most `budget` seconds (60) a captured graph, and takes the best; see
     `graphweave.tune`.
-    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that
-    is not callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
+    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an unknown
+    argument, for a class, and for an object that is not callable. Calls raise IndexRangeError (an IndexError) if an
+    index is out of range.
     """
+    _check_arguments(fullgraph, dynamic, backend, disable, unknown)
+    given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
+    if model is None:
+        parse_options(with_mode(mode, options))
+        return functools.partial(compile, **given)
+    if isinstance(model, type):
+        raise TypeError(
+            f"graphweave.compile: {model.__name__} is a class; expected a module or a function. Make an object first: "
+            f"graphweave.compile({model.__name__}(...))."
+        )
     if not callable(model):
         raise TypeError(
             f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
             f"{type(model).__name__}). Pass the model itself."
         )
     settings()  # refuses an unusable environment variable here, not in the middle of a compilation
-    if dynamic not in (None, True, False):
-        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
-    model = cast(T, what_is_meant(model))
+    if disable:
+        return model
+    model = what_is_meant(model)
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
-        return cast(T, CompiledModule(model, dynamic, options))
-    call = Captured(model, dynamic, options)
+        return CompiledModule(model, dynamic, options, fullgraph)
+    call = Captured(model, dynamic, options, fullgraph=fullgraph)
 
     @functools.wraps(model)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
     compiled._gw_original = model  # type: ignore[attr-defined]
-    compiled._gw_arguments = (dynamic, options)  # type: ignore[attr-defined]
-    return cast(T, compiled)
+    compiled._gw_arguments = (dynamic, options, fullgraph)  # type: ignore[attr-defined]
+    return compiled
+
+
+def _check_arguments(
+    fullgraph: Any, dynamic: Any, backend: Any, disable: Any, unknown: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """SettingsError for values that arguments cannot have, TypeError for unknown arguments."""
+    for name, value in unknown.items():
+        if name in OPTIONS:
+            raise TypeError(
+                f"graphweave.compile: {name!r} is an option, not an argument (got {name}={value!r}). Pass "
+                f"options={{{name!r}: {value!r}}}."
+            )
+        raise TypeError(
+            f"graphweave.compile: unknown argument {name!r} (got {name}={value!r}); there are fullgraph, dynamic, "
+            f"backend, mode, options and disable. Pass one of these."
+        )
+    if backend != "graphweave":
+        raise SettingsError(
+            f"backend must be 'graphweave' (got {backend!r}). Leave it out, or call torch.compile for another backend."
+        )
+    for name, value in {"fullgraph": fullgraph, "disable": disable}.items():
+        if value not in (True, False):
+            raise SettingsError(f"{name} must be True or False (got {value!r}). Pass one of these.")
+    if dynamic not in (None, True, False):
+        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")

@@ -18,7 +18,13 @@ class CompiledModule(torch.nn.Module):
     `isinstance` reports the original's class, since code that asks wants to use the attributes of that class.
     """
 
-    def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        original: torch.nn.Module,
+        dynamic: bool | None,
+        options: Mapping[str, Any] | None,
+        fullgraph: bool = False,
+    ) -> None:
         super().__init__()
         self.__dict__.update(
             _parameters=original._parameters,
@@ -27,8 +33,8 @@ class CompiledModule(torch.nn.Module):
             _non_persistent_buffers_set=original._non_persistent_buffers_set,
             training=original.training,
             _gw_original=original,
-            _gw_arguments=(dynamic, options),
-            _gw_call=Captured(original, dynamic, options),
+            _gw_arguments=(dynamic, options, fullgraph),
+            _gw_call=Captured(original, dynamic, options, fullgraph=fullgraph),
         )
 
     @property  # type: ignore[misc]
@@ -66,7 +72,8 @@ class CompiledModule(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__["_gw_call"] = Captured(self._gw_original, *self._gw_arguments)
+        dynamic, options, fullgraph = self._gw_arguments
+        self.__dict__["_gw_call"] = Captured(self._gw_original, dynamic, options, fullgraph=fullgraph)
 
     def _get_name(self) -> str:
         return type(self).__name__

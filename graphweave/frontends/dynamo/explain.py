@@ -93,7 +93,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
-    dynamic, options = getattr(fn, "_gw_arguments", (True, None))
+    dynamic, options, _ = getattr(fn, "_gw_arguments", (True, None, False))
     name = f"traced_{name_of(target)}"
     before = recompilations(target, name, of_others=False)
     torch._dynamo.reset()

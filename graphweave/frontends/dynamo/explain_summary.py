@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphweave.compiler.report import CaptureNote, GraphNote, SavedNote, TuningNote
+from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, SavedNote, TuningNote
 from graphweave.core.lines import shown_text, split_location
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
@@ -26,9 +27,13 @@ _TABLE_EDGES = 8
 """Columns of the terminal that the borders of a table take."""
 _HALVES = ("inference", "forward", "backward")
 """The last words in the names of compiled graphs, in the order of the report."""
+_PRELUDE = "once-a-graph"
+"""The word for kernels that run once a graph."""
 _MAX_PADDED = 76
 """Width in characters to which the middle column is padded. A longer text moves the last column of its own line
 only."""
+_MAX_WIDTH = 160
+"""Width in characters of a line of text. What is longer goes on in the next line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,13 @@ def as_text(rows: Iterable[Row]) -> str:
     lines, last = [], ""
     for r in rows:
         about = r.about if r.about != last else ""
-        lines.append(f"{about:<{left}}  {r.text:<{middle if r.where else 0}}  {r.where}".rstrip())
+        first, *others = textwrap.wrap(r.text, _MAX_WIDTH - left - 4, break_on_hyphens=False) or [""]
+        line = f"{about:<{left}}  {first:<{middle if r.where else 0}}  {r.where}".rstrip()
+        if len(line) > _MAX_WIDTH:
+            line = f"{about:<{left}}  {first}"
+            fits = others and len(f"{others[-1]}  {r.where}") <= _MAX_WIDTH - left - 4
+            others = [*others[:-1], f"{others[-1]}  {r.where}"] if fits else [*others, r.where]
+        lines += [line, *(f"{'':<{left}}    {more}" for more in others)]
         last = r.about
     return "\n".join(lines) + "\n"
 
@@ -148,7 +159,7 @@ def _work(report: Explained) -> list[Row]:
         rows.append(Row("bytes moved", words))
     once = max((g.hoisted for g in report.graphs), default=0)
     if once:
-        kernels = max(len(g.once) for g in report.graphs)
+        kernels = len(_once(report.graphs))
         by = f", by {_many(kernels, 'kernel')}" if kernels else ""
         rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone{by}, kept until they change"))
     return rows
@@ -168,12 +179,19 @@ def _tuned(note: TuningNote) -> Iterator[Row]:
     yield Row("tuned", f"a call's kernels: {chosen}; untuned {untuned}")
 
 
-def _kernels(graphs: Iterable[GraphNote]) -> list[Row]:
+def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:
+    """The rows about kernels, those of the prelude first."""
     found: Counter[tuple[str, str, str]] = Counter()
     for g in graphs:
         found.update((f"{_half(g)} kernels", k.does, _lines(k.lines)) for k in g.kernels)
-    in_order = sorted(found.items(), key=lambda item: _HALVES.index(item[0][0].partition(" ")[0]))
+    found.update((f"{_PRELUDE} kernels", k.does, _lines(k.lines)) for k in _once(graphs))
+    in_order = sorted(found.items(), key=lambda item: (_PRELUDE, *_HALVES).index(item[0][0].partition(" ")[0]))
     return [Row(half, does + _times(n), where) for (half, does, where), n in in_order]
+
+
+def _once(graphs: Iterable[GraphNote]) -> list[KernelNote]:
+    """The kernels of preludes. What forward and backward both need is computed by the first of them."""
+    return list({k.text: k for g in graphs for k in g.once}.values())
 
 
 def _left(graphs: Iterable[GraphNote]) -> list[Row]:

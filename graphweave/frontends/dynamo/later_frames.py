@@ -46,16 +46,18 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
     """Compile a frame. `args` and `kwargs` are PyTorch's."""
     call = under_way.get()
     given = _arguments.bind(*args, **kwargs).arguments  # type: ignore[union-attr]
-    if call is None or given["one_graph"] or backend_within(given["compiler_fn"]) is not call.backend:
+    if call is None or backend_within(given["compiler_fn"]) is not call.backend:
         return _compile(*args, **kwargs)
     code: CodeType = given["code"]
-    if code is not call.outermost or call.last:
-        return _traced_or_left(call, code, lambda: _compile(*args, **kwargs))
-    try:
+    if code is call.outermost and not call.last:
+        try:
+            return _compile(*args, **kwargs)
+        except Exception as error:
+            call.failed = error
+            raise
+    if given["one_graph"]:
         return _compile(*args, **kwargs)
-    except Exception as error:
-        call.failed = error
-        raise
+    return _traced_or_left(call, code, lambda: _compile(*args, **kwargs))
 
 
 def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], Any]) -> Any:

@@ -16,6 +16,12 @@ _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTA
 """The part of a Dynamo error that shows the user's lines."""
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
 """Lines of a Dynamo error that only give advice."""
+_OF_SYMBOLS = re.compile(
+    r"\A(?:Consider annotating your code using torch\._check\*\(\)\.\s*)?"
+    r"(Could not (?:guard|extract)[^\n]*?)(?: \(unhinted:.*)?$.*",
+    re.DOTALL | re.MULTILINE,
+)
+"""PyTorch's page about a size or value that data decides, of which the first sentence says what is wanted."""
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
 """The prefix that Dynamo adds to a backend's error."""
 
@@ -25,10 +31,10 @@ def one_line(text: str) -> str:
 
     Any other text is returned whole, without line breaks.
     """
-    title, _, rest = text.strip().partition("\n")
+    title, _, rest = _OF_SYMBOLS.sub(r"\1", text).strip().partition("\n")
     found = re.search(r"Explanation: (.*?)(?=\n\s*\n|\n\s*Hint:|\n\s*Developer debug context:|\Z)", rest, re.DOTALL)
     if found is None:
-        return " ".join(text.split())
+        return " ".join(f"{title}\n{rest}".split()).rstrip(".")
     return " ".join(f"{title.strip().rstrip('.')}. {found[1].strip()}".split()).rstrip(".")
 
 
@@ -64,10 +70,13 @@ def not_traced(name: str, where: str, why: str) -> str:
 
 
 def function_name(name: str) -> str:
-    """The user's name of a function that Dynamo traces. Our wrapper of it has another name, and so has the rest of a
-    function behind a graph break."""
+    """The user's name of a function that Dynamo traces. Our wrapper of it has another name, and so have the
+    rest of a function behind a graph break, and a part of a function with a loop that runs as Python."""
     rest = re.fullmatch(r"torch_dynamo_resume_in_(.*)_at_(\d+)", name)
-    return f"{rest[1]}, behind line {rest[2]}" if rest else name.removeprefix("traced_")
+    if rest:
+        return f"{function_name(rest[1])}, behind line {rest[2]}"
+    part = re.fullmatch(r"(.*)_from_line_(\d+)(?:_\d+)?", name)
+    return f"{part[1]}, from line {part[2]}" if part else name.removeprefix("traced_")
 
 
 def graph_place(module: fx.GraphModule) -> str:

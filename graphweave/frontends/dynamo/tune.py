@@ -42,7 +42,7 @@ def tune(
     check_budget(budget)
     deadline = Deadline(budget)
     target: Any = getattr(model, "_gw_original", None) or getattr(model, "_orig_mod", None) or model
-    dynamic, own = getattr(model, "_gw_arguments", (True, None))
+    dynamic, own, _ = getattr(model, "_gw_arguments", (True, None, False))
     chosen = {**(own or {}), **(options or {}), "schedule": "tune", "budget": budget}
     compiled = compile(target, dynamic=dynamic, options=chosen)
     before = State(target)
