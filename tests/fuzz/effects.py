@@ -46,7 +46,7 @@ RANDOM = family(
         "computed": "{v} * (random.uniform(0, 1) * 2 + 1)",
         "own generator": "{v} * random.Random(3).uniform(0, 1)",
         "bound": "{v}.clamp(max=random.uniform(0.5, 2))",
-        "branch": "({v} if random.uniform(0, 1) < 0.5 else {v} * 2)",
+        "branch": "({v} + 1 if random.uniform(0, 1) < 0.5 else {v} * 2)",
     },
 )
 STEEP = family(
