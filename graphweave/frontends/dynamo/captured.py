@@ -192,8 +192,8 @@ class Captured:
                 if broken:  # perhaps by a sparse tensor that was not there before
                     self._sparse_places, self._whole = None, False
             tried = tried[1:]
-            refused = isinstance(call.failed, TorchRuntimeError) and not self._must_be_whole
-            if refused and len(tried) == 1 and not collecting():
+            one_left = len(tried) == 1 and not self._must_be_whole
+            if one_left and isinstance(call.failed, TorchRuntimeError) and not collecting():
                 return self._as_python(call.failed, tried, given, given_by_name)
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
