@@ -290,3 +290,21 @@ def test_a_module_that_counts_its_calls_is_compiled_once(door: Callable[[Any], A
         torch.testing.assert_close(compiled(x, edges), other(x, edges))
     assert model.step == other.step == 4
     assert graphweave.counters()["compilations"] == 1
+
+
+def test_a_list_that_has_another_name_is_read_as_it_is(door: Callable[[Any], Any]) -> None:
+    """Items are added to lists behind the work that is compiled, so nothing in it may read the list by another name."""
+
+    def totals(x: Tensor, level: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        same, total = rows, x
+        for _ in range(int(level.max())):
+            x = torch.tanh(x * 2 + total)
+            rows.append(x)
+            total = torch.stack(same).sum(0)
+        return total
+
+    compiled = door(totals)
+    for depth in (3, 5, 1):
+        x, level = torch.randn(5, 3, dtype=torch.float64), torch.arange(depth + 1)
+        torch.testing.assert_close(compiled(x, level), totals(x, level))

@@ -29,6 +29,7 @@ from graphweave.frontends.dynamo.loops_in_python import (
     CannotRewrite,
     Function,
     Mangled,
+    Unannotated,
     decides_a_loop,
     function_of,
     is_in_a_loop,
@@ -143,7 +144,7 @@ def _syntax(code: CodeType) -> Function | None:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         if node.name == code.co_name and first == code.co_firstlineno:
             named: Any = Mangled(owner).visit(node) if owner else node
-            return with_loops_for_lists(named)
+            return with_loops_for_lists(Unannotated().visit(named))
     return None
 
 
@@ -225,7 +226,10 @@ def _compiled_within(function: Function, free: tuple[str, ...], code: CodeType) 
     else:
         tree = ast.Module([function], [])
     flags = code.co_flags & _FUTURE
-    compiled = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", flags, dont_inherit=True)
+    try:
+        compiled = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
+        raise CannotRewrite(f"Python refuses its rewritten form: {error}") from error
     return next(c for c in _codes(compiled) if c.co_name == function.name and c is not compiled)
 
 

@@ -286,6 +286,23 @@ class _Reads(ast.NodeTransformer):
         return ast.copy_location(_read(name), node)
 
 
+class Unannotated(ast.NodeTransformer):
+    """Assignments of the function itself without annotations, which variables shared by functions cannot have."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if not isinstance(node.target, ast.Name):
+            return node
+        value = ast.Constant(None) if node.value is None else node.value
+        made = ast.copy_location(ast.Assign([node.target], value), node)
+        return made if node.value is not None else ast.copy_location(ast.If(ast.Constant(False), [made], []), node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node
+
+
 class Mangled(ast.NodeTransformer):
     """Private names of a class (`__x`) as Python writes them outside of the class (`_Layer__x`)."""
 
@@ -380,18 +397,35 @@ def _may_leave(s: ast.stmt) -> bool:
 
 
 def _grown_in(loop: Loop, function: Function) -> Iterator[str]:
-    """The lists and dicts of `function` to which `loop` adds items."""
+    """The lists and dicts of `function` to which `loop` adds items, and which have no other name."""
     made = {
         target.id
         for n in _of_this_scope(function) if isinstance(n, ast.Assign)
         for target in n.targets if isinstance(target, ast.Name) and _is_container(n.value)
     }  # fmt: skip
+    made -= _with_other_names(function)
     for s in ast.walk(loop):
         match s:
-            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [_], [])):
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [_], [])) if name in made:
                 yield name
             case ast.Assign([ast.Subscript(ast.Name(name))]) if name in made:
                 yield name
+
+
+def _with_other_names(function: Function) -> set[str]:
+    """The variables whose values may be known by another name: all that are read but for an item, a method, a loop,
+    the result, or a call of a function that keeps no list."""
+    plain: set[int] = set()
+    for n in ast.walk(function):
+        match n:
+            case ast.Attribute(ast.Name() as read) | ast.Subscript(ast.Name() as read) | ast.Return(ast.Name() as read):
+                plain.add(id(read))
+            case ast.For(_, ast.Name() as read) | ast.comprehension(_, ast.Name() as read):
+                plain.add(id(read))
+            case ast.Call(ast.Attribute(ast.Name("torch")) | ast.Name("len" | "sum" | "zip" | "enumerate"), args):
+                plain |= {id(a) for a in args if isinstance(a, ast.Name)}
+    reads = (n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return {n.id for n in reads if id(n) not in plain}
 
 
 def _is_container(value: ast.expr) -> bool:
