@@ -20,6 +20,7 @@ from graphweave.core.errors import CacheError
 from graphweave.core.settings import override
 from graphweave.runtime import headers, kernel_cache, toolchain, triton_kernel
 from graphweave.tuning import store
+from tests.patience import outputs
 from tests.test_kernel_cache import environment, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes of folders say nothing on Windows")
@@ -277,7 +278,7 @@ def test_processes_racing_for_one_module_all_get_it(cache: Path) -> None:
         )
         for _ in range(3)
     ]
-    assert [racer.communicate(timeout=600)[0].strip() for racer in racers] == ["9"] * 3
+    assert [outputs(racer)[0].strip() for racer in racers] == ["9"] * 3
     assert [path.suffix for path in (cache / "triton").iterdir()] == [".py"]
 
 

@@ -262,3 +262,25 @@ def test_errors_of_other_backends_are_left_alone() -> None:
     with pytest.raises(Exception, match="this backend takes nothing"):
         graphweave.compile(outer)(features(6, 3), *random_graph(6, 6, 20))
     assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    "door",
+    [graphweave.compile, lambda f: torch.compile(f, backend="graphweave", dynamic=True)],
+    ids=["compile", "plain"],
+)
+def test_an_error_of_the_users_own_costs_no_later_call_its_kernels(door: Callable[..., Any]) -> None:
+    """PyTorch would run a function as Python for ever once an exception has ended its trace."""
+
+    def layer(x: Tensor, edge_index: Tensor) -> Tensor:
+        if edge_index.size(0) != 2:
+            raise ValueError(f"edge_index must be [2, E] (got {tuple(edge_index.shape)})")
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]].tanh())
+
+    compiled, x, index = door(layer), torch.randn(5, 3, dtype=torch.float64), torch.randint(5, (2, 9))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"edge_index must be \[2, E\]"):
+            compiled(x, torch.randint(5, (3, 9)))
+        torch.testing.assert_close(compiled(x, index), layer(x, index))
+    counts = graphweave.counters()
+    assert (counts["compilations"], counts["kernel_launches"], counts["eager_fallbacks"]) == (1, 2, 0)

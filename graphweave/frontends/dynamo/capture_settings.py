@@ -39,7 +39,7 @@ from graphweave.frontends.dynamo.dropped_frames import (
     watching_loops,
 )
 from graphweave.frontends.dynamo.garbage import collected_seldom
-from graphweave.frontends.dynamo.reasons import function_name
+from graphweave.frontends.dynamo.reasons import function_name, raised_by_user
 from graphweave.frontends.dynamo.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.dynamo.torch_logs import refusals_untold
 from graphweave.frontends.dynamo.tracer_gaps import gaps_closed
@@ -73,10 +73,15 @@ widths are compiled in, so that a function called with nine widths rightly has n
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes."""
+    """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes.
+
+    With `any_rows`, nothing is decided by the numbers of rows at hand, since other ranks have others: the whole graph
+    has rows, whether this rank has any or not.
+    """
 
     dynamo: Mapping[str, Any]
     shapes: Mapping[str, Any]
+    any_rows: bool = False
 
 
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
@@ -157,7 +162,9 @@ class DuringCompilation:
             wanted = call.settings[call.attempt]
             self._watch_the_trace(None)
         if wanted is not None:
-            self._enter(collected_seldom(), sizes_may_be_nothing(), refusals_untold(), gaps_closed())
+            self._enter(collected_seldom(), refusals_untold(), gaps_closed())
+            if not wanted.any_rows:
+                self._enter(sizes_may_be_nothing())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._enter(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
@@ -204,6 +211,8 @@ class DuringCompilation:
         what this trace added to PyTorch's counts of `unsupported` operations then does not count."""
         output = getattr(error, "_torch_dynamo_tracer_output", None)
         if given["one_graph"] or getattr(output, "error_on_graph_break", False):  # raised as an error
+            return
+        if raised_by_user(error):  # this call alone runs as Python, to raise it
             return
         if str(getattr(error, "gb_type", "")).startswith("Observed exception"):  # the function raises it itself
             return

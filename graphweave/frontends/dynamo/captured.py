@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -125,7 +126,7 @@ class Captured:
         )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
-        self._settings = tuple(_with_floats(s, dynamo or {}) for s in tried)
+        self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
         self._traced = False
         self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
@@ -250,7 +251,7 @@ def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> _Setti
     late and then traces everything again. A function that is called with another value is traced with symbols.
     """
     fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
-    return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
+    return replace(settings, dynamo=fixed), replace(settings, dynamo=symbols)
 
 
 def _arose_in_tracing(error: Exception) -> bool:

@@ -7,7 +7,7 @@ frame by one function, which is replaced here. If a version of PyTorch has no su
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from types import CodeType
 from typing import Any
@@ -20,9 +20,9 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
-from graphweave.frontends.dynamo.backend import leave_to_python
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
 from graphweave.frontends.dynamo.capture_settings import CallUnderWay, backend_within, under_way
-from graphweave.frontends.dynamo.reasons import function_name
+from graphweave.frontends.dynamo.reasons import function_name, raised_by_user
 
 _compile: Any = getattr(convert_frame, "_compile", None)
 _AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
@@ -43,21 +43,37 @@ def leave_for_good(call: CallUnderWay) -> None:
 
 
 def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
-    """Compile a frame. `args` and `kwargs` are PyTorch's."""
-    call = under_way.get()
+    """Compile a frame. `args` and `kwargs` are PyTorch's.
+
+    A frame whose trace ends in an exception of the user's code runs as Python in this call, which raises it. PyTorch
+    would leave the frame to Python in later calls, too.
+    """
     given = _arguments.bind(*args, **kwargs).arguments  # type: ignore[union-attr]
-    if call is None or backend_within(given["compiler_fn"]) is not call.backend:
+    found = backend_within(given["compiler_fn"])
+    if graphweave not in (found, getattr(found, "func", None)):
         return _compile(*args, **kwargs)
+    try:
+        return _compile_for(under_way.get(), found, given, lambda: _compile(*args, **kwargs))
+    except Unsupported as error:
+        if given["one_graph"] or not raised_by_user(error):
+            raise
+        return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="the user's code raises an exception")
+
+
+def _compile_for(
+    call: CallUnderWay | None, backend: Any, given: Mapping[str, Any], compile_once: Callable[[], Any]
+) -> Any:  # fmt: skip
+    """The compiled frame with PyTorch's arguments `given`, in a `call` under way if that is one of this `backend`."""
+    if call is None or backend is not call.backend:
+        return compile_once()
     code: CodeType = given["code"]
     if code is call.outermost and not call.last:
         try:
-            return _compile(*args, **kwargs)
+            return compile_once()
         except Exception as error:
             call.failed = error
             raise
-    if given["one_graph"]:
-        return _compile(*args, **kwargs)
-    return _traced_or_left(call, code, lambda: _compile(*args, **kwargs))
+    return compile_once() if given["one_graph"] else _traced_or_left(call, code, compile_once)
 
 
 def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], Any]) -> Any:

@@ -49,6 +49,12 @@ def reason_of(error: BaseException) -> tuple[str, str]:
     return one_line(text) or type(error).__name__, where
 
 
+def raised_by_user(error: BaseException) -> bool:
+    """Whether a trace failed since the code that is traced raises an exception, which nothing in it catches."""
+    kind = getattr(error, "gb_type", None) or ""
+    return "Observed exception" in kind or (not kind and "Observed exception" in str(error))
+
+
 def line_of(target: Callable[..., Any]) -> str:
     """The first line of a function or of a module's forward, as "file:line"; "" if it has no source."""
     called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
