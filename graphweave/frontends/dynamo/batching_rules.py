@@ -113,6 +113,40 @@ def _joined(info: Any, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> 
     return torch.cat(parts, _behind_batch(dim, rank)), 0
 
 
+def _looked_up(
+    info: Any, dims: _Dims, weight: Tensor, indices: Tensor, padding_idx: Any = -1, by_frequency: bool = False,
+    sparse: bool = False,
+) -> Any:  # fmt: skip
+    """`embedding`. Tables that differ over the batch are one table, whose rows have the features of all of them."""
+    if dims[0] is None:
+        return torch.embedding(weight, indices, padding_idx, by_frequency, sparse), dims[1]
+    tables = weight.movedim(dims[0], 1)
+    found = torch.embedding(tables.flatten(1), indices, padding_idx, by_frequency, sparse)
+    found = found.unflatten(-1, tables.shape[1:])
+    if dims[1] is None:
+        return found, indices.dim()
+    return found.diagonal(0, dims[1], indices.dim()).movedim(-1, 0), 0
+
+
+def _layer_norm(
+    info: Any, dims: _Dims, x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    """`native_layer_norm`, where the weight and the bias may be those of one of the batch, or of all."""
+    x = _with_batch(x, dims[0], info.batch_size)
+    same = dims[2] is None and dims[3] is None
+    out, mean, rstd = torch.native_layer_norm(x, shape, weight if same else None, bias if same else None, eps)
+    if not same:
+        weight, bias = (_beside(w, at, out) if w is not None else None for w, at in ((weight, dims[2]), (bias, dims[3])))
+        out = out if weight is None else out * weight
+        out = out if bias is None else out + bias
+    return (out, mean, rstd), (0, 0, 0)
+
+
+def _beside(w: Tensor, at: int | None, x: Tensor) -> Tensor:
+    """`w`, which belongs to the last dims of `x`, in a form that is broadcast along the others."""
+    return w if at is None else w.movedim(at, 0).unflatten(0, (-1, *[1] * (x.dim() - w.dim())))
+
+
 def _whole(size: Any, args: Sequence[Any], dims: _Dims) -> list[Any]:
     """Arguments with the batch in front of each tensor."""
     return [_with_batch(x, at, size) if isinstance(x, Tensor) else x for x, at in zip(args, dims, strict=True)]
@@ -161,5 +195,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "index_copy_": _written(_each_row(_aten.index_copy_.default, Tensor.scatter_)),
     "index_reduce_": _written(_each_row(_aten.index_reduce_.default, Tensor.scatter_reduce_)),
     "cat": _joined,
+    "embedding": _looked_up,
+    "native_layer_norm": _layer_norm,
 }
 """Operator -> its rule: of the batch, the batch's dim in each argument, and the arguments, the result and its dim."""
