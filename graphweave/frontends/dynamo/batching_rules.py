@@ -1,8 +1,9 @@
-"""How a `vmap` inside of a compiled function runs gathers, scatters and joins on a whole batch at once.
+"""How a `vmap` inside of a compiled function runs gathers, scatters, joins and lookups on a whole batch at once.
 
-PyTorch's own batching rules for these operators read sizes as numbers, which compiles the number of nodes and edges in:
-a graph of another size would be a compilation of its own. These rules read sizes as symbols. They are PyTorch's while a
-trace for this backend goes through a `vmap`, and only then. Each gives what PyTorch's own rule gives.
+PyTorch's own batching rules for these operators read sizes as numbers, which compiles the number of nodes and edges in,
+so that every size of graph would be a compilation of its own. The rules here read sizes as symbols, and give what
+PyTorch's rules give, the batch in front. They are in place from the first `vmap` that a trace for this backend enters
+until the compilation ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def batches_of_any_size() -> Iterator[None]:
         def entered(self: Any, tx: Any) -> Any:
             nonlocal in_place
             if not in_place:
-                held.enter_context(_rules_in_place())
+                held.enter_context(rules_in_place())
                 in_place = True
             return enter(self, tx)
 
@@ -44,10 +45,11 @@ def batches_of_any_size() -> Iterator[None]:
 
 
 @contextmanager
-def _rules_in_place() -> Iterator[None]:
+def rules_in_place() -> Iterator[None]:
+    """Within the block, PyTorch's `vmap` follows the rules of this file."""
     with torch.library._scoped_library("aten", "FRAGMENT") as library:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch warns that its own rule is overridden
+            warnings.simplefilter("ignore")  # PyTorch warns that its own rules are overridden
             for name, rule in _RULES.items():
                 torch.library.register_vmap(f"aten::{name}", rule, lib=library)
         yield
@@ -58,9 +60,9 @@ def _each_entry(op: Any) -> Callable[..., Any]:
 
     def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
         rank = _rank(self, dims[0])
-        x, *rest = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
-        out = op(x, _behind_batch(dim, rank), _with_batch(index, dims[2], info.batch_size), *rest, **options)
-        return out.squeeze(-1) if (rank if rest else _rank(index, dims[2])) == 0 else out, 0
+        x, *others = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
+        out = op(x, _behind_batch(dim, rank), _with_batch(index, dims[2], info.batch_size), *others, **options)
+        return out.squeeze(-1) if (rank if others else _rank(index, dims[2])) == 0 else out, 0
 
     return rule
 
@@ -71,16 +73,16 @@ def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., Any]:
 
     def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
         rank = _rank(self, dims[0])
-        x, *rest = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
+        x, *others = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
         dim = _behind_batch(dim, rank)
         if dims[2] is None:
-            out = op(x, dim, index, *rest, **options)
+            out = op(x, dim, index, *others, **options)
         else:
-            moved = rest[0] if rest else x
+            moved = others[0] if others else x
             rows = index.movedim(dims[2], 0).reshape(info.batch_size, -1)
             rows = rows.view(info.batch_size, *(-1 if i == dim else 1 for i in range(1, moved.dim())))
             entries = rows.expand(*(-1 if i == dim else size for i, size in enumerate(moved.shape)))
-            out = by_entries(x, dim, entries, *rest, **options)
+            out = by_entries(x, dim, entries, *others, **options)
         return out.squeeze(-1) if rank == 0 else out, 0
 
     return rule
@@ -92,8 +94,8 @@ def _written(rule: Callable[..., Any]) -> Callable[..., Any]:
     def written(info: Any, dims: _Dims, self: Tensor, *rest: Any, **options: Any) -> Any:
         if dims[0] is None:
             raise RuntimeError(
-                "vmap: what differs over the batch cannot be written into a tensor that is the same for all of it. Make "
-                "that tensor from one that differs over the batch, as by x.new_zeros(...), or use the form of the "
+                "vmap: what differs over the batch cannot be written into a tensor that is the same for all of it. "
+                "Make that tensor from one that differs over the batch, as by x.new_zeros(...), or use the form of the "
                 "operator that returns a new tensor."
             )
         rule(info, dims, self, *rest, **options)
@@ -131,14 +133,15 @@ def _looked_up(
 def _layer_norm(
     info: Any, dims: _Dims, x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
-    """`native_layer_norm`, where the weight and the bias may be those of one of the batch, or of all."""
+    """`native_layer_norm`. A weight or a bias that differs over the batch is applied behind it."""
     x = _with_batch(x, dims[0], info.batch_size)
-    same = dims[2] is None and dims[3] is None
-    out, mean, rstd = torch.native_layer_norm(x, shape, weight if same else None, bias if same else None, eps)
-    if not same:
-        weight, bias = (_beside(w, at, out) if w is not None else None for w, at in ((weight, dims[2]), (bias, dims[3])))
-        out = out if weight is None else out * weight
-        out = out if bias is None else out + bias
+    if dims[2] is None and dims[3] is None:
+        return torch.native_layer_norm(x, shape, weight, bias, eps), (0, 0, 0)
+    out, mean, rstd = torch.native_layer_norm(x, shape, None, None, eps)
+    if weight is not None:
+        out = out * _beside(weight, dims[2], out)
+    if bias is not None:
+        out = out + _beside(bias, dims[3], out)
     return (out, mean, rstd), (0, 0, 0)
 
 
