@@ -189,6 +189,8 @@ class Wrapper:
             step.sent = self._travel.of(step)
         limits = {at: self._row_needs.steps[i] for at, i in enumerate(steps) if i in self._row_needs.steps}
         stretch = CppStretch(self._program, list(steps.values()), kept, limits)
+        if not stretch.writes:  # calls of PyTorch's computed in a way of their own what the kernels were for
+            return
         indices = [self._index_of(m) for m in stretch.maps]
         reads = [self._ensure(r) for r in stretch.reads]
         rows = "".join(f"{self._rows_of(s)}, " for s in stretch.spaces)

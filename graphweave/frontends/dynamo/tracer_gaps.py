@@ -20,6 +20,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTra
 from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from graphweave.frontends.dynamo.batching_rules import batches_of_any_size
 from graphweave.frontends.dynamo.branches import way_at
 from graphweave.frontends.dynamo.library_formulas import formulas
 from graphweave.frontends.dynamo.rows_of_data import FORMULAS
@@ -31,6 +32,7 @@ _ACCESSORS = ("fget", "fset", "fdel")
 def gaps_closed() -> Iterator[None]:
     """Within the block, PyTorch's tracer also traces what this file adds."""
     with ExitStack() as held:
+        held.enter_context(batches_of_any_size())
         for owner, name, added in _GAPS:
             original = vars(owner).get(name) or getattr(owner, name, None) if owner is not None else None
             if original is not None:
