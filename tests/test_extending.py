@@ -521,6 +521,7 @@ def test_an_index_out_of_range_is_an_index_error(declared: ExitStack) -> None:
         gw.compile(lambda *t: sum_layer(*t))(x, src, dst)
 
 
+@pytest.mark.filterwarnings("ignore:graphweave. layer .* runs eagerly, since PyTorch could not trace it")  # buckets
 def test_an_operator_is_not_the_function_of_its_name(declared: ExitStack) -> None:
     """`torch.ops.mylib.exp` of a mailbox is not `torch.exp`: it is called for each number of messages."""
     _softsign(declared)

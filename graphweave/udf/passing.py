@@ -74,7 +74,7 @@ def reduced_at_once(
     return {name: _zero_if_empty(x, received) for name, x in out.items()}
 
 
-@torch.compiler.disable
+@torch.compiler.disable(reason="a reduce function is called in buckets, whose number is data")
 def bucketed(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """The result of `reduce` called in buckets. This is counted, and a warning names the user's line once.
 
