@@ -43,6 +43,7 @@ GATHERS: dict[str, Column] = {
     "cat": lambda c, s, d: torch.cat([_two(c)[s], _two(c)[d]], -1).sum(1),
     "embedding": lambda c, s, d: F.embedding(s, _two(c)).sum(1),
     "layer_norm": lambda c, s, d: F.layer_norm(_two(c), (2,))[s, 0],
+    "batch_norm": lambda c, s, d: F.batch_norm(_two(c), None, None, training=True)[s, 0],
 }
 """Functions of a column of node features whose result has a row for each edge."""
 
@@ -162,43 +163,46 @@ def test_hessians_inside(door: str, fresh_compiler: None) -> None:
     check(hessian, hessian, door, SIZES[:4])
 
 
-class Ensemble(nn.Module):
+class Member(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.kinds, self.conv, self.norm = nn.Embedding(4, 3), pyg.GraphConv(3, 3, aggr="max"), nn.LayerNorm(3)
+        self.kinds, self.conv = nn.Embedding(4, 3), pyg.GraphConv(3, 3, aggr="max")
+        self.batch, self.layer = nn.BatchNorm1d(3), nn.LayerNorm(3)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        h = x + self.kinds(torch.arange(x.size(0)) % 4)
-        return self.norm(torch.cat([h, self.conv(h, edges)]).relu())
+        h = self.batch(x + self.kinds(torch.arange(x.size(0)) % 4))
+        return self.layer(torch.cat([h, self.conv(h, edges)]).relu())
 
 
 @through_doors
 def test_an_ensemble_of_models(door: str, fresh_compiler: None) -> None:
     torch.manual_seed(0)
-    models = [Ensemble().double() for _ in range(3)]
-    stacked, _ = torch.func.stack_module_state(models)  # type: ignore[arg-type]
+    models = [Member().double() for _ in range(3)]
+    stacked, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]
     leaves = list(stacked.values())
 
-    def together(x: Tensor, edges: Tensor, parameters: dict[str, Tensor]) -> Tensor:
-        return vmap(lambda p: functional_call(models[0], p, (x, edges)))(parameters)
+    def together(x: Tensor, edges: Tensor, *state: dict[str, Tensor]) -> Tensor:
+        return vmap(lambda *s: functional_call(models[0], s, (x, edges)))(*state)
 
     compiled = DOORS[door](together)
     for n, e in SIZES[:4]:
         x, edges = features(n, 3, F64), random_graph(n, n, e)
-        got = compiled(x, edges, stacked)
+        got = compiled(x, edges, stacked, buffers)
         want = torch.stack(
-            [functional_call(models[0], {k: v[i] for k, v in stacked.items()}, (x, edges)) for i in range(3)]
+            [functional_call(m, {k: v[i] for k, v in stacked.items()}, (x, edges)) for i, m in enumerate(models)]
         )
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), leaves) for y in (got, want)))
+    for i, m in enumerate(models):  # the calls of each model have changed its own buffers
+        torch.testing.assert_close({k: v[i] for k, v in buffers.items()}, dict(m.named_buffers()))
     now = graphweave.counters()
     assert (now["compilations"], now["graph_breaks"], now["eager_fallbacks"]) == (1, 0, 0)
 
 
 @through_doors
-def test_batch_norm_inside_whose_kernels_nothing_reads(door: str, fresh_compiler: None) -> None:
+def test_kernels_of_which_nothing_is_read(door: str, fresh_compiler: None) -> None:
     def norm(h: Tensor, w: Tensor) -> Tensor:
-        return vmap(lambda h, w: F.batch_norm(h, None, None, w, w, training=True))(h, w)
+        return vmap(lambda h, w: torch.native_batch_norm(h, w, w, None, None, True, 0.1, 1e-5)[0])(h, w)
 
     h, w = features(15, 4, F64).view(3, 5, 4).requires_grad_(), features(3, 4, F64)
     got, want = DOORS[door](norm)(h, w), norm(h, w)

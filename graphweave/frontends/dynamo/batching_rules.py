@@ -44,6 +44,12 @@ def batches_of_any_size() -> Iterator[None]:
         yield
 
 
+def in_vmap() -> bool:
+    """Whether what is traced now stands inside of a `vmap`."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
+
+
 @contextmanager
 def rules_in_place() -> Iterator[None]:
     """Within the block, PyTorch's `vmap` follows the rules of this file."""
@@ -79,9 +85,9 @@ def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., Any]:
             out = op(x, dim, index, *others, **options)
         else:
             moved = others[0] if others else x
-            rows = index.movedim(dims[2], 0).reshape(info.batch_size, -1)
-            rows = rows.view(info.batch_size, *(-1 if i == dim else 1 for i in range(1, moved.dim())))
-            entries = rows.expand(*(-1 if i == dim else size for i, size in enumerate(moved.shape)))
+            rows = _with_batch(index, dims[2], info.batch_size)
+            rows = rows.reshape([n if i in (0, dim) else 1 for i, n in enumerate(_replaced(moved, dim, rows.size(1)))])
+            entries = rows.expand(_replaced(moved, dim, rows.size(dim)))
             out = by_entries(x, dim, entries, *others, **options)
         return out.squeeze(-1) if rank == 0 else out, 0
 
@@ -159,6 +165,11 @@ def _with_batch(x: Tensor, at: int | None, size: Any) -> Tensor:
     """`x` with the batch as its first dim, and one dim behind it at least."""
     x = x.movedim(at, 0) if at is not None else x.expand(size, *x.shape)
     return x.unsqueeze(-1) if x.dim() == 1 else x
+
+
+def _replaced(x: Tensor, dim: int, size: Any) -> list[Any]:
+    """The shape of `x` with another size of `dim`."""
+    return [*x.shape[:dim], size, *x.shape[dim + 1 :]]
 
 
 def _rank(x: Tensor, at: int | None) -> int:

@@ -20,7 +20,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTra
 from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from graphweave.frontends.dynamo.batching_rules import batches_of_any_size
+from graphweave.frontends.dynamo.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.dynamo.branches import way_at
 from graphweave.frontends.dynamo.library_formulas import formulas
 from graphweave.frontends.dynamo.rows_of_data import FORMULAS
@@ -117,11 +117,12 @@ def _number(item: Any) -> Any:
 
 
 def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of PyTorch that asks for the number of rows, where data decides it: its formula is traced."""
+    """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
+    its formula is traced."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         formula = FORMULAS.get(self.value) if args else None
-        if formula is None or not _unknown_size(args[0].realize()):
+        if formula is None or not (in_vmap() or _unknown_size(args[0].realize())):
             return original(self, tx, args, kwargs)
         return _traced(formula).call_function(tx, list(args), kwargs)
 
