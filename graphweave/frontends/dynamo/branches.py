@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
-import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -30,6 +28,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.core.lines import shown_path
 from graphweave.frontends.dynamo.sums_of_sizes import truth_of
+from graphweave.frontends.dynamo.syntax import file_of
 
 _library = torch.library.Library("graphweave", "FRAGMENT")
 _library.define("_assert_is(Tensor condition, bool expected, str where) -> ()")
@@ -90,7 +89,7 @@ def way_at(tracer: Any, jump: Any) -> bool | None:
 def _statement(code: CodeType, instruction: Any) -> ast.stmt | None:
     """The innermost statement of the source in which an instruction stands."""
     at = getattr(instruction, "positions", None)
-    tree = _source(code)
+    tree = file_of(code)
     if tree is None or at is None or at.lineno is None or at.col_offset is None:
         return None
     place, found = (at.lineno, at.col_offset), None
@@ -111,30 +110,6 @@ def _begins(node: Any) -> tuple[int, int]:
 
 def _ends(node: Any) -> tuple[int, int]:
     return node.end_lineno, node.end_col_offset
-
-
-@functools.lru_cache(maxsize=256)
-def _source(code: CodeType) -> ast.Module | None:
-    """The tree of the file in which `code` stands; None unless the file compiles to that code."""
-    tree, codes = _parsed("".join(linecache.getlines(code.co_filename)), code.co_filename)
-    same = (c for c in codes if c.co_firstlineno == code.co_firstlineno and c.co_code == code.co_code)
-    return tree if any(c.co_names == code.co_names and c.co_varnames == code.co_varnames for c in same) else None
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(text: str, name: str) -> tuple[ast.Module | None, tuple[CodeType, ...]]:
-    try:
-        tree = ast.parse(text, name)
-        return tree, tuple(_codes(compile(text, name, "exec", dont_inherit=True)))
-    except (SyntaxError, ValueError):  # a cell of a notebook with commands in it, or code without a file
-        return None, ()
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 # ---------------------------------------------------------------- raises
@@ -218,7 +193,7 @@ def _only_filters(tracer: Any, value: Any, truth: bool, branch: ast.If) -> bool:
         return False
     if any(_tensor(tracer, name) is None for name in filtered):
         return False
-    return not any(_writes(node, filtered) for node in ast.walk(_around(_source(tracer.f_code), branch)))
+    return not any(_writes(node, filtered) for node in ast.walk(_around(file_of(tracer.f_code), branch)))
 
 
 def _around(tree: Any, statement: ast.stmt) -> ast.AST:

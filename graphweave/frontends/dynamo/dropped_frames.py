@@ -10,10 +10,10 @@ import __future__
 
 import ast
 import itertools
-import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -38,6 +38,7 @@ from graphweave.frontends.dynamo.loops_in_python import (
     rewritten,
 )
 from graphweave.frontends.dynamo.reasons import one_line
+from graphweave.frontends.dynamo.syntax import codes_in, file_of
 
 _log = logger(__name__)
 
@@ -132,27 +133,13 @@ def _why(error: TorchDynamoException) -> str:
 
 def _syntax(code: CodeType) -> Function | None:
     """The syntax of a function if its file is as it was when it was compiled, else None."""
-    text = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(text)
-        compiled = compile(text, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return None
-    if not any(c == code for c in _codes(compiled)):
-        return None
-    for node, owner in _functions(tree, ""):
+    tree = deepcopy(file_of(code))
+    for node, owner in _functions(tree, "") if tree is not None else ():
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         if node.name == code.co_name and first == code.co_firstlineno:
             named: Any = Mangled(owner).visit(node) if owner else node
             return with_loops_for_lists(Unannotated().visit(named))
     return None
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes(const)
 
 
 def _functions(node: ast.AST, owner: str) -> Iterator[tuple[Function, str]]:
@@ -173,7 +160,7 @@ def _caller(
     if not set(body.co_freevars) <= set(free):
         raise CannotRewrite("the rewritten function has other variables of functions around it")
     by_name = {p.name: p for p in parts}
-    for part in _codes(body):
+    for part in codes_in(body):
         if part.co_name in by_name:
             _known[part] = _Known(by_name[part.co_name])
     _trace_only_what_it_calls(body)
@@ -230,7 +217,7 @@ def _compiled_within(function: Function, free: tuple[str, ...], code: CodeType) 
         compiled = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", flags, dont_inherit=True)
     except SyntaxError as error:
         raise CannotRewrite(f"Python refuses its rewritten form: {error}") from error
-    return next(c for c in _codes(compiled) if c.co_name == function.name and c is not compiled)
+    return next(c for c in codes_in(compiled) if c.co_name == function.name and c is not compiled)
 
 
 def _trace_only_what_it_calls(code: CodeType) -> None:
