@@ -47,8 +47,8 @@ def _is_positive(total: Any, env: Any) -> bool:
 
 
 def _is_guarded(size: Any, env: Any) -> bool:
-    """Guard that a size is 1, or that it is 2 or more; False if it is 0 in this trace. PyTorch's symbols of sizes claim
-    to be positive even where sizes may be 0, so that a comparison with 0 would be no guard."""
+    """Guard that a size is 1, or that it is 2 or more; False if it is 0 in this trace. PyTorch remembers "fewer than 2"
+    as a range of the size, from which it concludes more than from "not 0"."""
     values = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
     if not values.get(size, 0) > 0:
         return False
