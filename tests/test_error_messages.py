@@ -108,6 +108,7 @@ def test_every_message_ends_with_what_to_do() -> None:
         "the argument {} is not known before the call",
         # why a function is not rewritten, which a warning with advice follows
         "the rewritten function has other variables of functions around it",
+        "the rewritten function is no valid Python",
         "there is no loop at these lines",
         "the function is a generator or looks at its own local variables",
         "a loop stands in a statement of the kind {}",

@@ -216,7 +216,7 @@ def _compiled_within(function: Function, free: tuple[str, ...], code: CodeType) 
     try:
         compiled = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", flags, dont_inherit=True)
     except SyntaxError as error:
-        raise CannotRewrite(f"Python refuses its rewritten form: {error}") from error
+        raise CannotRewrite("the rewritten function is no valid Python") from error
     return next(c for c in codes_in(compiled) if c.co_name == function.name and c is not compiled)
 
 

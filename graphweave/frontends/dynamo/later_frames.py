@@ -49,22 +49,21 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
     would leave the frame to Python in later calls, too.
     """
     given = _arguments.bind(*args, **kwargs).arguments  # type: ignore[union-attr]
-    found = backend_within(given["compiler_fn"])
-    if graphweave not in (found, getattr(found, "func", None)):
+    found, call = backend_within(given["compiler_fn"]), under_way.get()
+    of_call = call is not None and found is call.backend
+    if not of_call and graphweave not in (found, getattr(found, "func", None)):
         return _compile(*args, **kwargs)
     try:
-        return _compile_for(under_way.get(), found, given, lambda: _compile(*args, **kwargs))
+        return _compile_for(call if of_call else None, given, lambda: _compile(*args, **kwargs))
     except Unsupported as error:
         if given["one_graph"] or not raised_by_user(error):
             raise
         return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="the user's code raises an exception")
 
 
-def _compile_for(
-    call: CallUnderWay | None, backend: Any, given: Mapping[str, Any], compile_once: Callable[[], Any]
-) -> Any:  # fmt: skip
-    """The compiled frame with PyTorch's arguments `given`, in a `call` under way if that is one of this `backend`."""
-    if call is None or backend is not call.backend:
+def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_once: Callable[[], Any]) -> Any:
+    """The compiled frame with PyTorch's arguments `given`, in the `call` under way that needs it, if there is one."""
+    if call is None:
         return compile_once()
     code: CodeType = given["code"]
     if code is call.outermost and not call.last:
