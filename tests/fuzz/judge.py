@@ -234,8 +234,8 @@ def _unequal(want: Any, got: Any, floor: float) -> str | None:
     if want is None or got is None:  # for an argument that the loss does not depend on, None and zeros mean the same
         other = got if want is None else want
         return None if other is None or not other.any() else f"expected {want}, got {got}"
-    if not isinstance(want, Tensor):
-        return None if want == got else f"expected {want!r}, got {got!r}"
+    if not isinstance(want, Tensor) or not isinstance(got, Tensor):
+        return None if type(want) is type(got) and want == got else f"expected {want!r}, got {got!r}"
     if (want.dtype, want.shape) != (got.dtype, got.shape):
         return f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
     want, got = want.detach().cpu(), got.detach().cpu()
