@@ -235,7 +235,11 @@ def _unequal(want: Any, got: Any, floor: float) -> str | None:
         other = got if want is None else want
         return None if other is None or not other.any() else f"expected {want}, got {got}"
     if not isinstance(want, Tensor) or not isinstance(got, Tensor):
-        return None if type(want) is type(got) and want == got else f"expected {want!r}, got {got!r}"
+        return (
+            None
+            if not isinstance(want, Tensor) and not isinstance(got, Tensor) and want == got
+            else f"expected {want!r}, got {got!r}"
+        )
     if (want.dtype, want.shape) != (got.dtype, got.shape):
         return f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
     want, got = want.detach().cpu(), got.detach().cpu()
