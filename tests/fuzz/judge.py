@@ -234,12 +234,9 @@ def _unequal(want: Any, got: Any, floor: float) -> str | None:
     if want is None or got is None:  # for an argument that the loss does not depend on, None and zeros mean the same
         other = got if want is None else want
         return None if other is None or not other.any() else f"expected {want}, got {got}"
-    if not isinstance(want, Tensor) or not isinstance(got, Tensor):
-        return (
-            None
-            if not isinstance(want, Tensor) and not isinstance(got, Tensor) and want == got
-            else f"expected {want!r}, got {got!r}"
-        )
+    numbers = [v for v in (want, got) if not isinstance(v, Tensor)]
+    if numbers:
+        return None if len(numbers) == 2 and want == got else f"expected {want!r}, got {got!r}"
     if (want.dtype, want.shape) != (got.dtype, got.shape):
         return f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
     want, got = want.detach().cpu(), got.detach().cpu()
