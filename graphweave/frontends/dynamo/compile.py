@@ -72,16 +72,7 @@ def compile(
     if model is None:
         parse_options(with_mode(mode, options))
         return functools.partial(compile, **given)
-    if isinstance(model, type):
-        raise TypeError(
-            f"graphweave.compile: {model.__name__} is a class; expected a module or a function. Make an object first: "
-            f"graphweave.compile({model.__name__}(...))."
-        )
-    if not callable(model):
-        raise TypeError(
-            f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
-            f"{type(model).__name__}). Pass the model itself."
-        )
+    _check_model(model)
     settings()  # refuses an unusable environment variable here, not in the middle of a compilation
     if disable:
         return model
@@ -99,6 +90,20 @@ def compile(
     compiled._gw_original = model  # type: ignore[attr-defined]
     compiled._gw_arguments = (dynamic, options, fullgraph)  # type: ignore[attr-defined]
     return compiled
+
+
+def _check_model(model: Any) -> None:
+    """TypeError for a class, and for an object that is not callable."""
+    if isinstance(model, type):
+        raise TypeError(
+            f"graphweave.compile: {model.__name__} is a class; expected a module or a function. Make an object first: "
+            f"graphweave.compile({model.__name__}(...))."
+        )
+    if not callable(model):
+        raise TypeError(
+            f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
+            f"{type(model).__name__}). Pass the model itself."
+        )
 
 
 def _check_arguments(

@@ -75,8 +75,11 @@ def sizes_may_be_nothing() -> Iterator[None]:
         return make_symbol(prefix, position, **facts)
 
     def guarded(question: Any, default: bool) -> bool:
-        if not isinstance(question, torch.SymBool) or symbolic_shapes._static_eval_sym_bool(question) is not None:
+        if not isinstance(question, torch.SymBool):
             return answer(question, default)
+        known = symbolic_shapes._static_eval_sym_bool(question)
+        if known is not None:
+            return known
         asking = sys._getframe(2)
         if symbolic_shapes.free_unbacked_symbols(question):
             decides = _squeezes(asking)
