@@ -157,7 +157,7 @@ def _categories(panel: Panel, here: Sequence[Cell]) -> Figure:
 
 
 def _words(panel: Panel, here: Sequence[Cell]) -> tuple[list[str], list[str]]:
-    """What all cells have in common, in words, and which of "row", "column" and "system" differ."""
+    """The properties that all cells share, in words, and which of "row", "column" and "system" differ."""
     parts = {part: names(getattr(cell, part) for cell in here) for part in ("row", "column", "system")}
     headings = {"row": panel.rows, "column": panel.columns, "system": ""}
     shared = [f"{headings[part]} {found[0]}".strip() for part, found in parts.items() if len(found) == 1]

@@ -31,7 +31,7 @@ def greatest(dtype: DType) -> Number:
 
 
 def neutral(fold: Fold, dtype: DType) -> Number:
-    """What the fold gives for no values at all. The sum of nothing is written 0 for every type."""
+    """The result of the fold for no values at all. The sum of nothing is written 0 for every type."""
     if fold in (Fold.max, Fold.min):
         return least(dtype) if fold is Fold.max else greatest(dtype)
     return typed(1, dtype) if fold is Fold.mul else 0

@@ -73,7 +73,7 @@ class Archive:
         return key in self.arrays
 
     def named(self, key: str) -> str:
-        """What the file calls an array, in quotes."""
+        """The name that the file has for an array, in quotes."""
         return f"'{self.called.get(key, key)}'"
 
     def need(self, key: str) -> np.ndarray:

@@ -91,7 +91,7 @@ def _ranks_of(group: dist.ProcessGroup | None, part: GraphPart) -> int:
 
 
 _Counts: TypeAlias = dict[str, tuple[list[int], list[int]]]
-"""By node type, how many rows a part sends to each rank, and how many it reads of each."""
+"""The numbers of rows that a part sends to each rank and reads of each, by node type."""
 
 
 def _counts(part: GraphPart) -> _Counts:
