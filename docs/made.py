@@ -41,7 +41,13 @@ START = {
     "distributed": "part.py",
     "execute": "build.py",
     "extend": "rowwise.py",
-    "frontends": "dynamo/compile.py",
+    "frontends.calls": "captured_sizes.py",
+    "frontends.dynamo": "compile.py",
+    "frontends.halves": "handover.py",
+    "frontends.importing": "importer.py",
+    "frontends.sparse": "sparse_matrix.py",
+    "frontends.spellings": "rows_first.py",
+    "frontends.tracing": "capture_settings.py",
     "graph": "graph.py",
     "ir": "message/GRAMMAR.md",
     "jax": "verbs.py",
@@ -79,7 +85,8 @@ def reading() -> Iterator[str]:
 def _rooms() -> Iterator[tuple[str, Path]]:
     """The rooms that exist, each a folder or a file."""
     for room in filter(None, MAY_IMPORT):
-        paths = PACKAGE / room, PACKAGE / f"{room}.py"
+        inner = room.replace(".", "/")
+        paths = PACKAGE / inner, PACKAGE / f"{inner}.py"
         yield from ((room, path) for path in paths if path.exists())
 
 

@@ -26,7 +26,7 @@ import graphweave
 from graphweave.core.errors import GraphweaveError, SettingsError
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import backend
-from graphweave.frontends.dynamo.reasons import one_line, reason_of
+from graphweave.frontends.tracing.reasons import one_line, reason_of
 
 PACKAGE = Path(graphweave.__file__).parent
 HERE = os.path.relpath(__file__)

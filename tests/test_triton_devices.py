@@ -13,9 +13,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from graphweave.execute import wrapper
 from graphweave.execute.build import build_inference
-from graphweave.frontends.dynamo.decompositions import decompositions
-from graphweave.frontends.dynamo.importer import import_graph
+from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.targets import options_of
+from graphweave.frontends.importing.importer import import_graph
 from graphweave.lower.options import Options
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import Launch, TritonKernel

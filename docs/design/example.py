@@ -17,7 +17,7 @@ from graphweave.compiler.plan import Plan, make_plan
 from graphweave.execute import build
 from graphweave.execute.dump import dump_plan
 from graphweave.frontends.dynamo import backend
-from graphweave.frontends.dynamo.importer import import_graph
+from graphweave.frontends.importing.importer import import_graph
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.show import show as show_program
 from graphweave.lower.options import options_for

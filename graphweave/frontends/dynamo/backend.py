@@ -27,30 +27,30 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
-from graphweave.frontends.dynamo.added_rules import Suspects, in_force
+from graphweave.frontends.calls.declared import replace_calls
+from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
-from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
-from graphweave.frontends.dynamo.capture_settings import DuringCompilation
-from graphweave.frontends.dynamo.choices import guard_choices
-from graphweave.frontends.dynamo.declared import replace_calls
-from graphweave.frontends.dynamo.decompositions import decompositions
-from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
-from graphweave.frontends.dynamo.eager_work import eager_work
-from graphweave.frontends.dynamo.exposed import Exposed, exposed, exposed_values
-from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
-from graphweave.frontends.dynamo.importer import Imported, import_graph
-from graphweave.frontends.dynamo.inplace import writes_apart
-from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
-from graphweave.frontends.dynamo.over_ranks import OverRanks, optimised_over_ranks
 from graphweave.frontends.dynamo.progress import shown
-from graphweave.frontends.dynamo.python_floats import in_full_precision
-from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
-from graphweave.frontends.dynamo.reference import Reference, checked_inference
-from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
-from graphweave.frontends.dynamo.torch_imports import through_aot_autograd
 from graphweave.frontends.dynamo.tuned import ToTune, tuned
 from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
+from graphweave.frontends.halves.added_rules import Suspects, in_force
+from graphweave.frontends.halves.autograd_function import Gradients, equipped
+from graphweave.frontends.halves.choices import guard_choices
+from graphweave.frontends.halves.derivatives import JointGraph, without_unreached
+from graphweave.frontends.halves.exposed import Exposed, exposed, exposed_values
+from graphweave.frontends.halves.handover import boxed, row_counts, split_modules
+from graphweave.frontends.halves.over_ranks import OverRanks, optimised_over_ranks
+from graphweave.frontends.halves.reference import Reference, checked_inference
+from graphweave.frontends.importing.eager_work import eager_work
+from graphweave.frontends.importing.importer import Imported, import_graph
+from graphweave.frontends.importing.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.spellings.inplace import writes_apart
+from graphweave.frontends.spellings.python_floats import in_full_precision
+from graphweave.frontends.tracing.capture_settings import DuringCompilation
+from graphweave.frontends.tracing.reasons import at, function_name, graph_place, not_traced, reason_of
+from graphweave.frontends.tracing.sparse_breaks import tell_of_sparse_tensors
+from graphweave.frontends.tracing.torch_imports import through_aot_autograd
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.lower.options import Options, by_schedule
 from graphweave.passes.recompute import POLICIES, Recompute

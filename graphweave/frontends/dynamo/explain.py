@@ -25,7 +25,7 @@ from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loops_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
-from graphweave.frontends.dynamo.reasons import line_of
+from graphweave.frontends.tracing.reasons import line_of
 
 Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
 """How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made

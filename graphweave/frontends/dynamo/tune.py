@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from graphweave.compiler.report import collect
 from graphweave.frontends.dynamo.backend import check_budget
-from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
+from graphweave.frontends.tracing.call_state import State
 from graphweave.tuning.deadline import Deadline, shared_deadline
 
 T = TypeVar("T", bound=Callable[..., Any])

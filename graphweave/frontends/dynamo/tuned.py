@@ -25,11 +25,11 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.locality import RowOrder
 from graphweave.core.log import logger
 from graphweave.execute.build import inference_half, training_halves
-from graphweave.frontends.dynamo.captured_sizes import hint
-from graphweave.frontends.dynamo.exposed import Exposed, exposed_values
-from graphweave.frontends.dynamo.importer import Imported
-from graphweave.frontends.dynamo.measure import GraphAtHand
+from graphweave.frontends.calls.captured_sizes import hint
 from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.halves.exposed import Exposed, exposed_values
+from graphweave.frontends.importing.importer import Imported
+from graphweave.frontends.importing.measure import GraphAtHand
 from graphweave.ir.message.nodes import Input
 from graphweave.ir.message.show import show
 from graphweave.lower.options import Options
