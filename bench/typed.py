@@ -23,9 +23,9 @@ from torch import Tensor
 from bench.check import relative_error
 from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
 from bench.typed_programs import GRAM, PRODUCT, pushed_program, typed_program
+from graphweave.core.options import options_for
 from graphweave.execute.build import build_inference
 from graphweave.ir.message.nodes import Input
-from graphweave.lower.options import options_for
 
 TOLERANCE = 1e-4
 """Error relative to the largest result: up to some hundred thousand float32 terms are added in another order."""

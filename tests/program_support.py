@@ -10,12 +10,12 @@ from torch import Tensor
 
 from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.glossary import Glossary
+from graphweave.core.options import Options, Target, options_for
 from graphweave.core.settings import settings
 from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
-from graphweave.lower.options import Options, Target, options_for
 from graphweave.lower.schedule import TALL, TorchCall
 from tests.programs.compare import assert_all_close
 from tests.programs.graphs import MAX_ROWS, EdgeList, zoo

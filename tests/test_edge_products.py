@@ -9,20 +9,20 @@ from itertools import pairwise
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from graphweave.compiler.pipeline import optimise
 from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.tiles import MAX_PRODUCTS
-from graphweave.compiler.pipeline import optimise
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import Options
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options
 from graphweave.lower.schedule import Region, TorchCall
 from graphweave.passes.partition import split
 from tests.program_support import assert_computes, compiled

@@ -16,6 +16,7 @@ from torch_geometric.utils import softmax
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import Options
 from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Edges as EdgeLoop
@@ -24,7 +25,6 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large
 from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import inputs

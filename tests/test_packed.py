@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from graphweave.compiler.pipeline import optimise
 from torch import Tensor, nn
 
 import graphweave
 from graphweave.analysis.flow import Extract
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import optimise
+from graphweave.core.options import Options, options_for
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program, Pull
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
 from graphweave.lower import packed as module
-from graphweave.lower.options import Options, options_for
-from graphweave.lower.packed import packed
+from graphweave.lower.pack_rows import packed
 from tests.programs.algebra import layer_inputs, random_layers
 from tests.programs.compare import assert_close
 from tests.programs.graphs import zoo

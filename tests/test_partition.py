@@ -6,11 +6,12 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from graphweave.compiler.pipeline import optimise
 from torch import Tensor
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_integral
-from graphweave.compiler.pipeline import optimise
+from graphweave.core.options import Options
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.execute.build import build_training
@@ -36,7 +37,6 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
-from graphweave.lower.options import Options
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
 from tests.program_support import ZOO, same

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import graphweave
 from graphweave.core.errors import IRError
+from graphweave.core.options import Options
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.execute.build import build_inference
@@ -30,7 +31,6 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
-from graphweave.lower.options import Options
 from graphweave.runtime import triton_kernel
 from tests.programs.graphs import zoo
 

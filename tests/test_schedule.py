@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
+from graphweave.compiler.pipeline import optimise
 
 from graphweave.analysis.cones import map_type, space_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import call_operands
-from graphweave.compiler.pipeline import optimise
+from graphweave.core.options import Target, options_for
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
-from graphweave.lower.kernel_products import with_calls
-from graphweave.lower.options import Target, options_for
+from graphweave.lower.mark_calls import with_calls
 from graphweave.lower.schedule import Region, StepOrder, TorchCall, demand, schedule
 from graphweave.passes.recompute import recomputed
 from tests.programs.many_maps import many_maps_program

@@ -15,6 +15,7 @@ from torch import nn
 import graphweave
 from graphweave.codegen.triton import print_kernel
 from graphweave.core.errors import CompileError, IRError, ToolchainError
+from graphweave.core.options import Options, options_for
 from graphweave.core.types import DType, Fold, Op
 from graphweave.execute.build import CompiledTraining
 from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
@@ -23,7 +24,6 @@ from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.divide import divided
-from graphweave.lower.options import Options, options_for
 from graphweave.runtime import triton_kernel
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version

@@ -11,12 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from graphweave.core.options import Options
 from graphweave.execute import wrapper
 from graphweave.execute.build import build_inference
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.importing.importer import import_graph
-from graphweave.lower.options import Options
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
 from tests.triton_support import needs_triton

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import region_step
 from graphweave.execute.build import build_inference
@@ -22,7 +23,6 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime.triton_kernel import interpreted
 from tests.program_support import in_order

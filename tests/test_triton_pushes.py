@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds, triton_push
 from graphweave.execute.build import build_inference
@@ -21,7 +22,6 @@ from graphweave.execute.triton_launch import TritonJob, launches_of
 from graphweave.execute.triton_push import TritonPushStep
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.message.nodes import Input, Program
-from graphweave.lower.options import options_for
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import module
 from tests.support import by_default

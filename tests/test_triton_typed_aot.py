@@ -6,6 +6,7 @@ import pytest
 
 from bench.typed_programs import PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds
 from graphweave.execute.build import build_inference
@@ -13,7 +14,6 @@ from graphweave.execute.divided_rows import divided_kernels
 from graphweave.execute.triton_aot import Variant, resources_of
 from graphweave.execute.triton_launch import launches_of
 from graphweave.ir.message.nodes import Program
-from graphweave.lower.options import options_for
 from graphweave.runtime.triton_aot import Resources, compile_text
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler

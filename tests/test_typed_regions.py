@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
@@ -22,7 +23,6 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.divide import divided
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime import long_rows
 from graphweave.runtime.triton_kernel import interpreted

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError, IRError
+from graphweave.core.options import options_for
 from graphweave.execute.build import build_inference
 from graphweave.execute.cpp_push import CppPushStep
 from graphweave.execute.executable import Executable
@@ -22,7 +23,6 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.fused_push import CSRS
-from graphweave.lower.options import options_for
 from graphweave.lower.parameters import Column, NodeTensor, Perm, Table
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index

@@ -14,13 +14,13 @@ from torch import Tensor, fx
 import graphweave as gw
 from graphweave.codegen import triton
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import options_for
 from graphweave.execute import build
 from graphweave.execute.dump import dump_plan
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.importing.importer import import_graph
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.show import show as show_program
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 
 ROOT = Path(__file__).parent.parent.parent
