@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from graphweave.compiler.pipeline import optimise
 from hypothesis import given, settings
 from torch import Tensor
 
+from graphweave.compiler.compile import optimise
 from graphweave.core.options import Options
 from graphweave.core.types import DType
 from graphweave.execute import region_step

@@ -6,11 +6,11 @@ import gc
 import weakref
 
 import pytest
-from graphweave.compiler.pipeline import optimise
 
 from graphweave.analysis.cones import Cones, Needs
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.remembered import remembered
+from graphweave.compiler.compile import optimise
 from graphweave.compiler.plan import make_plan
 from graphweave.core.options import Options
 from graphweave.lower.schedule import schedule

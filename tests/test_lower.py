@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
-from graphweave.compiler.pipeline import optimise
 from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import extract
+from graphweave.compiler.compile import optimise
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType, Space

@@ -18,7 +18,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.core.options import Options
 from graphweave.execute.executable import Executable
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import graph_compilation
 from graphweave.ir.loop.nodes import Edges as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles
 from graphweave.ir.loop.show import show
@@ -379,7 +379,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 def executables(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Plan]:
     """Plans that are made from now on use `options`."""
     plans: list[Plan] = []
-    monkeypatch.setattr(backend, "options_of", lambda *_: options)
+    monkeypatch.setattr(graph_compilation, "options_of", lambda *_: options)
     made = Executable.__init__
 
     def init(self: Executable, plan: Plan, *args: object, **kwargs: object) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from graphweave.compiler.pipeline import optimise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphweave
+from graphweave.compiler.compile import optimise
 from graphweave.core.options import options_for
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.spellings.blocked_products import blocks_apart
 from graphweave.frontends.spellings.masks import masks_to_indices
+from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
 from graphweave.frontends.spellings.rows_first import rows_to_front
-from graphweave.frontends.spellings.spelling import Spelling
 from graphweave.frontends.spellings.stacks import without_stacks
 from graphweave.frontends.spellings.wide_masks import wide_masks_to_rows
 from graphweave.lower.mark_calls import MarkCalls
@@ -44,13 +44,13 @@ from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
 from graphweave.passes.split_pairs import SplitPairs
 
-SPELLINGS: tuple[Spelling, ...] = (
-    Spelling("rows-of-wide-masks", wide_masks_to_rows),
-    Spelling("masks-to-indices", masks_to_indices),
-    Spelling("blocks-apart", blocks_apart),
-    Spelling("rows-to-front", rows_to_front),
-    Spelling("unstack", without_stacks),
-    Spelling("drop-gathered-numbers", without_gathered_numbers),
+SPELLINGS: tuple[Respelling, ...] = (
+    Respelling("rows-of-wide-masks", wide_masks_to_rows),
+    Respelling("masks-to-indices", masks_to_indices),
+    Respelling("blocks-apart", blocks_apart),
+    Respelling("rows-to-front", rows_to_front),
+    Respelling("unstack", without_stacks),
+    Respelling("drop-gathered-numbers", without_gathered_numbers),
 )
 JOINT: tuple[Pass, ...] = (
     SegmentIndices(),
@@ -81,7 +81,7 @@ NEEDED = {"shard": "a rank has only its own rows"}
 class Road:
     """The passes of one compilation."""
 
-    spellings: tuple[Spelling, ...] = SPELLINGS
+    spellings: tuple[Respelling, ...] = SPELLINGS
     joint: tuple[Pass, ...] = JOINT
     half: tuple[Pass, ...] = HALF
     prelude: tuple[Pass, ...] = PRELUDE

@@ -13,7 +13,7 @@ from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.report import PassNote, Stage, record_pass
 from graphweave.core.log import logger
-from graphweave.frontends.spellings.spelling import Spelling
+from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
@@ -23,7 +23,7 @@ from graphweave.passes.rewritten import Rewritten, unchanged
 _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 
 
-def respell(module: fx.GraphModule, spellings: Sequence[Spelling]) -> fx.GraphModule:
+def respell(module: fx.GraphModule, spellings: Sequence[Respelling]) -> fx.GraphModule:
     """A captured graph after all of `spellings`; the same object where none has work to do."""
     for spelling in spellings:
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Products that no kernel of the target computes become calls, and which operands of the others must be in memory."""
+"""A product that no kernel of the target computes -> a call of the vendor's library; and operands that must be stored."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from graphweave.frontends.importing.ops_random import RANDOM
 from graphweave.frontends.importing.ops_shape import SHAPE
 from graphweave.frontends.importing.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.importing.spaces import Spaces
-from graphweave.frontends.spellings.spelling import Spelling
+from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
@@ -103,7 +103,7 @@ class Imported:
 
 
 def import_graph(
-    gm: fx.GraphModule, num_forward: int | None = None, spellings: Sequence[Spelling] = SPELLINGS
+    gm: fx.GraphModule, num_forward: int | None = None, spellings: Sequence[Respelling] = SPELLINGS
 ) -> Imported:
     """The program of a joint or inference graph of ATen calls whose nodes carry fake values in `meta["val"]`.
 

@@ -9,7 +9,7 @@ from torch import fx
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class Respelling:
     """A rewrite of a captured graph that keeps its values. `respell` returns a graph without work for it as it is, and
     never changes the given one."""
 
