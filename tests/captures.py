@@ -14,8 +14,8 @@ from torch.fx.experimental import _config as shape_config
 
 from bench.randomness import CounterBased
 from graphweave.core.types import Space
-from graphweave.frontends.dynamo.decompositions import decompositions
-from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.frontends.calls.decompositions import decompositions
+from graphweave.frontends.importing.importer import Imported, import_graph
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show

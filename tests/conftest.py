@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
-from graphweave.frontends.dynamo import torch_logs
+from graphweave.frontends.tracing import torch_logs
 from graphweave.runtime.triton_kernel import interpreted
 from tests import margins, slow_cases, warning_filters
 

@@ -54,6 +54,6 @@ def test_the_entry_leads_to_every_page() -> None:
 @pytest.mark.parametrize("page", made.PAGES, ids=lambda page: page.relative_to(made.ROOT).as_posix())
 def test_files_it_names_exist(page: Path) -> None:
     """Paths of Python files and folders in code marks, from the package, from a folder of it, or from the root."""
-    roots = [made.ROOT, made.PACKAGE, made.PACKAGE / "frontends/dynamo", made.PACKAGE / "runtime/native/graphweave"]
+    roots = [made.ROOT, made.PACKAGE, made.PACKAGE / "frontends", made.PACKAGE / "runtime/native/graphweave"]
     for path in set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|h|cpp|md))`", page.read_text(encoding="utf-8"))):
         assert any((root / path).exists() for root in roots), f"{path} is not there"

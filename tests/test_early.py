@@ -15,7 +15,8 @@ from torch._dynamo import funcname_cache, guards, output_graph
 import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.settings import override
-from graphweave.frontends.dynamo import backend, torch_logs
+from graphweave.frontends.dynamo import backend
+from graphweave.frontends.tracing import torch_logs
 from graphweave.runtime import early, headers, kernel_cache, sources, toolchain
 from tests import patience
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweave.core.sizes import total
 from graphweave.core.types import Fold
-from graphweave.frontends.dynamo.ops_dense import OF_SHARED_DATA
+from graphweave.frontends.importing.ops_dense import OF_SHARED_DATA
 from graphweave.ir.message.nodes import AnyType, Aten, MapOf, MapType, Node, Operand, Program, Pull, Push, ToUnit, Type
 from tests.captures import Capture, capture, check
 from tests.support import AWKWARD, Graph, by_default, features, random_graph

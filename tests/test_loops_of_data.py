@@ -14,7 +14,7 @@ from torch._dynamo.utils import ExactWeakKeyDictionary
 from torch.utils._pytree import tree_leaves
 
 import graphweave
-from graphweave.frontends.dynamo import dropped_frames
+from graphweave.frontends.tracing import dropped_frames
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

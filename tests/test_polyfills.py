@@ -12,7 +12,7 @@ import torch_geometric.nn as pyg
 from support import assert_matches, features, random_graph
 
 import graphweave
-from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.tracing.polyfills import polyfilled
 
 
 def test_a_typed_linear_layer_is_one_graph(fresh_compiler: None) -> None:

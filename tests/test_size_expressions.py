@@ -28,7 +28,7 @@ from graphweave.core.sizes import (
     smallest,
     total,
 )
-from graphweave.frontends.dynamo.captured_sizes import of_sympy
+from graphweave.frontends.calls.captured_sizes import of_sympy
 
 S, T, U = Symbol("s0"), Symbol("s1"), Symbol("u0")
 ATOMS = st.integers(-3, 9) | st.sampled_from([S, T, U])

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.utils import add_self_loops, degree, scatter
 
 import graphweave
-from graphweave.frontends.dynamo.size_assumptions import NEUTRAL
+from graphweave.frontends.tracing.size_assumptions import NEUTRAL
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import graphweave
-from graphweave.frontends.dynamo import sparse_matrix
+from graphweave.frontends.sparse import sparse_matrix
 
 F64 = torch.float64
 SIZES = ((6, 20), (9, 40), (5, 7))

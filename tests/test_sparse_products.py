@@ -9,7 +9,7 @@ from support import assert_matches, features, random_graph
 from torch import Tensor
 
 import graphweave
-from graphweave.frontends.dynamo.sparse_products import sparse_product
+from graphweave.frontends.sparse.sparse_products import sparse_product
 
 
 def entries(rows: int, cols: int, count: int) -> tuple[Tensor, Tensor, Tensor]:

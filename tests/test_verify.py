@@ -12,8 +12,8 @@ from torch import Tensor, fx
 
 import graphweave
 from graphweave.core.errors import VerifyError
-from graphweave.frontends.dynamo import importer
-from graphweave.frontends.dynamo.context import Context
+from graphweave.frontends.importing import importer
+from graphweave.frontends.importing.context import Context
 from graphweave.ir.message import layouts
 
 INDEX = torch.tensor([0, 1, 2, 0, 3, 1, 2, 0, 5])

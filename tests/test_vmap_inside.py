@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 import graphweave
-from graphweave.frontends.dynamo.batching_rules import rules_in_place
+from graphweave.frontends.tracing.batching_rules import rules_in_place
 
 F64 = torch.float64
 SIZES = ((5, 12), (7, 20), (30, 100), (11, 6), (20, 41), (9, 33))

@@ -15,7 +15,7 @@ from graphweave.core.ranks import register
 from graphweave.distributed.part import GraphPart
 from graphweave.frontends.dynamo.captured import Captured
 from graphweave.frontends.dynamo.compiled_module import CompiledModule
-from graphweave.frontends.dynamo.over_ranks import OverRanks
+from graphweave.frontends.halves.over_ranks import OverRanks
 from graphweave.runtime.rank_link import RankGroup, RankLink, SentRows
 
 T = TypeVar("T", bound=Callable[..., Any])

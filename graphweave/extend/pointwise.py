@@ -16,7 +16,7 @@ from graphweave.extend.checks import check_captured, check_slopes
 from graphweave.extend.cpp_check import check_cpp
 from graphweave.extend.handle import Handle, entered, known
 from graphweave.extend.subject import FEATURES, ROWS, Subject, drawn, example_of, subject_of, with_other_floats
-from graphweave.frontends.dynamo.declared import Declared, add, discard, with_derivative
+from graphweave.frontends.calls.declared import Declared, add, discard, with_derivative
 
 _OPERANDS = "xyz"
 _RESERVED = ("g", "out")

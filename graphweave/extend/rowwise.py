@@ -8,7 +8,7 @@ from typing import Any
 from graphweave.extend.checks import Formula, check_formula, check_rows
 from graphweave.extend.handle import Handle, entered, identity, known
 from graphweave.extend.subject import FEATURES, ROWS, Subject, drawn, example_of, subject_of
-from graphweave.frontends.dynamo.declared import Declared, add, arguments, discard
+from graphweave.frontends.calls.declared import Declared, add, arguments, discard
 
 
 def rowwise(

@@ -8,8 +8,8 @@ from typing import get_args
 
 from graphweave.core.errors import DeclarationError, RuleError
 from graphweave.extend.handle import Handle, entered, identity, known
-from graphweave.frontends.dynamo import added_rules
-from graphweave.frontends.dynamo.added_rules import When
+from graphweave.frontends.halves import added_rules
+from graphweave.frontends.halves.added_rules import When
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.nodes import Ref
 from graphweave.passes.rules.rule import Apply, Rule

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 
 from graphweave.core.errors import DeclarationError
-from graphweave.frontends.dynamo.declared import formulas
-from graphweave.frontends.dynamo.decompositions import decompositions
-from graphweave.frontends.dynamo.importer import HANDLERS
+from graphweave.frontends.calls.declared import formulas
+from graphweave.frontends.calls.decompositions import decompositions
+from graphweave.frontends.importing.importer import HANDLERS
 
 ROWS, FEATURES = 6, 4
 """Numbers of rows and of features of the examples that are drawn."""

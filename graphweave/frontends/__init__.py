@@ -1,1 +1,1 @@
-"""How programs come in: `dynamo` has `compile`, `explain`, the torch.compile backend, the importer and hand-over."""
+"""Programs that come in from PyTorch: the door of Dynamo, and six rooms behind it."""

@@ -12,8 +12,8 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
-from graphweave.frontends.dynamo.sparse_arguments import is_sparse
-from graphweave.frontends.dynamo.sparse_matrix import SparseMatrix, col_of, expanded, parted
+from graphweave.frontends.sparse.sparse_arguments import is_sparse
+from graphweave.frontends.sparse.sparse_matrix import SparseMatrix, col_of, expanded, parted
 from graphweave.graph.structure import Structure
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from graphweave.frontends.dynamo.sparse_arguments import is_sparse
-from graphweave.frontends.dynamo.sparse_matrix import stand_in
+from graphweave.frontends.sparse.sparse_arguments import is_sparse
+from graphweave.frontends.sparse.sparse_matrix import stand_in
 
 
 def as_traced(arg: Any) -> Any:

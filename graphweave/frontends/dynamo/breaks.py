@@ -10,8 +10,8 @@ from torch._dynamo.utils import graph_break_reasons, guard_failures
 
 from graphweave.core.lines import own_frame, shown_code, shown_frame
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
-from graphweave.frontends.dynamo.dropped_frames import LOOP_IN_PYTHON
-from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
+from graphweave.frontends.tracing.dropped_frames import LOOP_IN_PYTHON
+from graphweave.frontends.tracing.reasons import function_name, line_of, one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,17 @@ from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, as_traced, features_in, guard_sizes_of
 from graphweave.frontends.dynamo.backend import graphweave
-from graphweave.frontends.dynamo.capture_settings import (
+from graphweave.frontends.dynamo.dry_calls import DryCalls
+from graphweave.frontends.dynamo.later_frames import leave_for_good
+from graphweave.frontends.dynamo.lazy import make_parameters
+from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.targets import begin_early
+from graphweave.frontends.dynamo.turns import Turns
+from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
+from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
+from graphweave.frontends.sparse.sparse_matrix import in_use
+from graphweave.frontends.sparse.sparse_places import places_in, places_of
+from graphweave.frontends.tracing.capture_settings import (
     CAPTURE,
     MAX_COMPILATIONS,
     ONE_APART,
@@ -34,19 +44,9 @@ from graphweave.frontends.dynamo.capture_settings import (
     CaptureSettings,
     under_way,
 )  # fmt: skip
-from graphweave.frontends.dynamo.dry_calls import DryCalls
-from graphweave.frontends.dynamo.later_frames import leave_for_good
-from graphweave.frontends.dynamo.lazy import make_parameters
-from graphweave.frontends.dynamo.polyfills import polyfilled
-from graphweave.frontends.dynamo.progress import shown
-from graphweave.frontends.dynamo.reasons import at, line_of, reason_of
-from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, swapped
-from graphweave.frontends.dynamo.sparse_matrix import in_use
-from graphweave.frontends.dynamo.sparse_places import places_in, places_of
-from graphweave.frontends.dynamo.targets import begin_early
-from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
-from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
+from graphweave.frontends.tracing.polyfills import polyfilled
+from graphweave.frontends.tracing.reasons import at, line_of, reason_of
+from graphweave.frontends.tracing.torch_logs import pages_in_a_line
 
 _log = logger(__name__)
 

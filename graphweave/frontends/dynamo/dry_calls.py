@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphweave.frontends.dynamo.call_state import State
-from graphweave.frontends.dynamo.over_ranks import OverRanks, is_pair
+from graphweave.frontends.halves.over_ranks import OverRanks, is_pair
+from graphweave.frontends.tracing.call_state import State
 
 _STAND_IN_ROWS = 3
 

@@ -21,8 +21,8 @@ from torch._dynamo.types import ConvertFrameReturn
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
-from graphweave.frontends.dynamo.capture_settings import CallUnderWay, backend_within, under_way
-from graphweave.frontends.dynamo.reasons import function_name, raised_by_user
+from graphweave.frontends.tracing.capture_settings import CallUnderWay, backend_within, under_way
+from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 
 _compile: Any = getattr(convert_frame, "_compile", None)
 _AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)

@@ -1,0 +1,143 @@
+"""How a captured tensor lies in memory: the order of its dims, whose memory it shares, and which calls depend on it.
+
+A message program has values without layouts: it has no copies that only changed strides. Questions about a layout are
+therefore answered from the fake tensors of the captured graph. Where a call or a result depends on a layout, the
+program establishes the captured one (`LaidOut`).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.calls.captured_sizes import fixed, same
+
+aten = torch.ops.aten
+
+QUESTIONS = frozenset({aten.sym_stride.int, aten.sym_storage_offset.default})
+"""Calls that return a stride or an offset of a tensor."""
+
+BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+"""Calls that read memory by strides, whatever the strides of their operand are."""
+
+EMPTY = {
+    aten.new_empty_strided.default: (aten.new_empty.default, 2),
+    aten.empty_strided.default: (aten.empty.memory_format, 1),
+    aten.empty_permuted.default: (aten.empty.memory_format, 1),
+}
+"""Call that allocates memory in a given layout -> the call that allocates it in row-major order, and how many arguments
+that call takes."""
+
+
+def order_of(value: Any) -> tuple[int, ...] | None:
+    """The dims of a fake tensor in their order in memory, outermost first; None if there may be gaps or overlaps.
+
+    The answer holds for every call. Adds no guard.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    sizes, strides = tuple(value.shape), tuple(value.stride())
+    left = [d for d in range(value.dim()) if fixed(sizes[d]) != 1]
+    inner: list[int] = []
+    # Strides may count a dim without elements as one element or as none. Both are right, since there are no elements.
+    expected: tuple[Any, Any] = (1, 1)
+    while left:
+        found = next((d for d in reversed(left) if any(same(strides[d], e) for e in expected)), None)
+        if found is None:
+            return None
+        left.remove(found)
+        inner.insert(0, found)
+        expected = (expected[0] * torch.sym_max(1, sizes[found]), expected[1] * sizes[found])
+    order = tuple(inner)
+    ones = tuple(d for d in range(value.dim()) if d not in order)
+    if order == tuple(sorted(order)):
+        return tuple(range(value.dim()))
+    return (*ones, *order)
+
+
+def aliased(node: Any) -> fx.Node | None:
+    """The operand of which the result of `node` is a view; None if it is no view."""
+    if not isinstance(node, fx.Node) or node.op != "call_function" or not node.args:
+        return None
+    x = node.args[0]
+    if node.target is operator.getitem:
+        views = isinstance(x, fx.Node) and _is_view(x.target)
+        return x if views else None  # type: ignore[return-value]
+    return x if isinstance(x, fx.Node) and _is_view(node.target) else None
+
+
+def _is_view(op: Any) -> bool:
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    marks = [r.alias_info for r in op._schema.returns]
+    return bool(marks) and all(m is not None and not m.is_write for m in marks)
+
+
+def root_of(node: fx.Node) -> fx.Node:
+    """The node of which `node` is a view, through all views; `node` itself if it is no view."""
+    while (x := aliased(node)) is not None:
+        node = x
+    return node
+
+
+def views_from(root: fx.Node, node: fx.Node) -> list[fx.Node]:
+    """The views that lead from `root` to `node`, in order."""
+    chain: list[fx.Node] = []
+    while node is not root:
+        chain.append(node)
+        x = aliased(node)
+        assert x is not None
+        node = x
+    return chain[::-1]
+
+
+def depends_on_layout(node: fx.Node) -> bool:
+    """Whether the result may depend on an operand's strides, or the call refuse some; True if that is not known.
+
+    Random numbers are drawn in the order of memory; attention, recurrent layers and normalisation check strides; an
+    operator that is not PyTorch's own may do anything. A call that writes to its operand takes any strides.
+    """
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return True
+    if torch.Tag.pointwise in op.tags:
+        return False
+    namespace, _, name = op._schema.name.partition("::")
+    if namespace not in ("aten", "prims") or op in _REINTERPRETS:
+        return True
+    return name not in _FREE
+
+
+_REINTERPRETS = frozenset({aten.view.dtype})
+"""Calls that read the bytes of memory as numbers of another type."""
+
+_FREE = frozenset({
+    "sum", "mean", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "std",
+    "var_mean", "std_mean", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "logsumexp",
+    "linalg_vector_norm", "norm", "count_nonzero", "aminmax", "median", "mm", "bmm", "addmm", "baddbmm", "addbmm",
+    "mv", "addmv", "dot", "vdot", "matmul", "einsum", "addr", "outer", "linear", "linalg_cross", "_softmax",
+    "_log_softmax",
+    "_softmax_backward_data", "_log_softmax_backward_data", "index", "_unsafe_index", "index_select", "gather",
+    "take", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "_unsafe_index_put",
+    "index_reduce", "index_copy", "index_fill", "masked_fill", "masked_select", "masked_scatter", "embedding",
+    "embedding_dense_backward", "nonzero", "bincount", "searchsorted", "bucketize", "sort", "argsort", "topk",
+    "kthvalue", "unique_dim", "_unique2", "unique_consecutive", "isin", "repeat_interleave",
+    "_convert_indices_from_coo_to_csr", "cat", "stack", "slice", "select", "expand", "permute", "t", "transpose",
+    "squeeze", "unsqueeze", "repeat", "flip", "roll", "constant_pad_nd", "split", "split_with_sizes",
+    "unsafe_split", "unsafe_split_with_sizes", "unbind", "chunk", "unsafe_chunk", "diagonal", "unfold", "view",
+    "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "permute_copy", "expand_copy", "detach", "alias",
+    "lift_fresh", "lift_fresh_copy", "clone", "copy", "_to_copy", "convert_element_type", "slice_scatter",
+    "select_scatter", "diagonal_scatter", "slice_backward", "select_backward", "diagonal_backward",
+    "unfold_backward", "tril", "triu", "full", "zeros", "ones", "empty", "arange", "scalar_tensor", "new_zeros",
+    "new_full", "new_ones", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "zeros_like",
+    "ones_like", "full_like", "empty_like", "fill", "zero", "sym_size", "sym_stride", "sym_storage_offset",
+    "sym_numel", "_local_scalar_dense", "item", "_assert_scalar", "_assert_async", "native_layer_norm",
+    "native_layer_norm_backward", "_native_batch_norm_legit_functional", "native_batch_norm_backward", "mse_loss",
+    "binary_cross_entropy", "nll_loss_forward", "nll_loss_backward",
+})  # fmt: skip
+"""PyTorch's own operators whose results do not depend on the strides of their operands."""

@@ -1,0 +1,254 @@
+"""Corrects AOTAutograd's autograd function: unreached gradients are None, and gradients of gradients are possible.
+
+AOTAutograd makes an autograd function for each compiled graph, as a class of its own. If a loss does not use all
+results, that function gets zeros for the missing tangents, and returns zeros for parameters that only these reach;
+eager mode returns None, so that an optimiser skips the parameters. It also raises if asked for a graph of the
+gradients. Both are corrected on the class. If a version of PyTorch makes it in another way, its own behaviour stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd.schemas import OutputType
+
+from graphweave.frontends.halves.batched_tangents import for_each, is_batch
+from graphweave.frontends.halves.derivatives import (
+    Alias,
+    JointGraph,
+    Refused,
+    Twice,
+    left_out,
+    over_parts,
+    tell_eager,
+    uncomputable,
+)  # fmt: skip
+from graphweave.frontends.halves.missing_tangents import as_finite, is_finite
+
+_FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
+"""PyTorch's class that makes the autograd functions; None in a version that has no such class."""
+_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward", "metadata")
+"""Attributes that an autograd function must have to be corrected."""
+
+_OWN_RESULTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+"""Kinds of results that have a tangent of their own."""
+
+
+class Gradients:
+    """What is known of the gradients of one compiled graph. `module` is its backward.
+
+    `saved` maps the name of each random call to the placeholder of `module` that holds what it drew.
+    """
+
+    def __init__(
+        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], over_ranks: bool = False
+    ) -> None:  # fmt: skip
+        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients."""
+        names = [n.name for n in module.graph.find_nodes(op="placeholder")]
+        tangents = [i for i, name in enumerate(names) if "tangents" in name]
+        self.joint, self.over_ranks = joint, over_ranks
+        self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
+        self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
+        self.keeps: bool | None = None
+        """Whether calls keep their inputs for gradients of gradients. None until the first backward has run."""
+        self._missing = threading.local()
+
+    @contextmanager
+    def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
+        """Within the block, calls of the backward have zeros for the tangents in `missing`. `inputs` is what was
+        remembered of the inputs of the forward."""
+        self._missing.tangents, self._missing.inputs = missing, inputs
+        try:
+            yield
+        finally:
+            self._missing.tangents, self._missing.inputs = frozenset(), ()
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The positions of the missing tangents in the call of the backward that is under way in this thread."""
+        found: frozenset[int] = getattr(self._missing, "tangents", frozenset())
+        return found
+
+    def _without_absent(
+        self, results: list[Any], tangents: Sequence[Any], missing: frozenset[int], drawn: Mapping[str, Any]
+    ) -> list[Any]:
+        """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
+        of what is absent."""
+        inputs, why = _revived(self._missing.inputs)
+        if self.over_ranks or why or not drawn.keys() >= set(self.joint.draws):
+            self.keeps = True  # for the next call
+            return results
+        with torch.no_grad():
+            exact = self.joint(inputs, tangents, drawn, missing)
+        if as_finite(exact, results):
+            return results
+        self.keeps = True
+        tell_eager(left_out(self.joint.about))
+        return exact
+
+    def finish(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
+
+        def backward(args: list[Any]) -> list[Any]:
+            if any(map(is_batch, args[self.tangents])):
+                return for_each(backward, args, self.joint.about)
+            missing = self.missing
+            if not missing:
+                return run(args)
+            tangents = args[self.tangents]
+            drawn = {name: args[i] for name, i in self.drawn.items()}
+            found = zip(run(args), self.joint.reached, strict=True)
+            results = [None if missing.issuperset(by) else r for r, by in found]
+            mixed = [r for r, by in zip(results, self.joint.reached, strict=True) if not missing.isdisjoint(by)]
+            return results if is_finite(mixed) else self._without_absent(results, tangents, missing, drawn)
+
+        backward._boxed_call = True  # type: ignore[attr-defined]
+        return backward
+
+
+@contextmanager
+def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
+    """Within the block, correct the autograd functions that PyTorch makes, by what `gradients()` returns at that
+    time."""
+    if _FACTORY is None:
+        yield
+        return
+    build = _FACTORY.build
+
+    def built(self: Any) -> Any:
+        made, known = build(self), gradients()
+        if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
+            _equip(made, known)
+        return made
+
+    _FACTORY.build = built  # PyTorch compiles one graph at a time, under a lock
+    try:
+        yield
+    finally:
+        _FACTORY.build = build
+
+
+def _equip(function: Any, known: Gradients) -> None:
+    forward, backward = function._fwd_fn, function._bwd_fn
+    positions = _tangents_among_gradients(function.metadata)
+    if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
+        positions = []
+
+    def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx._gw_inputs = _remembered(args) if known.keeps is False else [_kept(t) for t in args]
+        return forward(ctx, args, *rest)
+
+    @torch.compiler.disable  # a caller that is compiled itself may take gradients
+    def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
+        grads = boxed[0]
+        if torch.is_grad_enabled() and any(map(is_batch, grads)):  # autograd records what a batch stands for
+            return tuple(for_each(lambda each: bwd((each,), ctx, *rest), grads, known.joint.about))
+        if known.keeps is None:
+            known.keeps = torch.is_grad_enabled()
+        if any(g is None for g in grads):
+            missing = frozenset(k for k, i in enumerate(positions) if grads[i] is None)
+            _fill(grads, ctx._input_metadata)
+            with known.without(missing, ctx._gw_inputs):
+                results = backward(boxed, ctx, *rest)
+        else:
+            results = backward(boxed, ctx, *rest)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx._gw_inputs = []
+        return results
+
+    @torch.compiler.disable
+    def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
+        known.keeps = True
+        joint, tangents = known.joint, args[known.tangents]
+
+        def refused(error: Exception) -> Any:
+            return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
+
+        if known.over_ranks:
+            return refused(over_parts(joint.about))
+        inputs, why = _revived(ctx._gw_inputs)
+        drawn = {name: args[i] for name, i in known.drawn.items()}
+        if not why and not drawn.keys() >= set(joint.draws):
+            why = "it draws random numbers, which were not kept"
+        if why:
+            return refused(uncomputable(joint.about, why))
+        missing = known.missing
+        tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
+
+        def again(given: Sequence[Any]) -> list[Any]:
+            values = iter(given)
+            filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
+            return joint(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
+
+        return Twice.apply(impl, again, joint.about, *tensors)
+
+    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
+
+
+def _tangents_among_gradients(about: Any) -> list[int]:
+    """The positions of the tangents of the backward among the gradients that autograd gives, which PyTorch drops for
+    results that are views of inputs, are no tensors, or need no gradient."""
+    written = [about.input_info[n] for n in about.mutated_inp_runtime_indices]
+    inputs = [i for i, n in enumerate(written) if n.mutates_data and n.requires_grad]
+    outputs = [
+        len(written) + i for i, out in enumerate(about.output_info)
+        if out.output_type in _OWN_RESULTS and issubclass(out.raw_type, Tensor) and out.requires_grad_for_backward
+    ]  # fmt: skip
+    first = len(written) + len(about.output_info)
+    return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]
+
+
+def _fill(grads: list[Any], about: Sequence[Any]) -> None:
+    """Replace None in `grads` by zeros. Zeros for results without a gradient are never read."""
+    for i, grad in enumerate(grads):
+        if grad is None:
+            grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
+
+
+def _remembered(args: Sequence[Any]) -> list[Any]:
+    """The inputs of a call, not kept alive: numbers, and for each tensor a function that returns it, with its
+    version."""
+    try:
+        return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
+    except RuntimeError:  # an inference tensor has no version
+        return []
+
+
+def _kept(value: Any) -> Any:
+    """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as an alias of the
+    same memory, so that the result does not keep itself alive."""
+    if not isinstance(value, Tensor):
+        return value
+    if not value.requires_grad:
+        kept = value.detach()
+    elif value.is_leaf:
+        kept = value
+    else:
+        with torch.enable_grad():
+            kept = Alias.apply(value)
+    return lambda: kept, None if value.is_inference() else value._version
+
+
+def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
+    """The inputs of a call, and the reason why they cannot be used ("" if they can)."""
+    found = []
+    for entry in remembered:
+        if not isinstance(entry, tuple):
+            found.append(entry)
+            continue
+        get, version = entry
+        value = get()
+        if value is None:
+            return [], "an input is gone, since none was kept before; from now on they are, so repeat the step"
+        if version is not None and value._version != version:
+            return [], "an input was overwritten after the call"
+        found.append(value)
+    return found, "" if remembered else "its inputs were not kept: a backward ran before without retain_graph=True"

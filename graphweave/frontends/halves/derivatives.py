@@ -1,0 +1,216 @@
+"""Gradients of gradients of a compiled graph: PyTorch runs its joint graph again and records it.
+
+AOTAutograd's graph of the backward consists of eager mode's operators, so autograd derives from it the second
+derivatives of eager mode. Only the inputs of a call are kept for this. Random masks are made again from the seeds that
+the compiled forward drew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
+
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
+from graphweave.core.errors import DerivativeError, ShardError
+from graphweave.core.log import warn_once
+from graphweave.frontends.calls.captured_graph import ancestors, is_random
+from graphweave.frontends.calls.declared import differentiable
+from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
+from graphweave.frontends.tracing.reasons import graph_place
+from graphweave.ir.philox import uniform
+
+aten = torch.ops.aten
+
+REMEDY = (
+    "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
+    '`torch.compiler.set_stance("force_eager")`.'
+)
+"""What a user can do where gradients of gradients cannot be computed."""
+
+
+class JointGraph:
+    """The gradients of a compiled function as a differentiable function of its inputs and tangents.
+
+    `reached[i]` holds the positions of the tangents on which the gradient of input i depends. `draws` names random
+    calls.
+    """
+
+    def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
+        results = tree_leaves(joint.graph.output_node().args[0])
+        forward = ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
+        self.about = graph_place(joint)
+        self.reached = _reached(joint.graph, results[num_forward:])
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        given: dict[str, fx.Node] = {}
+        for node in joint.graph.nodes:
+            if node.op == "output":
+                break
+            # a detach in the user's code stops derivatives; one by which autograd keeps its own result does not
+            if node.target is aten.detach.default and node not in forward:
+                env[node] = env[node.args[0]]
+                continue
+            if is_random(node):
+                given[node.name] = graph.placeholder(f"drawn_{node.name}")
+                env[node] = _drawn(graph, node, env, given[node.name])
+                continue
+            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node].target = _copied if node.target is aten.copy.default else differentiable(node.target)
+        graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
+        for made in reversed(graph.nodes):
+            if (made.op == "call_function" or made in given.values()) and not made.users:
+                graph.erase_node(made)
+        self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
+        self.draws = tuple(name for name, made in given.items() if made.users)
+
+    def __call__(
+        self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any],
+        missing: frozenset[int] = frozenset(),
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
+        call its seed or the numbers that it drew."""
+        if missing not in self._modules:
+            self._modules[missing] = without(self._modules[frozenset()], missing)
+        results: list[Any] = self._modules[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
+        return results
+
+
+def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
+    """Replace gradients in the joint graph that depend on no tangent by None, since eager mode does not compute
+    them."""
+    output = joint.graph.output_node()
+    results = tree_leaves(output.args[0])
+    ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]
+    output.args = ([*results[:num_forward], *ends],)
+
+
+def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given: fx.Node) -> fx.Node:
+    """The numbers of the random call `node`, which the argument `given` holds, or of which it holds the seed."""
+    if node.target is not aten.rand_like.default:
+        return given
+    return graph.call_function(_uniform_like, (env[node.args[0]], given, node.meta["val"].dtype))  # type: ignore[index]
+
+
+def _copied(into: Tensor, values: Tensor, non_blocking: bool = False) -> Tensor:
+    """`aten.copy`, which stands for a write in place, and has no derivative of its own."""
+    return values.to(into).expand_as(into)
+
+
+def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers that kernels draw from `seed` in place of `rand_like`."""
+    position = torch.arange(math.prod(like.shape), device=seed.device)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    return uniform(seed, position, wide).view(like.shape).to(dtype)
+
+
+class Twice(torch.autograd.Function):
+    """A compiled backward whose results can be differentiated again. All arguments but the first three are tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, backward: Callable[[], Any], again: Callable[[Sequence[Any]], list[Any]], about: str, *tensors: Any
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.again, ctx.about = again, about
+        ctx.save_for_backward(*tensors)
+        return backward()
+
+    @staticmethod
+    @torch.compiler.disable
+    def backward(ctx: Any, *wanted: Any) -> Any:
+        notice = (
+            f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
+            "at each call. The function and its first gradients stay compiled."
+        )
+        tell_eager(notice)
+        deeper = torch.is_grad_enabled()
+        with torch.enable_grad():
+            given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
+            by = [t for t in given if t.requires_grad]
+            results = ctx.again(given)
+            pairs = [
+                (r, w) for r, w in zip(results, wanted, strict=True)
+                if w is not None and isinstance(r, Tensor) and r.requires_grad
+            ]  # fmt: skip
+            found: Sequence[Any] = [None] * len(by)
+            if pairs:
+                made, weights = zip(*pairs, strict=True)
+                found = torch.autograd.grad(made, by, weights, create_graph=deeper, allow_unused=True)
+        of = iter(found)
+        return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
+
+
+class Alias(torch.autograd.Function):
+    """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Refused(torch.autograd.Function):
+    """A compiled backward whose results cannot be differentiated again, with the error that says why."""
+
+    @staticmethod
+    def forward(ctx: Any, backward: Callable[[], Any], error: Exception, *tensors: Any) -> Any:
+        ctx.error = error
+        return backward()
+
+    @staticmethod
+    def backward(ctx: Any, *wanted: Any) -> Any:
+        raise ctx.error
+
+
+def uncomputable(about: str, why: str) -> DerivativeError:
+    """The error of a function whose gradients have no gradients in this call."""
+    return DerivativeError(f"gradients of gradients of {about} cannot be computed: {why}. {REMEDY}")
+
+
+def left_out(about: str) -> str:
+    """The notice of gradients that are computed in eager mode since a result is left out that has no finite
+    derivative."""
+    return (
+        f"graphweave: the gradients of {about} are computed in eager mode in calls whose loss leaves out a result with "
+        "a derivative that is not finite, such as a norm at 0. Return that result only where it is used."
+    )
+
+
+def over_parts(about: str) -> ShardError:
+    """The error of a function that runs on a part of a graph."""
+    return ShardError(
+        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only"
+        " the rows of one rank. Take them on the whole graph, in one process."
+    )
+
+
+def tell_eager(why: str) -> None:
+    """Count and report derivatives that PyTorch computes in eager mode."""
+    bump("eager_fallbacks")
+    record_eager(why)
+    warn_once(why)
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_(t.requires_grad)
+
+
+def _alias(t: Tensor) -> Tensor:
+    """`t` behind a node of its own, so that derivatives by it do not include those by tensors of which it is a
+    function: a tangent may depend on the inputs, and one input on another. Autograd goes these ways by itself."""
+    return Alias.apply(t) if t.requires_grad else t
+
+
+def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:
+    many, masks = len(tangents_of(graph)), reaching(graph)
+    found = [masks[n] if isinstance(n, fx.Node) else 0 for n in results]
+    return tuple(frozenset(i for i in range(many) if mask >> i & 1) for mask in found)

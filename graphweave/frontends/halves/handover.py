@@ -1,0 +1,207 @@
+"""Hands compiled programs back to AOTAutograd as FX graphs.
+
+The joint graph handed back is a skeleton: its inputs, one opaque call for the forward and one for the backward, and
+their results with fake tensors. PyTorch's own partitioner then splits it, and orders saved values as the installed
+version needs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.partitioners import _extract_fwd_bwd_modules
+from torch.utils._pytree import tree_flatten
+
+from graphweave.core.sizes import SizeOp, evaluated
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.executable import Executable
+from graphweave.frontends.calls.captured_sizes import expression
+from graphweave.frontends.halves.reference import Reference, checked_backward, checked_forward
+from graphweave.frontends.importing.importer import Imported
+from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
+from graphweave.passes.partition import Split
+
+Boxed = Callable[[list[Any]], list[Any]]
+"""A function that takes a list of arguments, which it empties, and returns a list."""
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Types of symbolic numbers."""
+
+
+def split_modules(
+    joint: fx.GraphModule, imported: Imported, made: Sequence[Executable], partition: Split,
+    reference: Reference | None = None,
+) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
+    """The forward and the backward as modules of one opaque call each, for AOTAutograd.
+
+    The third result maps each random call's name to the placeholder of the backward that holds what the call drew. With
+    a `reference` to compare results to, the forward's arguments are saved as well.
+    """
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in joint.graph.find_nodes(op="placeholder"):
+        env[node] = graph.node_copy(node, lambda n: env[n])
+    place = dict(zip(imported.inputs, env.values(), strict=True))
+    outputs = joint.graph.output_node()
+    flat, _ = tree_flatten(outputs.args[0])
+    ahead, back = made
+    num_fwd_outputs = partition.num_forward
+
+    primals = [place[r] for r in _input_refs(ahead, partition.forward.where)]
+    names = [n.name for n in primals]
+    run = ahead if reference is None else checked_forward(reference, ahead, names)
+    forward = _call(graph, run, ahead.plan.name, primals)
+    results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
+    saved: dict[Ref, fx.Node] = {}
+    for i, ref in enumerate(partition.saved):
+        given = None if ref in partition.copied else place.get(ref)
+        saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
+    tangents = {r: place[r] for r in partition.tangents}
+    takes = [(saved | tangents)[r] for r in _input_refs(back, partition.backward.where)]
+    known = list(saved.values())
+    run_back: Boxed = back
+    if reference is not None:
+        own = [n.name if n in tangents.values() else None for n in takes]
+        run_back = checked_backward(reference, back, own, names)
+        more = _kept(graph, forward, primals, num_fwd_outputs + len(partition.saved))
+        takes += more
+        known += [n for n in more if n not in known]
+    backward = _call(graph, run_back, back.plan.name, takes)
+    results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
+    graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
+    symbols = [n for n in known if isinstance(n.meta.get("val"), _SYMBOLIC)]
+    values = [n for n in known if n not in symbols]
+    skeleton = fx.GraphModule(joint, graph)
+    halves = _extract_fwd_bwd_modules(
+        skeleton, values, symbols, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_nodes=None
+    )
+    return *halves, {call: saved[ref].name for call, ref in imported.drawn.items() if ref in saved}
+
+
+def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int) -> list[fx.Node]:
+    """The additional arguments of a checked backward: copies of the forward's tensors, its sizes, its random state."""
+    out: list[fx.Node] = []
+    for node in primals:
+        if isinstance(val := _val(node), torch.Tensor):
+            out.append(_item(graph, forward, at, val))
+            at += 1
+        else:
+            out.append(node)
+    example = next(v for n in primals if isinstance(v := _val(n), torch.Tensor))
+    state = example.new_empty(torch.get_rng_state().shape, dtype=torch.uint8, device="cpu")
+    return [*out, _item(graph, forward, at, state)]
+
+
+def boxed(module: fx.GraphModule) -> Boxed | None:
+    """The function of a module that is one opaque call; None for any other module."""
+    calls = [n for n in module.graph.nodes if n.op == "call_function" and hasattr(n.target, "executable")]
+    if len(calls) != 1:
+        return None
+    call = calls[0]
+    executable = call.target.executable
+    position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
+    takes = [position[n] for n in call.args]
+    gives: list[tuple[bool, int]] = []
+    for out in tree_flatten(module.graph.output_node().args[0])[0]:
+        if out is None:
+            gives.append((True, -1))
+        elif out in position:
+            gives.append((False, position[out]))
+        else:
+            gives.append((True, out.args[1]))
+
+    def run(args: list[Any]) -> list[Any]:
+        passed = {i: args[i] for made, i in gives if not made}
+        taken = [args[i] for i in takes]
+        args.clear()
+        results = executable(taken)
+        results.append(None)
+        return [results[i] if made else passed[i] for made, i in gives]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def fake_of(imported: Imported, ref: Ref) -> Any:
+    """The fake tensor of a value that is saved for the backward."""
+    if ref in imported.vals:
+        return imported.vals[ref]
+    t, node = imported.program.types[ref], imported.program.nodes[ref]
+    # a size that belongs to no captured call
+    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:
+        fakes = {r: fake_of(imported, r) for r in operands(node)}
+        return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
+    assert isinstance(t, Type), f"%{ref} has no fake value"
+    tensors = [v for v in imported.vals.values() if isinstance(v, torch.Tensor)]
+    example = max(tensors, key=lambda v: v.device.type != "cpu")
+    sizes = t.shape if t.space == UNIT else (imported.space_rows[t.space], *t.shape)
+    return example.new_empty(sizes, dtype=TORCH_DTYPE[t.dtype])
+
+
+def row_counts(
+    program: Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
+) -> dict[Space, Any]:
+    """The row count of each space of a rewritten program: that of the import, or a symbol if data decides it.
+
+    A union in `unions` has as many rows as its spaces together (the unit space has one row). Any other space whose size
+    is computed from other sizes has that expression.
+    """
+    counts: dict[Space, Any] = {UNIT: 1, **imported.space_rows}
+    for space, of in unions:
+        counts[space] = sum(counts[s] for s in of)
+    del counts[UNIT]
+    known = {expression(n): n for n in counts.values()}
+    made = [s for s, _ in program.spaces if s not in counts]
+    if not made:
+        return counts
+    example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
+    env = example.fake_mode.shape_env  # type: ignore[attr-defined]
+    for space, size in program.spaces:
+        if space not in counts:
+            rows = evaluated(size, known, _OF_SYMBOLS)
+            counts[space] = env.create_unbacked_symint() if rows is None else rows
+    return counts
+
+
+_OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
+    SizeOp.sum: lambda *sizes: sum(sizes), SizeOp.product: lambda *sizes: math.prod(sizes),
+    SizeOp.floor_div: operator.floordiv, SizeOp.modulo: operator.mod,
+    SizeOp.largest: lambda *sizes: reduce(torch.sym_max, sizes),
+    SizeOp.smallest: lambda *sizes: reduce(torch.sym_min, sizes),
+}  # fmt: skip
+"""Functions of sizes that take PyTorch's symbolic numbers."""
+
+
+def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
+    """The inputs of an executable, in its order, as positions of the joint program."""
+    back = {new: old for old, new in where.items()}
+    plan = executable.plan
+    named = ((i, n) for i, n in enumerate(plan.program.nodes) if isinstance(n, Input))
+    return [back[i] for i, n in named if n.name not in plan.constants]
+
+
+def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]) -> fx.Node:
+    def opaque(*values: Any) -> list[Any]:
+        return executable(list(values))
+
+    opaque.__name__ = opaque.__qualname__ = name
+    opaque.executable = executable  # type: ignore[attr-defined]
+    return graph.call_function(opaque, tuple(args))
+
+
+def _item(graph: fx.Graph, call: fx.Node, i: int, val: Any) -> fx.Node:
+    node = graph.call_function(operator.getitem, (call, i))
+    node.meta["val"] = val
+    return node
+
+
+def _val(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, fx.Node) else node

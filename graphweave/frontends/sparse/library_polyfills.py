@@ -1,0 +1,212 @@
+"""Polyfills for library functions that look into tensors to choose a branch, which breaks the graph.
+
+A polyfill computes the same as its original, so that another thread that calls it at the same time gets the same
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
+
+from graphweave.frontends.sparse.sparse_products import sparse_product
+
+
+def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
+    """RGCNConv asks this to decide whether to sort edges by type. The answer depends on sizes that data decides, so it
+    is no."""
+    return False
+
+
+def _typed_linear(self: Any, x: Tensor, type_vec: Tensor) -> Tensor:
+    """HeteroLinear, as products of rows with matrices of their types; the original sorts rows and loops over types."""
+    out = x.unsqueeze(1).bmm(self.weight.index_select(0, type_vec)).squeeze(1)
+    return out if self.bias is None else out + self.bias.index_select(0, type_vec)
+
+
+def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
+    """The number of nodes for a softmax over edges: the largest index plus 1, also for an index without edges.
+
+    The original branches on whether there are edges. Its trace for an index with edges would also run for one without.
+    """
+    from torch_geometric.utils.num_nodes import maybe_num_nodes  # optional, but already imported if this is called
+
+    if num_nodes is not None or type(edge_index) is not Tensor or edge_index.is_sparse:
+        return maybe_num_nodes(edge_index, num_nodes)
+    return int(torch.cat([edge_index.reshape(-1), edge_index.new_full((1,), -1)]).max()) + 1
+
+
+def _sorted_index(self: Any, index: Tensor | None) -> None:
+    """Replaces Aggregation's check for sorted indices by one in the program, which raises RuntimeError, not
+    ValueError."""
+    if index is not None:
+        message = "Can not perform aggregation since the 'index' tensor is not sorted."
+        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
+
+
+def _sorted_rows(
+    self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
+    dim: int = -2, max_num_elements: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Replaces SortAggregation, which branches on lengths: pads every segment by k rows and keeps the first k."""
+    fill = x.detach().min() - 1
+    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
+    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
+    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
+    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
+    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+
+
+def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors."""
+    proper = edge_index[0] != edge_index[1]
+    loops = torch.arange(num_nodes, device=edge_index.device)
+    row, col = torch.cat([edge_index[:, proper], loops.expand(2, -1)], dim=1)
+    weight = torch.cat([edge_weight[proper], edge_weight.new_ones(num_nodes)])
+    start, end, total = sparse_product(row, col, weight, row, col, weight, num_nodes, num_nodes, num_nodes)
+    apart = start != end
+    return torch.stack([start[apart], end[apart]]), total[apart]
+
+
+def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
+    """scatter without a size, for an index whose length data decides. The original branches on whether it is empty."""
+    from torch_geometric.utils import scatter  # optional, but already imported if this is called
+
+    if dim_size is None:
+        dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
+    return scatter(src, index, dim, dim_size, reduce)
+
+
+def _dense_batch(
+    x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
+    batch_size: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """to_dense_batch without the additional row for nodes that do not fit, whose position data would decide.
+
+    Its code replaces that of the original function, since other modules have imported the function by name. So `torch`
+    is the only global name that it may use, which the original's module has too.
+    """
+    if batch is None:
+        if max_num_nodes is None:
+            return x.unsqueeze(0), torch.ones(1, x.size(0), dtype=torch.bool, device=x.device)
+        batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
+    if batch_size is None:
+        batch_size = int(batch.max()) + 1
+    count = torch.zeros(batch_size, dtype=torch.long, device=x.device)
+    count = count.index_add(0, batch, torch.ones_like(batch))
+    place = torch.arange(batch.size(0), device=x.device) - (count.cumsum(0) - count)[batch]
+    if max_num_nodes is None:
+        max_num_nodes = int(count.max())
+    else:
+        fits = place < max_num_nodes
+        x, batch, place = x[fits], batch[fits], place[fits]
+    size = [batch_size * max_num_nodes, *x.shape[1:]]
+    position = batch * max_num_nodes + place
+    out = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype).expand(size).clone()
+    out[position] = x
+    mask = torch.zeros(batch_size * max_num_nodes, dtype=torch.bool, device=x.device)
+    mask[position] = True
+    return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
+
+
+_lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
+
+
+def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
+    """LSTM over a number of steps that the code fixes (in JumpingKnowledge one for each layer), unrolled.
+
+    If PyTorch's own LSTM is traced, it fails in training and gives other numbers in inference (2.13, by oneDNN's
+    kernel). An LSTM over any other number of steps breaks the graph and runs eagerly.
+    """
+    plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
+    steps = input.size(1 if self.batch_first else 0) if plain else 0
+    if not plain or (self.dropout and self.training) or not has_static_value(steps):
+        return _lstm_of_pytorch(self, input, hx)
+    sequence = list(input.unbind(1 if self.batch_first else 0))
+    hidden: list[Tensor] = []
+    cells: list[Tensor] = []
+    for layer in range(self.num_layers):
+        directions = []
+        for suffix in ("", "_reverse") if self.bidirectional else ("",):
+            k, place = f"_l{layer}{suffix}", len(hidden)
+            w, u = getattr(self, "weight_ih" + k), getattr(self, "weight_hh" + k)
+            b = getattr(self, "bias_ih" + k) + getattr(self, "bias_hh" + k) if self.bias else None
+            h = sequence[0].new_zeros(sequence[0].size(0), self.hidden_size) if hx is None else hx[0][place]
+            c = torch.zeros_like(h) if hx is None else hx[1][place]
+            outputs = []
+            for x in reversed(sequence) if suffix else sequence:
+                gates = torch.nn.functional.linear(x, w, b) + torch.nn.functional.linear(h, u)
+                i, f, g, o = gates.chunk(4, dim=1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * c.tanh()
+                outputs.append(h)
+            hidden.append(h)
+            cells.append(c)
+            directions.append(outputs[::-1] if suffix else outputs)
+        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*directions, strict=True)]
+    return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
+
+
+def _attention(
+    self: Any, alpha_j: Tensor, alpha_i: Tensor | None, edge_attr: Tensor | None, index: Tensor, ptr: Tensor | None,
+    dim_size: int | None,
+) -> Tensor:  # fmt: skip
+    """GATConv's attention weights: the softmax over the edges of a destination, of a leaky ReLU of the ends' scores.
+
+    The original asks first whether there are edges, which a rank without edges would answer in its own way. Without
+    edges, this computes on no rows.
+    """
+    from torch_geometric.utils import softmax  # optional, but already imported if this is called
+
+    scores = alpha_j if alpha_i is None else alpha_i + alpha_j
+    if edge_attr is not None and self.lin_edge is not None:
+        rows = self.lin_edge(edge_attr if edge_attr.dim() > 1 else edge_attr.unsqueeze(1))
+        scores = scores + (rows.view(-1, self.heads, self.out_channels) * self.att_edge).sum(-1)
+    weights = softmax(torch.nn.functional.leaky_relu(scores, self.negative_slope), index, ptr, dim_size)
+    return torch.nn.functional.dropout(weights, self.dropout, self.training)
+
+
+def _not_compiled(name: str) -> Callable[..., Tensor]:
+    """A function of `torch_geometric.utils` that draws negative edges, whole and not compiled. A trace of it would make
+    a graph with a node for each number that Python's generator draws, and several graphs around it."""
+
+    @torch._dynamo.disable(reason="Python and NumPy draw negative edges")
+    def drawn(*args: Any, **kwargs: Any) -> Tensor:
+        from torch_geometric import utils  # optional, but already imported if this is called
+
+        edges: Tensor = getattr(utils, name)(*args, **kwargs)
+        return edges
+
+    return drawn
+
+
+POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
+    ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
+    ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
+    ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
+    ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    ("torch_geometric.nn.pool.select.topk", ("scatter",), _scatter),
+    ("torch_geometric.nn.pool.glob", ("scatter",), _scatter),
+    ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
+    ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
+    ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
+    ("torch_geometric.nn.conv.supergat_conv", ("negative_sampling",), _not_compiled("negative_sampling")),
+    (
+        "torch_geometric.nn.conv.supergat_conv",
+        ("batched_negative_sampling",),
+        _not_compiled("batched_negative_sampling"),
+    ),
+    ("torch_geometric.nn.models.autoencoder", ("negative_sampling",), _not_compiled("negative_sampling")),
+    ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
+)
+"""Module, attribute, and the polyfill that replaces it."""
+
+ON_RANKS: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...] = (
+    ("torch_geometric.nn.conv.gat_conv", ("GATConv", "edge_update"), _attention),
+)
+"""As `POLYFILLS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""

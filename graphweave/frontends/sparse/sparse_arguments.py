@@ -1,0 +1,65 @@
+"""Replaces torch.sparse tensors by SparseMatrices before a call, and SparseMatrices by sparse tensors after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.frontends.sparse.sparse_indices import Indices
+from graphweave.frontends.sparse.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
+
+Place = tuple[Any, Any]
+"""A dict, list or cell, and the key under which it holds a value with sparse tensors."""
+
+
+def is_sparse(x: Any) -> bool:
+    return isinstance(x, Tensor) and type(x) is not SparseMatrix and x.layout in LAYOUTS
+
+
+def taken_apart(x: Any) -> Any:
+    """`x`, a tensor, list, tuple or dict, with a SparseMatrix for each sparse tensor. A changed container is a copy."""
+    if is_sparse(x):
+        return stand_in(x)
+    if isinstance(x, list | tuple):
+        items = [taken_apart(item) for item in x]
+        if all(new is old for new, old in zip(items, x, strict=True)):
+            return x
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if type(x) is dict:
+        values = {key: taken_apart(item) for key, item in x.items()}
+        return x if all(values[key] is x[key] for key in x) else values
+    return x
+
+
+def given_back(out: Any) -> Any:
+    """The results of a compiled function, with sparse tensors in place of SparseMatrices."""
+    if type(out) is SparseMatrix:
+        return as_sparse(out)
+    if type(out) is Indices:
+        return out.gw_plain
+    if type(out) in (list, tuple):
+        items = [given_back(item) for item in out]
+        return out if all(new is old for new, old in zip(items, out, strict=True)) else type(out)(items)
+    if type(out) is dict:
+        values = {key: given_back(item) for key, item in out.items()}
+        return out if all(values[key] is out[key] for key in out) else values
+    return out
+
+
+@contextmanager
+def swapped(places: list[Place]) -> Iterator[None]:
+    """Within the block, SparseMatrices are at the places. At its end, sparse tensors return to their places unless the
+    function has set another value there."""
+    originals = [(container, key, container[key]) for container, key in places]
+    inside = [taken_apart(value) for _, _, value in originals]
+    for (container, key, _), value in zip(originals, inside, strict=True):
+        container[key] = value
+    try:
+        yield
+    finally:
+        for (container, key, original), value in zip(originals, inside, strict=True):
+            if container[key] is value:
+                container[key] = original

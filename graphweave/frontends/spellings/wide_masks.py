@@ -1,0 +1,70 @@
+"""Turns masks of several dims into masks of rows: x[mask] = x.reshape(-1, ...)[mask.reshape(-1)].
+
+Dense batches, [graphs, places, ...], are read and written by masks of graphs and places. Graphs times places are rows
+of one space, so that the numbers of nodes move between it and the nodes along a map (`masks.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.spellings.masks import call, copy_of, row_by_row
+
+aten = torch.ops.aten
+
+_READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
+_WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
+
+
+def wide_masks_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm`, or a copy in which each mask of the first dims of a tensor is a mask of as many rows."""
+    if not any(_mask_of(node) is not None for node in gm.graph.nodes):
+        return gm
+    copy = copy_of(gm)
+    for node in list(copy.graph.nodes):
+        mask = _mask_of(node)
+        if mask is not None:
+            _rewrite(copy.graph, node, mask)
+    return copy
+
+
+def _mask_of(node: fx.Node) -> fx.Node | None:
+    """The mask of two or more dims by which `node` reads rows, or writes as many rows as it picks; None for others."""
+    if node.target not in _READS and node.target not in _WRITES:
+        return None
+    x, indices = node.args[:2]
+    mask: Any = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
+    if not is_tensor(mask) or not is_tensor(x) or val(mask).dtype is not torch.bool or rank(mask) < 2:
+        return None
+    if node.target in _WRITES:
+        values: Any = node.args[2]
+        rows = is_tensor(values) and rank(values) == rank(x) - rank(mask) + 1  # type: ignore[arg-type]
+        if not rows or not row_by_row(values):
+            return None
+    whole = all(same(m, n) for m, n in zip(shape(mask), shape(x), strict=False))  # type: ignore[arg-type]
+    rest = [fixed(n) for n in shape(x)[rank(mask) :]]  # type: ignore[arg-type]
+    return mask if whole and all(rest) else None
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
+    x: Any = node.args[0]
+    lead, rest = rank(mask), list(shape(x)[rank(mask) :])
+    rows = math.prod(shape(mask))
+    with graph.inserting_before(node):
+        flat = call(graph, node, aten.reshape.default, (x, [-1, *rest]), val(x).new_empty([rows, *rest]))
+        picks = call(graph, node, aten.reshape.default, (mask, [-1]), val(mask).new_empty([rows]))
+        if node.target in _READS:
+            new = call(graph, node, aten.index.Tensor, (flat, [picks]), val(node))
+        else:
+            args = (flat, [picks], node.args[2], bool(argument(node, "accumulate", False)))
+            written = call(graph, node, aten.index_put.default, args, val(flat))
+            sizes = [call(graph, node, aten.sym_size.int, (mask, d), n) for d, n in enumerate(shape(mask)[:lead])]
+            whole = [n if fixed(s) is None else fixed(s) for n, s in zip(sizes, shape(mask), strict=True)]
+            new = call(graph, node, aten.reshape.default, (written, [*whole, *rest]), val(node))
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)

@@ -1,0 +1,181 @@
+"""Closes gaps of Dynamo for the time of a compilation for this backend: Python that it could trace, but does not.
+
+What is changed are classes of PyTorch's tracer, so it holds for `graphweave.compile` and for plain `torch.compile`, and
+compiled code has no guards on it. A version of PyTorch without such a class, or whose class does the same itself, is
+left as it is.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._dynamo import variables
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import AttrSource
+from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables.builder import VariableBuilder
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
+from graphweave.frontends.tracing.branches import way_at
+from graphweave.frontends.tracing.library_formulas import formulas
+from graphweave.frontends.tracing.rows_of_data import FORMULAS
+
+_ACCESSORS = ("fget", "fset", "fdel")
+
+
+@contextmanager
+def gaps_closed() -> Iterator[None]:
+    """Within the block, PyTorch's tracer also traces what this file adds."""
+    with ExitStack() as held:
+        held.enter_context(batches_of_any_size())
+        for owner, name, added in _GAPS:
+            original = vars(owner).get(name) or getattr(owner, name, None) if owner is not None else None
+            if original is not None:
+                own = name in vars(owner)
+                setattr(owner, name, added(original))
+                held.callback(setattr, owner, name, original) if own else held.callback(delattr, owner, name)
+        for table in _tables(InstructionTranslatorBase):
+            for opcode in _JUMPS:
+                held.callback(table.__setitem__, opcode, table[opcode])
+                table[opcode] = _decides_branches(table[opcode])
+        yield
+
+
+_JUMPS = tuple(code for name, code in dis.opmap.items() if name.startswith("POP_JUMP") and "_IF_" in name)
+"""Opcodes of Python's conditional jumps."""
+
+
+def _tables(translator: Any) -> Iterator[list[Any]]:
+    """The tables by which Dynamo finds the method for an opcode, one for each kind of frame."""
+    if isinstance(table := vars(translator).get("dispatch_table"), list):
+        yield table
+    for kind in translator.__subclasses__():
+        yield from _tables(kind)
+
+
+def _decides_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A jump whose way does not depend on the data after all (`branches.py`)."""
+
+    def jump(self: Any, instruction: Any) -> None:
+        way = way_at(self, instruction)
+        if way is None:
+            original(self, instruction)
+            return
+        self.pop()
+        if way:
+            self.jump(instruction)
+
+    return jump
+
+
+def _calls_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
+
+    def call_method(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = getattr(self.descriptor, name, None) if name in _ACCESSORS else None
+        if function is None:
+            return original(self, tx, name, args, kwargs)
+        source = AttrSource(self.source, name) if self.source else None
+        return variables.VariableTracker.build(tx, function, source=source, realize=True).call_function(
+            tx, args, kwargs
+        )
+
+    return call_method
+
+
+def _knows_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
+
+    def call_obj_hasattr(self: Any, tx: Any, name: str) -> Any:
+        if type(self.descriptor) is property and name in _ACCESSORS:
+            return variables.ConstantVariable.create(True)
+        return original(self, tx, name)
+
+    return call_obj_hasattr
+
+
+def _reads_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
+    number."""
+
+    def init(self: Any, items: list[Any], *args: Any, **kwargs: Any) -> None:
+        original(self, [_number(item) for item in items], *args, **kwargs)
+
+    return init
+
+
+def _number(item: Any) -> Any:
+    example = item.as_proxy().node.meta.get("example_value") if isinstance(item, variables.TensorVariable) else None
+    if not isinstance(example, torch.Tensor) or example.dim() or example.is_floating_point() or example.is_complex():
+        return item
+    return item.call_method(InstructionTranslator.current_tx(), "item", [], {})
+
+
+def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
+    its formula is traced."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        formula = FORMULAS.get(self.value) if args else None
+        if formula is None or not (in_vmap() or _unknown_size(args[0].realize())):
+            return original(self, tx, args, kwargs)
+        return _traced(formula).call_function(tx, list(args), kwargs)
+
+    return call_function
+
+
+def _follows_formulas(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a library for which there is a formula, called with a plain tensor."""
+    known = formulas()
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        formula = known.get(self.fn) if known and args else None
+        if formula is None or not _plain_tensor(args[0].realize()):
+            return original(self, tx, args, kwargs)
+        return original(_traced(formula), tx, args, kwargs)
+
+    return call_function
+
+
+def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
+    the function would run as Python."""
+
+    def wrap(self: Any, value: Any) -> Any:
+        if isinstance(value, torch.jit.ScriptModule):
+            self.install_guards(GuardBuilder.ID_MATCH)
+            why = "a scripted module runs in TorchScript. Call the module that was scripted"
+            return variables.misc.DelayGraphBreakVariable(source=self.source, msg=why)
+        return original(self, value)
+
+    return wrap
+
+
+def _traced(formula: Any) -> Any:
+    """What Dynamo takes for a Python function, whose trace it then follows."""
+    return variables.UserFunctionVariable(formula)
+
+
+def _plain_tensor(x: Any) -> bool:
+    return isinstance(x, variables.TensorVariable) and x.python_type() is torch.Tensor
+
+
+def _unknown_size(x: Any) -> bool:
+    example = x.as_proxy().node.meta.get("example_value") if isinstance(x, variables.TensorVariable) else None
+    return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
+
+
+_GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+    (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
+    (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
+    (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
+    (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
+    (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
+)
+"""Owner, attribute, and the function that makes its replacement from the original."""
