@@ -148,17 +148,18 @@ def test_numbers_of_the_small_zoo_stay_without_a_pass(name: str, case: str) -> N
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_rule_that_is_left_out_does_not_fire() -> None:
-    def mean(x: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
+    def messages(x: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
         src, dst = edge_index
-        return torch.zeros_like(x).index_add(0, dst, x[src] * weight[dst])
+        return x.new_zeros(len(x), 4).index_add(0, dst, x[src] @ weight)
 
     def fired(**options: Any) -> set[str]:
-        x, weight = features(2000, 8).requires_grad_(), features(2000, 1)
-        compiled = graphweave.compile(mean, options=options)
+        x, weight = features(2000, 8).requires_grad_(), features(8, 4).requires_grad_()
+        compiled = graphweave.compile(messages, options=options)
         told = graphweave.explain(compiled, x, weight, random_graph(2000, 2000, 40_000))
-        return {rule for note in told.rewrites for taken in note.steps for rule in taken.rules}
+        return {rule for note in told.rewrites for tried in note.steps if tried.taken for rule in tried.rules}
 
-    assert "factor" in fired() and "factor" not in fired(passes="-factor")
+    (name, *_) = sorted(fired())
+    assert name in RULES and name not in fired(passes=f"-{name}")
 
 
 # ---------------------------------------------------------------- what is told
