@@ -41,7 +41,8 @@ def compile(request: Request) -> Halves:
     statistics = with_unions(facts.statistics, joint.unions)
     if facts.sharding is not None:
         statistics = with_halo(statistics, joint.program, facts.sharding)
-    facts = replace(facts, statistics=statistics, keep=tuple(joint.where[r] for r in facts.keep))
+    keep, known = tuple(joint.where[r] for r in facts.keep), Facts(joint.program, joint.operands)
+    facts = replace(facts, statistics=statistics, keep=keep, known=known)
     made = Halves(request, joint, Glossary.of(joint.program, request.names, statistics), ())
     return _inference(made, facts, name) if request.num_forward is None else _training(made, facts, name)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torch import fx
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.report import PassNote, Stage, record_pass
@@ -42,6 +43,7 @@ def rewrite(stage: Stage, passes: Sequence[Pass], program: Program, facts: PassF
     Files of GRAPHWEAVE_DUMP are called by `name`; without one nothing is dumped.
     """
     done = unchanged(program)
+    facts = replace(facts, known=facts.of(program))
     for pass_ in passes:
         begun = time.perf_counter()
         after = pass_(done.program, facts)
@@ -61,12 +63,14 @@ def rewrite(stage: Stage, passes: Sequence[Pass], program: Program, facts: PassF
             {old: after.where[new] for old, new in done.where.items() if new in after.where},
             done.steps + after.steps,
             done.unions + after.unions,
+            after.operands if changed else done.operands,
             notes=done.notes + after.notes,
         )
         facts = replace(
             facts,
             keep=tuple(after.where[r] for r in facts.keep),
             statistics=with_unions(facts.statistics, after.unions),
+            known=Facts(after.program, after.operands) if changed else facts.known,
         )
     return done
 

@@ -48,7 +48,7 @@ class PackRows:
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with narrow rows that one kernel gathers packed into rows of at most `options.packed_bytes`; the
         same object where there are none."""
-        options, statistics, own = facts.options, facts.statistics, Facts(program)
+        options, statistics, own = facts.options, facts.statistics, facts.of(program)
         if not options.packed_bytes or len(list(_narrow(own, _pulls(program), options, statistics))) < 2:
             return unchanged(program)
         order = schedule(own, (*own.hoist.values, *own.hoist.checks), options, statistics)

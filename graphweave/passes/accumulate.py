@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import KERNEL_DTYPES
-from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import Flow
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AddMatMul, MatMul, Pointwise, Program, Ref, Type
@@ -24,7 +24,7 @@ class Accumulate:
 
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with sums of products accumulated; the same object where there are none."""
-        sums = _sums(program)
+        sums = _sums(program, facts.of(program).flow)
         if not sums:
             return unchanged(program)
         build = Builder()
@@ -38,9 +38,8 @@ class Accumulate:
         return Rewritten(build.program(outputs, program.spaces), where)
 
 
-def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
+def _sums(program: Program, flow: Flow) -> dict[Ref, list[tuple[int, Ref]]]:
     """The signed terms of each sum on nodes that has two different products or more, one of them with a plus."""
-    flow = Facts(program).flow
     used = flow.users
     kept = {r for r in program.outputs if r is not None}
     edges = flow.edge_spaces

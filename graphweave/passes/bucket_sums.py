@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
@@ -44,7 +43,7 @@ class BucketSums:
 
 def _buckets(program: Program, given: PassFacts) -> list[list[Ref]]:
     """Sums of the backward by element type and ranks, each needed by no other exchange."""
-    facts = Facts(program)
+    facts = given.of(program)
     late = facts.flow.depending(given.tangents_of(program))
     needed: set[Ref] = set()  # by a node in which ranks take part
     for ref in reversed(range(len(program.nodes))):

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import row_space, type_of
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
-from graphweave.analysis.flow import Flow, ancestors
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
 from graphweave.analysis.halo_rows import halo_of
 from graphweave.analysis.ownership import Sharding
@@ -59,7 +60,7 @@ class HaloTotals:
         """`program` with sums that need not be sent back; the same object on one rank."""
         if facts.sharding is None:
             return unchanged(program)
-        found = _Totals(program, facts.sharding, facts.statistics)
+        found = _Totals(facts.of(program), facts.sharding, facts.statistics)
         if not found.backs or found.seconds() <= 0:
             return unchanged(program)
         replaced = {ref: found.moved(ref) for ref in found.totals}
@@ -69,9 +70,10 @@ class HaloTotals:
 class _Totals:
     """`backs` are the sums that need not be sent back, `partial` what is computed from them, up to `totals`."""
 
-    def __init__(self, program: Program, sharding: Sharding, statistics: Statistics) -> None:
+    def __init__(self, facts: Facts, sharding: Sharding, statistics: Statistics) -> None:
+        program = facts.program
         self.program, self.statistics, self.build = program, statistics, Builder.of(program)
-        self.users = Flow(program).users
+        self.users = facts.flow.users
         self.twins: dict[Space, Space] = {}  # a space -> that of own and halo rows
         self.sent: dict[Ref, Ref] = {}  # values that the ranks have with halo rows anyway
         self.halo: dict[Space, int] = {}

@@ -13,10 +13,9 @@ smaller range than float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphweave.analysis.facts import Facts
 from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.infer import numel
@@ -31,10 +30,11 @@ class NarrowGathers:
 
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with messages that are rounded before they are gathered; the same object where there are none."""
-        sums = _rounded_sums(program)
+        users = facts.of(program).flow.users
+        sums = _rounded_sums(program, users)
         if not sums:
             return unchanged(program)
-        narrowed = _narrowed(program, sums)
+        narrowed = _narrowed(program, sums, users)
         build = Builder()
         where: dict[Ref, Ref] = {}
         for ref, node in enumerate(program.nodes):
@@ -53,9 +53,9 @@ class NarrowGathers:
         return Rewritten(build.program(outputs, program.spaces), where)
 
 
-def _rounded_sums(program: Program) -> dict[Ref, Ref]:
+def _rounded_sums(program: Program, users: Sequence[Sequence[Ref]]) -> dict[Ref, Ref]:
     """Sums of rounded messages, each with the pull that its messages scale. Nothing else reads these messages."""
-    users, outputs = Facts(program).flow.users, set(program.outputs)
+    outputs = set(program.outputs)
     found: dict[Ref, Ref] = {}
     for ref, node in enumerate(program.nodes):
         cast = program.nodes[node.x] if isinstance(node, Push) and node.fold is Fold.sum else None
@@ -98,9 +98,9 @@ def _type(program: Program, ref: Ref) -> Type:
     return t
 
 
-def _narrowed(program: Program, sums: Mapping[Ref, Ref]) -> set[Ref]:
+def _narrowed(program: Program, sums: Mapping[Ref, Ref], users: Sequence[Sequence[Ref]]) -> set[Ref]:
     """Pulls of wide float32 rows that all readers may read rounded to bfloat16."""
-    users, outputs = Facts(program).flow.users, set(program.outputs)
+    outputs = set(program.outputs)
 
     def may_round(ref: Ref, dotted: bool) -> bool:
         """Whether all readers of `ref`, a multiple of the pull, round it or, where `dotted`, sum it over features."""

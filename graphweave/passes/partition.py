@@ -70,7 +70,7 @@ def split(
     `exposed` are values whose memory others may write to before the backward: of these only copies are saved. Seeds are
     always saved, so that a backward that computes the forward again draws the same random numbers.
     """
-    facts, tangents, recompute = Facts(joint), tuple(sorted(given.tangents_of(joint))), given.choices.recompute
+    facts, tangents, recompute = given.of(joint), tuple(sorted(given.tangents_of(joint))), given.choices.recompute
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))

@@ -32,7 +32,8 @@ class PassFacts:
     backward has. `statistics` estimate the rows of each space, and `measure` counts rows of the graph at hand. `steady`
     are names of inputs that are likely to be the same at the next call. `sharding` says how the program lies on several
     ranks, None that it runs on one. `added` are rules that users have registered. `choices` are the user's, `options`
-    those of the target's kernels, and `choose_order` decides what the user has left open with `relabel="auto"`.
+    those of the target's kernels, and `choose_order` decides what the user has left open with `relabel="auto"`. What is
+    `known` of the program itself goes from pass to pass until one changes it; a pass asks `facts.of(program)`.
     """
 
     keep: tuple[Ref, ...] = ()
@@ -45,6 +46,11 @@ class PassFacts:
     choices: Choices = field(default_factory=Choices)
     options: Options = field(default_factory=Options)
     choose_order: ChooseOrder | None = None
+    known: Facts | None = field(default=None, compare=False, repr=False)
+
+    def of(self, program: Program) -> Facts:
+        """The facts of a program: those that are `known` already, if they are of this one."""
+        return self.known if self.known is not None and self.known.program is program else Facts(program)
 
     def tangents_of(self, program: Program) -> frozenset[Ref]:
         """The inputs of `program` that only the backward has."""

@@ -70,7 +70,7 @@ class Relabel:
         object where there is none."""
         asked = facts.choices.relabel
         chosen = facts.choose_order if asked == "auto" else asked or None
-        ends = {} if chosen is None else _ends(program)
+        ends = {} if chosen is None else _ends(facts.of(program))
         if chosen is None or not ends:
             return unchanged(program)
         order, notes = (chosen, ()) if isinstance(chosen, str) else _told(*chosen(program, ends))
@@ -92,12 +92,13 @@ def _told(order: RowOrder | None, why: str) -> tuple[RowOrder | None, tuple[str,
     return order, (f"relabel: {'no order' if order is None else order}, {why}",)
 
 
-def _ends(program: Program) -> dict[Space, tuple[Ref, Ref]]:
+def _ends(facts: Facts) -> dict[Space, tuple[Ref, Ref]]:
     """For each space of known row count, two maps into it from the same edges that depend on the graph alone.
 
     Spaces that have a twin, and twins, are left out.
     """
-    only, known = Facts(program).flow.graph_only, {s for s, rows in program.spaces if rows is not None}
+    program, only = facts.program, facts.flow.graph_only
+    known = {s for s, rows in program.spaces if rows is not None}
     known -= {n.of if isinstance(n, Places) else n.space for n in program.nodes if isinstance(n, Places | Inverse)}
     first: dict[tuple[Space, Space], Ref] = {}
     found: dict[Space, tuple[Ref, Ref]] = {}

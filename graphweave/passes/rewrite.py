@@ -43,7 +43,7 @@ class Rewrite:
 
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
-        choices, own = facts.choices, Facts(program)
+        choices, own = facts.choices, facts.of(program)
         more = facts.added.by_cost
         order = () if not choices.rewrite else (*ORDER, added(more)) if more else ORDER
         if not any(is_typed_product(n) for n in program.nodes):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from graphweave.analysis.cones import map_type, row_space
-from graphweave.analysis.flow import Flow, ancestors
+from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.halo_rows import Numbers, halo_of
 from graphweave.analysis.ownership import Sharding, owned_rows
@@ -93,7 +93,7 @@ class _Sharded:
     def __init__(self, program: Program, sharding: Sharding, facts: PassFacts) -> None:
         owned = owned_rows(program, sharding)
         self._program, self._sharding, self._owned, self._steady = program, sharding, owned, facts.steady
-        flow = Flow(program)
+        flow = facts.of(program).flow
         late = flow.depending(facts.tangents_of(program))
         self._never_stale = late | flow.graph_only
         results = [r for r in program.outputs if r is not None and r not in late]

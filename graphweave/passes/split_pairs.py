@@ -21,7 +21,7 @@ class SplitPairs:
     name: str = "split-pairs"
 
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
-        pairs = _splittable(program)
+        pairs = _splittable(facts.of(program))
         if not pairs:
             return unchanged(program)
         split = _Splitter(program, pairs, Builder(), {})
@@ -68,9 +68,9 @@ class _Splitter:
         return self.build.add(replace(node, args=args, type=t), loc)
 
 
-def _splittable(program: Program) -> frozenset[Ref]:
+def _splittable(facts: Facts) -> frozenset[Ref]:
     """Pairs, computed by calls that can be split, whose users only take rows, take the length, or are such pairs."""
-    used_by = Facts(program).flow.users
+    program, used_by = facts.program, facts.flow.users
     found: set[Ref] = set()
     for ref in reversed(range(len(program.nodes))):
         parts = _pairs_in(program.nodes[ref])

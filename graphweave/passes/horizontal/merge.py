@@ -34,7 +34,7 @@ class Merge:
         """
         if not facts.choices.merge:
             return unchanged(program)
-        graph = NodeGraph(program, facts.keep, facts.tangents)
+        graph = NodeGraph(program, facts)
         packs = find_packs(graph)
         units = arranged(graph, packs)
         if not packs.of:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.analysis.facts import Facts
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Concat,
-    Input,
     MapOf,
     Node,
     Pad,
@@ -23,6 +21,7 @@ from graphweave.ir.message.nodes import (
     Type,
     ValueType,
 )
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,15 @@ class NodeGraph:
     beside each other is a `Concat` instead of a tree. `late` are the nodes that need a tangent.
     """
 
-    def __init__(self, program: Program, keep: Sequence[Ref], tangents: Collection[str] = ()) -> None:
-        self.program, self.facts = program, Facts(program)
+    def __init__(self, program: Program, given: PassFacts = NO_FACTS) -> None:
+        self.program, self.facts = program, given.of(program)
         self.nodes: list[Part] = list(program.nodes)
         self.ops: list[tuple[Ref, ...]] = list(self.facts.flow.operands)
         self.types: list[ValueType] = list(program.types)
         self.outputs = list(program.outputs)
-        self.keep = tuple(keep)
+        self.keep = given.keep
         self.inner: dict[Ref, tuple[Ref, ...]] = {}
-        given = (i for i, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents)
-        self.late = set(self.facts.flow.depending(frozenset(given)))
+        self.late = set(self.facts.flow.depending(given.tangents_of(program)))
         self._find_trees()
         self.users: list[list[Ref]] = [[] for _ in self.nodes]
         absorbed = {r for inner in self.inner.values() for r in inner}

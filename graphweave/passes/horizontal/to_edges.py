@@ -47,7 +47,7 @@ class ToEdges:
         typed = any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes)
         if not typed or not facts.choices.merge:
             return unchanged(program)
-        mover = _Mover(program, facts.statistics)
+        mover = _Mover(facts.of(program), facts.statistics)
         replaced = mover.replaced()
         if not replaced:
             return unchanged(program)
@@ -64,10 +64,10 @@ class _ScaledRows:
 
 
 class _Mover:
-    def __init__(self, program: Program, statistics: Statistics) -> None:
-        self.program, self.statistics = program, statistics
-        self.build = Builder.of(program)
-        self.users = Facts(program).flow.users
+    def __init__(self, facts: Facts, statistics: Statistics) -> None:
+        self.program, self.statistics = facts.program, statistics
+        self.build = Builder.of(facts.program)
+        self.users = facts.flow.users
 
     def replaced(self) -> dict[Ref, Ref]:
         out: dict[Ref, Ref] = {}
