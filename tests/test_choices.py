@@ -74,7 +74,7 @@ def test_explain_tells_what_was_taken_and_refused_and_why() -> None:
     text = told.text("all")
     for words in ("choices taken", "-- taken: split-linear", "MB moved", "message IR before", "message IR after"):
         assert words in text
-    assert any("linear" in s.loc for s in taken), "the user's own line"
+    assert any("linear" in s.loc.code for s in taken), "the user's own line"
 
 
 def test_refused_choices_are_told_with_both_costs() -> None:

@@ -13,7 +13,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
-from graphweave.core.errors import IRError
+from graphweave.core.errors import IRError, Reason
 from graphweave.core.log import logger
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
@@ -67,7 +67,7 @@ class Plan:
     prelude: Plan | None
     schedule: StepOrder
     kernels: Mapping[int, KernelPlan]
-    refused: Mapping[int, str]
+    refused: Mapping[int, Reason]
     options: Options
     constants: Mapping[str, Any]
 
@@ -101,13 +101,13 @@ def _planned(
     calls = len(order.steps) - regions
     _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
     kernels: dict[int, KernelPlan] = {}
-    refused: dict[int, str] = {}
+    refused: dict[int, Reason] = {}
     for i, step in enumerate(order.steps):
         if isinstance(step, Region):
             try:
                 kernels[i] = lower_region(facts, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
             except IRError as error:
-                refused[i] = str(error)
+                refused[i] = error.reason
                 _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
     return Plan(name, facts, kept, inputs, prelude, order, kernels, refused, options, constants)
 

@@ -11,6 +11,8 @@ from graphweave.analysis.edge_rows import EdgeRows
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
+from graphweave.core.errors import NO_KERNEL, Reason
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.nodes import (
@@ -41,7 +43,7 @@ class KernelNote:
     computes: tuple[str, ...]
     text: str
     does: str
-    lines: tuple[str, ...]
+    lines: tuple[Location, ...]
     loops: str = ""
     """The kernel's loop IR, or that of the kernels over source partitions that run instead."""
 
@@ -51,12 +53,12 @@ class KernelNote:
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
-    """Work that is left to PyTorch: the operator, the reason, the user's line, and whether it may work on as many rows
+    """Work that is left to PyTorch: the operator, the reason, the user's lines, and whether it may work on as many rows
     as there are edges (`analysis/edge_rows.py`)."""
 
     what: str
     why: str
-    where: str
+    where: tuple[Location, ...]
     on_edges: bool = True
 
 
@@ -67,7 +69,7 @@ class SavedNote:
     space: str
     shape: str
     bytes: int
-    where: str
+    where: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def collecting() -> bool:
 
 
 def record(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...] = (),
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...] = (),
     recompute: str = "",
 ) -> None:  # fmt: skip
     """Add a note about `plan` to every report that is being collected."""
@@ -204,7 +206,7 @@ def record_eager(why: str) -> None:
 
 
 def describe(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...],
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...],
     recompute: str = "",
 ) -> GraphNote:  # fmt: skip
     """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
@@ -213,8 +215,8 @@ def describe(
     fallbacks = [
         FallbackNote(
             _operators(program, step),
-            glossary.in_words(program, why),
-            "; ".join(_locations(program, step.members)),
+            glossary.in_words(why),
+            _locations(program, step.members),
             any(map(rows.on_edges, step.members)),
         )
         for i, why in plan.refused.items()
@@ -227,9 +229,9 @@ def describe(
         node = program.nodes[step.ref]
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if plan.facts.flow.is_work(step.ref):
-            why = refused.get(step.ref, "no kernel computes it")
-            words, on_edges = glossary.in_words(program, why), rows.on_edges(step.ref)
-            fallbacks.append(FallbackNote(operation(node), words, program.locs[step.ref], on_edges))
+            why = refused.get(step.ref, NO_KERNEL)
+            words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
+            fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
@@ -314,5 +316,5 @@ def _kind(node: Node) -> str:
     return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
 
 
-def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[str, ...]:
+def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:
     return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

@@ -16,6 +16,7 @@ from graphweave.analysis.flow import extract
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import check_schedule, make_plan
 from graphweave.compiler.report import record
+from graphweave.core.errors import Reason
 from graphweave.core.log import logger
 from graphweave.core.schedule import Schedule
 from graphweave.execute.dump import dump_plan, dump_program
@@ -109,7 +110,7 @@ def training_halves(
 
 
 def build_inference(
-    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
+    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, Reason], options: Options,
     constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None, tuned: bool = False,
 ) -> Executable:  # fmt: skip
@@ -134,7 +135,7 @@ def build_inference(
 
 
 def build_training(
-    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, Reason],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
     cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None, tuned_backward: Schedule | None = None,

@@ -53,7 +53,9 @@ def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
         try:
             made = build_inference(_program(op, cases), (), {}, options_for("cpp"), {}, verify=False, watches=False)
             if made.plan.refused:
-                raise subject.wrong(f"no kernel was made ({'; '.join(made.plan.refused.values())}). Please report it")
+                raise subject.wrong(
+                    f"no kernel was made ({'; '.join(map(str, made.plan.refused.values()))}). Please report it"
+                )
             for chosen in numbers:
                 _check_numbers(subject, op, made, cases, chosen)
         except CompileError as error:

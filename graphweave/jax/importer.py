@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.core import Literal as JaxLiteral
 
 from graphweave.core.errors import DataError, IRError
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Push, Ref, Type
@@ -256,12 +257,12 @@ def _needed(jaxpr: Any) -> set[Any]:
     return needed
 
 
-def line_of(eqn: Any) -> str:
-    """The user's line that made an equation, as "file:line code"; "" where there is none."""
+def line_of(eqn: Any) -> Location:
+    """The user's line that made an equation; `NOWHERE` if there is none."""
     for name, line in _frames(eqn.source_info.traceback):
         if not any(part in name for part in _OWN):
-            return f"{name}:{line} {linecache.getline(name, line).strip()}"
-    return ""
+            return Location(name, line, linecache.getline(name, line).strip())
+    return NOWHERE
 
 
 def _frames(traceback: Any) -> Iterator[tuple[str, int]]:

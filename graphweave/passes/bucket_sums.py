@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS
+from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
@@ -86,7 +87,7 @@ def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], re
         start = stop
 
 
-def _reshaped(build: Builder, ref: Ref, to: Type, loc: str, shape: tuple[int, ...] | None = None) -> Ref:
+def _reshaped(build: Builder, ref: Ref, to: Type, loc: Location, shape: tuple[int, ...] | None = None) -> Ref:
     """The elements of `ref`, in order, as a value of type `to`. Rows become numbers of shared data and come back by a
     view of PyTorch's, with the whole `shape`."""
     t = build.types[ref]

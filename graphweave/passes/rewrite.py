@@ -15,6 +15,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import is_typed_product
+from graphweave.core.lines import NOWHERE
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, Program, Push, Ref
@@ -202,7 +203,7 @@ def _refused(best: _Rewriting, other: _Rewriting) -> Step:
     seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)
     gained = sorted(difference(best.cost.per_row(), other.cost.per_row()).items(), key=lambda item: item[0].name)
     totals = best.cost.total(statistics), other.cost.total(statistics)
-    return Step((other.start.name,), "", *totals, seconds, tuple(gained), False)
+    return Step((other.start.name,), NOWHERE, *totals, seconds, tuple(gained), False)
 
 
 def _tangents(program: Program, names: frozenset[str]) -> frozenset[Ref]:
