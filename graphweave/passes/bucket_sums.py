@@ -61,7 +61,7 @@ def _buckets(program: Program, tangents: frozenset[str]) -> list[list[Ref]]:
         if not isinstance(node, AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
             continue
         if isinstance(t, Type) and (t.space == UNIT or isinstance(rows.get(t.space), int)):
-            found[(node.link, t.dtype)].append(ref)
+            found[(node.group, t.dtype)].append(ref)
     return list(found.values())
 
 
@@ -76,7 +76,7 @@ def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], re
         count = rows.get(t.space)
         shapes.append((count, *t.shape) if isinstance(count, int) else t.shape)
         flat.append(_reshaped(build, node.x, replace(t, space=UNIT, shape=(numel(shapes[-1]),)), build.locs[ref]))
-    total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.link), loc)
+    total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.group), loc)
     start = 0
     for ref, shape in zip(refs, shapes, strict=True):
         t = build.types[ref]

@@ -298,7 +298,7 @@ class _Sharded:
         assert isinstance(t, Type)
         if node.map is not None and node.map in self._halo.leaving:
             return self._sent_back(folded, fold, t.space, loc)
-        return self.build.add(AllReduce(folded, fold, self._sharding.link), loc)
+        return self.build.add(AllReduce(folded, fold, self._sharding.group), loc)
 
     def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: Location) -> Ref:
         """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
@@ -348,7 +348,7 @@ class _Sharded:
         if not isinstance(node, Aten) or node.target == "aten.sym_size.int":
             kwargs = (("dtype", Atom("torch.int64")),)
             own = Aten("aten.scalar_tensor.default", (Operand(self.where[size]),), kwargs, Type(UNIT, (), DType.i64))
-            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.link), loc)
+            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.group), loc)
         if name not in (*_ON_SIZES, "truediv"):
             raise ShardError(
                 f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which"
@@ -386,7 +386,7 @@ class _Sharded:
         """The seed of random numbers: another one on each rank for rows of its own, the same for what all have."""
         new = self.where[seed]
         if space not in self._owned.sharded:
-            return self.build.add(AllReduce(new, Fold.max, self._sharding.link), loc)
+            return self.build.add(AllReduce(new, Fold.max, self._sharding.group), loc)
         if self._sharding.rank == 0:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63

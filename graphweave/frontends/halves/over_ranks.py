@@ -209,7 +209,7 @@ class OverRanks:
                 read = program.types[node.x]
                 assert isinstance(read, Type)
                 own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
-                more[both] = statistics.rows(own) + self._halo[node.link.removeprefix(f"{self.name}:")]
+                more[both] = statistics.rows(own) + self._halo[node.link.node_type]
         statistics = Statistics((*statistics.counted, *more.items()), statistics.default)
         known, unions = {space for space, _ in statistics.counted}, dict[Space, tuple[Space, ...]]()
         for node, t in zip(program.nodes, program.types, strict=True):
