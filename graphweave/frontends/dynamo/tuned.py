@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -30,6 +28,7 @@ from graphweave.frontends.dynamo.progress import told
 from graphweave.frontends.halves.exposed import Exposed, exposed_values
 from graphweave.frontends.importing.importer import Imported
 from graphweave.frontends.importing.measure import GraphAtHand
+from graphweave.ir.message.fingerprint import program_fingerprint, with_symbols_in_order
 from graphweave.ir.message.nodes import Input
 from graphweave.ir.message.show import show
 from graphweave.lower.options import Options
@@ -45,9 +44,6 @@ from graphweave.tuning.search import GraphToTune, search
 from graphweave.tuning.trial import PreparedForm, Workshop
 
 _log = logger(__name__)
-
-_SYMBOL = re.compile(r"\b[su]\d+\b")
-"""A symbol of PyTorch's for a size, s33, or for one that data decides, u0."""
 
 _ORDERS: tuple[RowOrder, ...] = ("locality", "degree")
 
@@ -183,18 +179,11 @@ def _key(what: ToTune, shape: GraphShape) -> dict[str, str]:
     """All on which the choice depends: the program with its feature sizes, the user's options, the statistics of the
     graph, and the machine with this version."""
     asked = {name: value for name, value in what.asked.items() if name not in ("schedule", "budget", "verify")}
-    program = hashlib.sha256(_renamed(show(what.imported.program)).encode()).hexdigest()
+    program = program_fingerprint(what.imported.program, with_symbols_in_order())
     return {
         "program": program, "results": str(what.num_forward), "options": repr(sorted(asked.items())),
         "graph": shape.bucket(), "machine": identity(),
     }  # fmt: skip
-
-
-def _renamed(text: str) -> str:
-    """The text of a program with its symbols of sizes numbered as they come: PyTorch numbers them anew in each
-    trace."""
-    names: dict[str, str] = {}
-    return _SYMBOL.sub(lambda found: names.setdefault(found[0], f"size{len(names)}"), text)
 
 
 def _stored(key: Mapping[str, str]) -> Outcome | None:
