@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.traffic import Traffic, traffic_of
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT
 from graphweave.execute import wrapper
 from graphweave.execute.calls import NodeCall
@@ -21,7 +22,6 @@ from graphweave.execute.targets import STEPS
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.ir.message.show import operation
-from graphweave.lower.options import Options
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from bench.relational_models import LAYERS, WithLoss, inputs
 from bench.relational_reference import reference
 from bench.relational_serve import Form, Host
 from bench.turns import serve
-from graphweave.frontends.dynamo.backend import CompileOptions
+from graphweave.core.choices import OPTIONS
 
 VARIANTS: dict[str, dict[str, bool]] = {
     "graphweave": {},
@@ -41,7 +41,7 @@ HOSTS = ("graphweave", "gw-pyg", "bmm", "pyg", "reference")
 
 def missing_options(system: str) -> list[str]:
     """The options of a variant that this version of graphweave does not have."""
-    return [name for name in VARIANTS[system] if name not in CompileOptions.__slots__]
+    return [name for name in VARIANTS[system] if name not in OPTIONS]
 
 
 def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor]) -> Form:

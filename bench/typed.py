@@ -23,9 +23,9 @@ from torch import Tensor
 from bench.check import relative_error
 from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
 from bench.typed_programs import GRAM, PRODUCT, pushed_program, typed_program
-from graphweave.execute.build import build_inference
+from graphweave.core.options import options_for
 from graphweave.ir.message.nodes import Input
-from graphweave.lower.options import options_for
+from tests.program_support import built
 
 TOLERANCE = 1e-4
 """Error relative to the largest result: up to some hundred thousand float32 terms are added in another order."""
@@ -82,7 +82,7 @@ def make(case: Case) -> Work:
 def kernel_of(case: Case, work: Work, result: str) -> Callable[[], Tensor]:
     """The product, or its gram, as a compiled program."""
     program = typed_program(case.blocks, case.k, case.j, gathers=True, results=(result,))
-    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
+    made = built(program, options_for("cpp"))
     given = {"x": work.x, "w": work.w, "t": work.types, "y": work.y, "src": work.src}
     args = [given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)]
     return lambda: made([*args])[0]
@@ -133,9 +133,7 @@ def scatter_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
     generator = torch.Generator().manual_seed(2)
     dst = torch.randint(case.nodes, (case.rows,), generator=generator)
     scale = torch.rand(case.rows, *[1] * (work.x.dim() - 1), generator=generator)
-    made = build_inference(
-        pushed_program(case.blocks, case.k, case.j, scaled=True), (), {}, options_for("cpp"), {}, verify=False
-    )
+    made = built(pushed_program(case.blocks, case.k, case.j, scaled=True), options_for("cpp"))
     given = {"x": work.x, "w": work.w, "t": work.types, "src": work.src, "dst": dst, "s": scale.flatten()}
     args = [given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)]
     products = product_calls(case, work)

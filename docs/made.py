@@ -8,22 +8,21 @@ stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that ev
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 from docs import scaling
 from docs.design import example
-from graphweave.compiler.pipeline import PIPELINE, PassInputs
+from graphweave.compiler.road import NEEDED, ROAD
+from graphweave.core.choices import OPTIONS
 from graphweave.core.operators import Op
 from graphweave.core.versions import TESTED
-from graphweave.passes import rules as package
-from graphweave.passes import simplify
-from graphweave.passes.rules import compact
-from graphweave.passes.rules.rule import Rule
+from graphweave.passes.rewrite import Rewrite
+from graphweave.passes.simplify import Simplify
 from tests.test_layers import MAY_IMPORT, PACKAGE
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +34,7 @@ START = {
     "analysis": "facts.py",
     "cli": "train.py",
     "codegen": "cpp/kernel.py",
-    "compiler": "pipeline.py",
+    "compiler": "road.py",
     "core": "operators.py",
     "data": "npz.py",
     "distributed": "part.py",
@@ -132,22 +131,44 @@ def operators() -> Iterator[str]:
 def rules() -> Iterator[str]:
     """Every rewrite rule of `passes/rules/`, and whether it is applied always or by cost."""
     yield from ("| rule | before | after | applied |", "|---|---|---|---|")
-    found = {rule.name: rule for rule in (*simplify.ALWAYS, compact.compact(0, 0))}
-    for module in pkgutil.iter_modules(package.__path__):
-        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
-            group = value if isinstance(value, tuple) else (value,)
-            found |= {rule.name: rule for rule in group if isinstance(rule, Rule)}
+    found = {rule.name: rule for rule in (*Simplify().rules, *Rewrite().rules)}
     for rule in found.values():
-        when = "always" if rule in simplify.ALWAYS else "by cost"
+        when = "always" if rule in Simplify().rules else "by cost"
         yield f"| `{rule.name}` | `{rule.before}` | `{rule.after}` | {when} |"
 
 
 def passes() -> Iterator[str]:
-    """The passes of the pipeline, in order, each with the first line of its file."""
-    for number, make in enumerate(PIPELINE, 1):
-        made = make(PassInputs(), ())
-        path = ROOT / f"{type(made).__module__.replace('.', '/')}.py"
-        yield f"{number}. `{made.name}`: {_first_line(path)}"
+    """The passes of the joint program, in order, each with the first line of its file."""
+    for number, one in enumerate(ROAD.joint, 1):
+        yield f"{number}. `{one.name}`: {_said_of(one)}"
+
+
+def passes_by_name() -> Iterator[str]:
+    """Every pass once: its name, the stages of `compiler/road.py` in which it runs, and the first line of its file."""
+    yield from ("| pass | stage | what it does |", "|---|---|---|")
+    found: dict[str, tuple[list[str], str]] = {}
+    for row in ROAD.spellings:
+        found[row.name] = ["captured graph"], _said_of(row.respell)
+    for stage, rows in (("joint program", ROAD.joint), ("each half", ROAD.half), ("prelude", ROAD.prelude)):
+        for one in rows:
+            found[one.name] = [stage], _said_of(one)
+    for name, (stages, said) in found.items():
+        needed = f" Needed: {NEEDED[name]}." if name in NEEDED else ""
+        yield f"| `{name}` | {', '.join(stages)} | {said}{needed} |"
+
+
+def _said_of(row: Any) -> str:
+    """The first line of the file in which a pass or a function stands."""
+    module = row.__module__ if isinstance(row, FunctionType) else type(row).__module__
+    return _first_line(ROOT / f"{module.replace('.', '/')}.py").replace("|", "\\|")
+
+
+def switches() -> Iterator[str]:
+    """The options that turn an idea off, by the fields of `core/choices.py`."""
+    yield from ("| option | off | what is turned off | what stays |", "|---|---|---|---|")
+    for name, option in OPTIONS.items():
+        if option.turned_off:
+            yield f"| `{name}` | {option.off} | {option.turned_off} | {option.stays} |"
 
 
 def versions() -> Iterator[str]:
@@ -165,6 +186,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "operators": operators,
     "rules": rules,
     "passes": passes,
+    "passes by name": passes_by_name,
+    "switches": switches,
     "versions": versions,
     "halos": scaling.halos,
     "halves": scaling.halves,

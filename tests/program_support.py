@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.compile import compile
+from graphweave.compiler.request import Request
+from graphweave.compiler.road import Road
+from graphweave.core.choices import Choices
+from graphweave.core.options import Options, Target, options_for
 from graphweave.core.settings import settings
-from graphweave.execute.build import build_inference
+from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
-from graphweave.lower.options import Options, Target, options_for
+from graphweave.ir.message.nodes import Gram, Input, MatMul, Program, Ref
+from graphweave.lower.mark_calls import MarkCalls
 from graphweave.lower.schedule import TALL, TorchCall
+from graphweave.passes.pass_facts import PassFacts
 from tests.programs.compare import assert_all_close
 from tests.programs.graphs import MAX_ROWS, EdgeList, zoo
 from tests.programs.random_programs import inputs
@@ -24,6 +29,8 @@ from tests.programs.random_programs import inputs
 InputsOf: TypeAlias = Callable[[Program, EdgeList, int], dict[str, Tensor]]
 
 ZOO = tuple(zoo(5))
+AS_IT_IS = Road(joint=(MarkCalls(),))
+"""The road without rewrites of the joint program."""
 
 
 def large(num_nodes: int = 3000, num_edges: int = 9000) -> EdgeList:
@@ -37,10 +44,25 @@ def large(num_nodes: int = 3000, num_edges: int = 9000) -> EdgeList:
 def compiled(program: Program, options: Options | None = None) -> Executable:
     """The program as one executable for graphs of many rows, all of whose regions became kernels."""
     target: Target = "triton" if settings().target == "triton" else "cpp"
-    many = Glossary(statistics=Statistics(default=TALL))
-    made = build_inference(program, (), {}, options or options_for(target), {}, verify=False, glossary=many)
+    made = built(program, options or options_for(target), statistics=Statistics(default=TALL))
     assert not made.plan.refused
     return made
+
+
+def built(
+    program: Program, options: Options, *, statistics: Statistics | None = None, verify: bool = False
+) -> Executable:
+    """The program as one executable, in the form that it has."""
+    facts = PassFacts(
+        statistics=statistics or Statistics(), options=options, choices=Choices(verify=verify, fuse=options.fuse)
+    )
+    (made,) = build(compile(Request(program, facts, road=AS_IT_IS)))
+    return made
+
+
+def names_at(program: Program, *refs: Ref) -> frozenset[str]:
+    """The names of the inputs at these places."""
+    return frozenset(n.name for r in refs if isinstance(n := program.nodes[r], Input))
 
 
 def in_order(program: Program, given: dict[str, Tensor]) -> list[Any]:

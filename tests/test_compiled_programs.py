@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from torch import Tensor
 
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
+from graphweave.core.options import Options
 from graphweave.core.types import DType
 from graphweave.execute import region_step
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options
 from tests.program_support import assert_computes, compiled, large
 from tests.programs.graphs import EdgeList
 from tests.programs.many_maps import many_maps_inputs, many_maps_program

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.errors import SettingsError
+from graphweave.core.options import Options
 from graphweave.core.types import Space
 from graphweave.execute import executable
 from graphweave.execute.calls import call_step
@@ -21,7 +22,6 @@ from graphweave.execute.capturable import CallWatch
 from graphweave.execute.cuda_graph import GRAPHS, PLAIN_CALLS, CudaGraphs
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
-from graphweave.lower.options import Options
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.memo import Memo

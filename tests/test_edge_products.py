@@ -15,17 +15,18 @@ from torch_geometric.utils import softmax
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.tiles import MAX_PRODUCTS
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import Options
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options
 from graphweave.lower.schedule import Region, TorchCall
 from graphweave.passes.partition import split
-from tests.program_support import assert_computes, compiled
+from graphweave.passes.pass_facts import PassFacts
+from tests.program_support import assert_computes, compiled, names_at
 from tests.programs import random_programs as moves
 from tests.programs.random_programs import E, Growing, V, inputs
 from tests.support import (
@@ -258,7 +259,7 @@ def test_a_gradient_saves_nothing_of_edges_times_features() -> None:
 return %14, %29, %17, %22
 """
     )
-    cut = split(Facts(joint), 1, [15])
+    cut = split(joint, 1, PassFacts(tangents=names_at(joint, 15)))
     assert all(not isinstance(joint.nodes[r], MatMul) for r in cut.saved)
     for half in (cut.forward.program, cut.backward.program):
         plan = make_plan("test", Facts(half), Options(), {})

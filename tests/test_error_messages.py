@@ -25,7 +25,7 @@ from torch import Tensor
 import graphweave
 from graphweave.core.errors import GraphweaveError, SettingsError
 from graphweave.core.settings import override
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import graph_compilation
 from graphweave.frontends.tracing.reasons import one_line, reason_of
 
 PACKAGE = Path(graphweave.__file__).parent
@@ -164,7 +164,7 @@ def test_a_graph_that_cannot_be_compiled(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the first line\nand the second")
 
-    monkeypatch.setattr(backend, "build_inference", broken)
+    monkeypatch.setattr(graph_compilation, "build", broken)
     x, edge_index = features(6, 4), random_graph(6, 6, 12)
     (text,) = said(lambda: graphweave.compile(neighbours)(x, edge_index))
     assert text == (

@@ -10,9 +10,9 @@ import pytest
 from graphweave.analysis.cones import Cones, Needs
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.remembered import remembered
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
 from graphweave.compiler.plan import make_plan
-from graphweave.lower.options import Options
+from graphweave.core.options import Options
 from graphweave.lower.schedule import schedule
 from tests.programs.random_programs import random_program
 

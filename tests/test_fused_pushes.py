@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, computed_for, pushed_product
+from graphweave.core.choices import Choices
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import MatMul, Program, Ref
 from graphweave.ir.message.parse import parse
@@ -16,8 +16,9 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.lower.schedule import Region, schedule
 from graphweave.passes.partition import split
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import POLICIES, Recompute
-from tests.program_support import assert_computes, compiled
+from tests.program_support import assert_computes, compiled, names_at
 from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import draw_inputs
 
@@ -137,6 +138,6 @@ def test_no_half_stores_the_product_of_a_fused_push(recompute: Recompute) -> Non
 %27: V[6] f32 = mul %24, %26
 return %13, %27
 """)
-    cut = split(Facts(program), 1, [14], recompute=recompute, statistics=Statistics())
+    cut = split(program, 1, PassFacts(tangents=names_at(program, 14), choices=Choices(recompute=recompute)))
     assert not {10, 11, 18, 23} & set(cut.saved)
     assert stored_products(cut.forward.program) == stored_products(cut.backward.program) == []

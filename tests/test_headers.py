@@ -17,10 +17,10 @@ import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.codegen.cpp.native import Header, includes
 from graphweave.compiler.plan import make_plan
+from graphweave.core.options import Target, options_for
 from graphweave.core.settings import override
 from graphweave.core.types import DType, Fold
 from graphweave.execute.dump import dump_plan
-from graphweave.lower.options import Target, options_for
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
 from tests.programs.examples import moving

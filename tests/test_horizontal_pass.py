@@ -18,6 +18,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.simplify import Simplify
 from tests.programs.compare import assert_all_close
 from tests.support import features
@@ -30,7 +31,7 @@ def test_merging_keeps_what_loops_over_relations_compute(seed: int) -> None:
     program = Simplify()(program).program
     verify(program)
     want = interp(program, inputs)
-    done = Merge(statistics=Statistics((), 10))(program)
+    done = Merge()(program, PassFacts(statistics=Statistics((), 10)))
     verify(done.program)
     assert parse(show(done.program)) == done.program
     assert_all_close(interp(done.program, inputs), want, reduction_length=512, floor=1.0)
@@ -76,9 +77,9 @@ return %20
 
 def test_two_relations_become_one_program(golden: Callable[[str, str], None]) -> None:
     """The relations are merged, and moved to edges for a graph of few edges."""
-    done = Merge(statistics=Statistics((), 10))(parse(RGCN))
+    done = Merge()(parse(RGCN), PassFacts(statistics=Statistics((), 10)))
     few_edges = with_unions(_mostly_nodes(parse(RGCN)), done.unions)
-    moved = ToEdges(few_edges)(done.program).program
+    moved = ToEdges()(done.program, PassFacts(statistics=few_edges)).program
     golden("horizontal_two_relations.txt", f"{show(done.program)}\n# on edges\n{show(moved)}")
     assert not any(isinstance(n, Push) and n.fold is Fold.sum and t.space.name == "U1"  # type: ignore[union-attr]
                    for n, t in zip(moved.nodes, moved.types, strict=True))  # fmt: skip
@@ -118,8 +119,8 @@ return %22
 def test_relations_with_blocks_move_to_edges() -> None:
     """A view as blocks between the sum over edges and the product hinders neither the merging nor the move."""
     program = parse(BLOCKS)
-    done = Merge(statistics=Statistics((), 10))(program)
-    moved = ToEdges(with_unions(_mostly_nodes(program), done.unions))(done.program).program
+    done = Merge()(program, PassFacts(statistics=Statistics((), 10)))
+    moved = ToEdges()(done.program, PassFacts(statistics=with_unions(_mostly_nodes(program), done.unions))).program
     verify(moved)
     products = [t for n, t in zip(moved.nodes, moved.types, strict=True) if isinstance(n, MatMul)]
     assert [t.space.name for t in products] == ["U0"]  # type: ignore[union-attr]
@@ -131,8 +132,8 @@ def test_relations_with_blocks_move_to_edges() -> None:
 
 def test_few_relations_of_many_nodes_stay_apart() -> None:
     program = parse(TWO_TYPES)
-    assert Merge(statistics=Statistics((), 1000))(program).program is not program
-    assert Merge(statistics=Statistics((), 10_000_000))(program).program is program
+    assert Merge()(program, PassFacts(statistics=Statistics((), 1000))).program is not program
+    assert Merge()(program, PassFacts(statistics=Statistics((), 10_000_000))).program is program
 
 
 TWO_TYPES = """
@@ -176,4 +177,4 @@ space E = s1
 %9: V[2] f64 = push.sum %8, %5
 return %9
 """)
-    assert Merge(statistics=Statistics((), 10))(program).program is program
+    assert Merge()(program, PassFacts(statistics=Statistics((), 10))).program is program

@@ -11,8 +11,9 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import extract
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop import interp as loop
 from graphweave.ir.loop.nodes import Role
@@ -23,7 +24,6 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Type
-from graphweave.lower.options import Options
 from graphweave.lower.parameters import Column, Flat, NodeTensor, Perm
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.schedule import Region

@@ -17,7 +17,7 @@ from torch.nn.modules import module as hooks_of_all
 
 import graphweave
 from bench.check import relative_error
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import graph_compilation
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -189,7 +189,7 @@ def test_a_signal_in_the_middle_of_a_compilation(
         signal.raise_signal(signal.SIGUSR1)
 
     with _handler(handler), monkeypatch.context() as patch:
-        patch.setattr(backend, "build_inference", interrupted)
+        patch.setattr(graph_compilation, "build", interrupted)
         with pytest.raises(_TimeOutError, match="over time"):
             compiled(*arguments)
     assert graphweave.counters()["eager_fallbacks"] == 0
@@ -221,6 +221,6 @@ def test_any_other_failure_is_still_a_fallback(monkeypatch: pytest.MonkeyPatch) 
         raise _TimeOutError("not from a handler")
 
     with _handler(_limit), monkeypatch.context() as patch, pytest.warns(UserWarning, match="could not be compiled"):
-        patch.setattr(backend, "build_inference", broken)
+        patch.setattr(graph_compilation, "build", broken)
         graphweave.compile(_nest)(features(6, 3), random_graph(6, 6, 20))
     assert graphweave.counters()["eager_fallbacks"] == 1

@@ -16,7 +16,7 @@ import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.compiler.compile import optimise
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -25,6 +25,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.moves import Move, narrower
 from graphweave.passes.narrow_sites import narrow_sites
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rules import narrow_sums
 from tests.captures import capture
@@ -142,7 +143,7 @@ def taken(done: object) -> bool:
 @pytest.mark.parametrize("out", [1, 16, 32, 48])
 @pytest.mark.parametrize("form", ["mean", "sum", "weighted"])
 def test_no_edge_has_the_wide_row(form: str, out: int) -> None:
-    done = Rewrite(MANY, frozenset({"g"}))(layer(form, 64, out))
+    done = Rewrite()(layer(form, 64, out), PassFacts(statistics=MANY, tangents=frozenset({"g"})))
     assert taken(done)
     assert set(widths_on_edges(done.program)) <= {1, out}
 
@@ -151,7 +152,7 @@ def test_no_edge_has_the_wide_row(form: str, out: int) -> None:
 @pytest.mark.parametrize("out", [64, 65, 256])
 def test_what_would_be_as_wide_stays(form: str, out: int) -> None:
     program = layer(form, 64, out)
-    done = Rewrite(MANY, frozenset({"g"}))(program)
+    done = Rewrite()(program, PassFacts(statistics=MANY, tangents=frozenset({"g"})))
     assert not taken(done) and narrow_sites(Facts(program)) == []
     assert set(widths_on_edges(done.program)) <= {1, 64}
 
@@ -159,7 +160,7 @@ def test_what_would_be_as_wide_stays(form: str, out: int) -> None:
 @pytest.mark.parametrize(("wide", "out"), [(16, 64), (64, 16), (64, 64)])
 def test_a_product_before_the_sum_leaves_it_if_it_widens(wide: int, out: int) -> None:
     """GCN multiplies first. With more results than inputs its forward is a sum of inputs, its backward one of W' g."""
-    done = Rewrite(MANY, frozenset({"g"}))(layer("product first", wide, out))
+    done = Rewrite()(layer("product first", wide, out), PassFacts(statistics=MANY, tangents=frozenset({"g"})))
     assert taken(done) == (out > wide)
     assert set(widths_on_edges(done.program)) <= {1, min(wide, out)}
 
@@ -167,7 +168,7 @@ def test_a_product_before_the_sum_leaves_it_if_it_widens(wide: int, out: int) ->
 def test_few_edges_do_not_pay() -> None:
     """With one edge in a hundred rows the second product of V rows costs more than the edges save."""
     few = Statistics(((Space("E"), 1_000), (Space("V"), 100_000), (Space("W"), 1_000)))
-    done = Rewrite(few, frozenset({"g"}))(layer("mean", 64, 32))
+    done = Rewrite()(layer("mean", 64, 32), PassFacts(statistics=few, tangents=frozenset({"g"})))
     assert not taken(done)
     assert any("narrow-sums" in step.rules and step.seconds < 0 for step in done.steps)
 
@@ -312,7 +313,7 @@ def test_the_second_layer_of_sage_is_narrow_in_both_directions() -> None:
     program = capture(net, features(300, 64).requires_grad_(), random_graph(300, 300, 6000))[0].imported.program
     edges, nodes = (next(s for s, _ in program.spaces if s.name.startswith(c)) for c in "EV")
     many = Statistics(((edges, 1_000_000), (nodes, 50_000)))
-    after = optimise(program, PassInputs(many, frozenset({"tangents_1"}))).program
+    after = optimise(program, PassFacts(statistics=many, tangents=frozenset({"tangents_1"}))).program
     assert widths_on_edges(program)[64] == 4 and widths_on_edges(program)[32] == 0
     pulls = Counter(_width(after, r) for r, n in enumerate(after.nodes) if isinstance(n, Pull) and _width(after, r) > 1)
     assert pulls == {64: 2, 32: 2}  # of the first layer, and of the second, each forward and backward

@@ -16,15 +16,15 @@ from torch_geometric.utils import softmax
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import Options
 from graphweave.execute.executable import Executable
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import graph_compilation
 from graphweave.ir.loop.nodes import Edges as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles
 from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large
 from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import inputs
@@ -379,7 +379,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 def executables(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Plan]:
     """Plans that are made from now on use `options`."""
     plans: list[Plan] = []
-    monkeypatch.setattr(backend, "options_of", lambda *_: options)
+    monkeypatch.setattr(graph_compilation, "options_of", lambda *_: options)
     made = Executable.__init__
 
     def init(self: Executable, plan: Plan, *args: object, **kwargs: object) -> None:

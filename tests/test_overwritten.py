@@ -14,13 +14,13 @@ from torch_geometric.nn.models.tgn import IdentityMessage, MeanAggregator, TGNMe
 import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
 from bench.zoo import run_case
-from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Gram, Input, MapOf, Pointwise, Program, Pull, Type
 from graphweave.passes.partition import split
+from graphweave.passes.pass_facts import PassFacts
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -187,6 +187,6 @@ def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics
 def test_the_smaller_is_kept(rows: int, picked: int, copies: bool) -> None:
     """The split saves the smaller: the rows that a batch reads of a large memory, or a copy of a small memory."""
     program, exposed, statistics = _gather(rows, picked)
-    cut = split(Facts(program), 1, [2], exposed=exposed, statistics=statistics)
+    cut = split(program, 1, PassFacts(tangents=frozenset({"tangents_1"}), statistics=statistics), exposed=exposed)
     assert (cut.copied == exposed) is copies
     assert (0 in cut.saved) is copies

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.analysis.flow import Extract
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
+from graphweave.core.options import Options, options_for
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program, Pull
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
-from graphweave.lower import packed as module
-from graphweave.lower.options import Options, options_for
-from graphweave.lower.packed import packed
+from graphweave.lower import pack_rows as module
+from graphweave.lower.pack_rows import PackRows
+from graphweave.passes.pass_facts import PassFacts
 from tests.programs.algebra import layer_inputs, random_layers
 from tests.programs.compare import assert_close
 from tests.programs.graphs import zoo
@@ -52,18 +52,12 @@ V, E = Space("V"), Space("E")
 LARGE = Statistics(((V, 1 << 20), (E, 1 << 24)))
 
 
-def whole(program: Program) -> Extract:
-    return Extract(program, {r: r for r in range(len(program.nodes))})
-
-
-def made(program: Program, options: Options | None = None, statistics: Statistics | None = LARGE) -> Program:
+def made(program: Program, options: Options | None = None, statistics: Statistics = LARGE) -> Program:
     """The packed program, verified; the same object where nothing was packed."""
-    part = whole(program)
-    done = packed(part, options or Options(), statistics)
-    if done is part:
-        return program
-    verify(done.program)
-    return done.program
+    facts = PassFacts(options=options or Options(), statistics=statistics)
+    after = PackRows()(program, facts).program
+    verify(after)
+    return after
 
 
 @pytest.fixture
@@ -122,11 +116,12 @@ def test_a_value_waits_for_no_later_one() -> None:
     assert_close(interp(after, given)[0], interp(program, given)[0], DType.f32, reduction_length=48)
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_random_layers_keep_their_values_and_gradients() -> None:
     changed = 0
     for seed in range(8):
         program = optimise(random_layers(seed).joint().program).program
-        after = made(program, replace(Options(), packed_bytes=256), None)
+        after = made(program, replace(Options(), packed_bytes=256))
         changed += after is not program
         for graph in zoo()[seed % 4 :: 4] if after is not program else ():
             given = layer_inputs(program, graph, seed)

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_integral
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import compile, optimise
+from graphweave.compiler.request import Request
+from graphweave.core.choices import Choices
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
-from graphweave.execute.build import build_training
+from graphweave.execute.build import build
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import (
@@ -36,10 +38,10 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
-from graphweave.lower.options import Options
 from graphweave.passes.partition import split
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import Recompute
-from tests.program_support import ZOO, same
+from tests.program_support import AS_IT_IS, ZOO, names_at, same
 from tests.programs.compare import assert_all_close
 from tests.programs.graphs import MAX_ROWS, EdgeList
 from tests.programs.random_programs import inputs, random_program
@@ -52,6 +54,10 @@ class Joint:
     program: Program
     num_forward: int
     tangents: tuple[Ref, ...]
+
+    def facts(self, recompute: Recompute = "auto") -> PassFacts:
+        tangents = names_at(self.program, *self.tangents)
+        return PassFacts(tangents=tangents, choices=Choices(recompute=recompute))
 
 
 def joint(number: int, dtype: DType = DType.f32) -> Joint:
@@ -107,7 +113,7 @@ def test_edges_save_only_what_cannot_be_recomputed(part: int) -> None:
         j = joint(number)
         flow = Facts(j.program).flow
         edges, free = flow.edge_spaces, flow.graph_only
-        for ref in split(Facts(j.program), j.num_forward, j.tangents).saved:
+        for ref in split(j.program, j.num_forward, j.facts()).saved:
             node, t = j.program.nodes[ref], j.program.types[ref]
             heavy = isinstance(node, MatMul | Gram | Push)
             random_or_unknown = isinstance(node, Aten)
@@ -119,7 +125,7 @@ def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
     for number in range(300):
         j = joint(number)
         verify(j.program)
-        cut = split(Facts(j.program), j.num_forward, j.tangents)
+        cut = split(j.program, j.num_forward, j.facts())
         verify(cut.forward.program)
         verify(cut.backward.program)
         assert len(set(cut.saved)) == len(cut.saved)
@@ -134,7 +140,7 @@ def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
 @pytest.mark.parametrize("number", range(60))
 def test_never_saves_what_the_backward_reads_first_and_always_only_what_is_dear(number: int) -> None:
     j = joint(number)
-    never, always = (set(split(Facts(j.program), j.num_forward, j.tangents, recompute=p).saved) for p in EXTREMES)
+    never, always = (set(split(j.program, j.num_forward, j.facts(p)).saved) for p in EXTREMES)
     late = depends(j.program, j.tangents)
     free = Facts(j.program).flow.graph_only
     read = {r for n in late for r in operands(j.program.nodes[n]) if r not in late}
@@ -165,22 +171,20 @@ def depends(program: Program, roots: tuple[Ref, ...]) -> set[Ref]:
 def check(number: int, recompute: Recompute = "auto") -> None:
     """Compares the forward and backward executables with the interpreter on the joint program."""
     j = joint(number, DType.f64 if number % 2 else DType.f32)
-    made = build_training(
-        j.program, j.num_forward, j.tangents, (), {}, Options(), {}, verify=False, recompute=recompute
-    )
-    assert not made.forward.plan.refused and not made.backward.plan.refused
+    forward, backward = build(compile(Request(j.program, j.facts(recompute), j.num_forward, road=AS_IT_IS)))
+    assert not forward.plan.refused and not backward.plan.refused
     for graph in ZOO:
         given = with_row_counts(j.program, inputs(j.program, graph, 1), graph)
         taken = [n.name for r, n in enumerate(j.program.nodes) if isinstance(n, Input) and r not in j.tangents]
-        first = made.forward([given[name] for name in taken])
+        first = forward([given[name] for name in taken])
         outputs, saved = first[: j.num_forward], first[j.num_forward :]
         late = [given[j.program.nodes[r].name] for r in j.tangents]
-        got = made.backward([*saved, *late])
+        got = backward([*saved, *late])
         try:
             assert_all_close([*outputs, *got], interp(j.program, given), reduction_length=MAX_ROWS, floor=1.0)
         except AssertionError as wrong:
             raise AssertionError(f"{graph.name}: {wrong}") from None
-        same(made.backward([*saved, *late]), got, f"{graph.name}: a second backward and the first")
+        same(backward([*saved, *late]), got, f"{graph.name}: a second backward and the first")
 
 
 def with_row_counts(program: Program, given: dict[str, Tensor], graph: EdgeList) -> dict[str, Tensor | int]:

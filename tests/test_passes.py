@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import PIPELINE, Pass, PassInputs
+from graphweave.compiler.road import ROAD
+from graphweave.core.choices import Choices
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import AddMatMul, Pull, Push, Reshape
@@ -16,6 +17,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
+from graphweave.passes.pass_facts import Pass, PassFacts
 from graphweave.passes.sink_reshape import SinkReshape
 from tests.programs.graphs import zoo
 from tests.programs.random_programs import inputs, random_program
@@ -56,26 +58,38 @@ def test_reshapes_sink_below_pull_and_push(golden: Callable[[str, str], None]) -
     golden("message_sink_reshape.txt", show(SinkReshape()(parse(HEADS)).program))
 
 
-LARGE = PassInputs(
-    Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))), relabel="degree"
+LARGE = PassFacts(
+    statistics=Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))),
+    choices=Choices(relabel="degree"),
 )
-PASSES = {make(LARGE, ()).name: make(LARGE, ()) for make in PIPELINE}
+PASSES = {p.name: p for p in (*ROAD.joint, *ROAD.half, *ROAD.prelude)}
 
 
 @pytest.mark.parametrize("rewrite", PASSES.values(), ids=PASSES)
 def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: Pass) -> None:
     for number in range(60):
         program = random_program(number)
-        once = rewrite(program)
+        once = rewrite(program, LARGE)
         verify(once.program)
         assert {r for r in program.outputs if r is not None} <= once.where.keys()
-        assert rewrite(once.program).program is once.program
+        assert rewrite(once.program, LARGE).program is once.program
 
 
-_ELSEWHERE = ("merge", "narrow-gathers", "to-edges", "segment-indices", "shard", "halo-totals", "bucket-sums")
+_ELSEWHERE = (
+    "merge",
+    "narrow-gathers",
+    "to-edges",
+    "segment-indices",
+    "shard",
+    "halo-totals",
+    "bucket-sums",
+    "mark-calls",
+    "pack-rows",
+    "split-pairs",
+)
 ON_ANY = {name: p for name, p in PASSES.items() if name not in _ELSEWHERE}
 """Passes for which a sample of random programs suffices. test_horizontal_pass.py, test_narrow_gathers.py,
-test_shard_program.py and test_shard.py test the others."""
+test_shard_program.py, test_shard.py, test_schedule.py, test_packed.py and test_index_memory.py test the others."""
 
 
 @pytest.mark.parametrize("rewrite", ON_ANY.values(), ids=ON_ANY)
@@ -83,7 +97,7 @@ def test_values_stay_what_they_were(rewrite: Pass) -> None:
     changed = 0
     sample = [random_program(number, DType.f64) for number in range(40)]
     for number, program in enumerate([*sample, parse(PRODUCTS)]):
-        after = rewrite(program).program
+        after = rewrite(program, LARGE).program
         changed += after is not program
         for graph in zoo(number)[::3]:
             given = inputs(program, graph, number)

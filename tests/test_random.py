@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import graphweave
 from graphweave.core.errors import IRError
+from graphweave.core.options import Options
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.execute.build import build_inference
 from graphweave.ir.loop.nodes import Buffer, IndexSum, Kernel, Lanes, Lit, Load, Role, Store, Uniform, Var
 from graphweave.ir.loop.parse import parse as parse_kernel
 from graphweave.ir.loop.show import show as show_kernel
@@ -30,8 +30,8 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
-from graphweave.lower.options import Options
 from graphweave.runtime import triton_kernel
+from tests.program_support import built
 from tests.programs.graphs import zoo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -105,7 +105,7 @@ def test_kernels_draw_what_the_interpreter_draws(dtype: DType) -> None:
     program = drawing(dtype)
     verify(program)
     assert parse(show(program)) == program
-    made = build_inference(program, (), {}, Options(), {}, verify=False)
+    made = built(program, Options())
     for graph in zoo():
         n = max(graph.num_src, graph.num_dst)
         wide = torch.float32 if dtype is DType.f32 else torch.float64

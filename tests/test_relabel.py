@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
+from graphweave.core.choices import Choices
 from graphweave.core.errors import IndexRangeError, SettingsError
 from graphweave.core.locality import RowOrder, inverse, places_of
 from graphweave.core.types import DType
@@ -18,6 +19,7 @@ from graphweave.ir.message.nodes import Inverse, Places, Pull
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.relabel import Relabel
 from tests.programs.compare import assert_close
 from tests.programs.graphs import zoo
@@ -75,13 +77,13 @@ def test_edges_out_of_range_count_for_nothing() -> None:
 
 def test_what_lies_between_arguments_and_results_is_relabelled() -> None:
     program = parse(SUM)
-    after = Relabel("degree")(program)
+    after = Relabel()(program, PassFacts(choices=Choices(relabel="degree")))
     verify(after.program)
     assert parse(show(after.program)) == after.program
     kinds = [type(n) for n in after.program.nodes]
     assert kinds.count(Places) == kinds.count(Inverse) == 1
     assert kinds.count(Pull) == 5  # x, both ends, the edges, the result
-    assert Relabel(None)(program).program is program
+    assert Relabel()(program).program is program
     graph = torch.tensor([[-1, 0, 2, 2, -3], [1, 1, 0, 2, 3]])
     given = {"src": graph[0], "dst": graph[1], "x": features(4, 3).double()}
     assert_alike(interp(after.program, given), interp(program, given))
@@ -92,7 +94,7 @@ def test_random_programs_keep_their_values(order: RowOrder) -> None:
     changed = 0
     for seed in range(40):
         program = random_program(seed, DType.f64)
-        done = Relabel(order)(program)
+        done = Relabel()(program, PassFacts(choices=Choices(relabel=order)))
         changed += done.program is not program
         verify(done.program)
         for graph in zoo()[seed % 3 :: 3]:

@@ -10,12 +10,13 @@ import pytest
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.compiler.compile import optimise
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Aten, Input, Program
 from graphweave.ir.message.show import show
 from graphweave.passes.moves import linear, products_of_push, pushes
+from graphweave.passes.pass_facts import PassFacts
 from tests.program_support import InputsOf, assert_computes, compiled
 from tests.programs.algebra import layer_inputs, random_layers
 from tests.programs.graphs import zoo
@@ -58,7 +59,7 @@ def check_by_cost(number: int, moves: int) -> None:
     """The cheapest form of a joint program for one kind of graph gives the program's results on small graphs."""
     j = random_layers(number, moves=moves).joint()
     kind = list(GRAPHS)[number % len(GRAPHS)]
-    given = PassInputs(GRAPHS[kind], j.tangents)
+    given = PassFacts(statistics=GRAPHS[kind], tangents=j.tangents)
     done = optimise(j.program, given)
     best = done.program
     assert [None if r is None else done.where[r] for r in j.program.outputs] == list(best.outputs)
@@ -152,7 +153,7 @@ def test_forms_differ_with_the_graph() -> None:
     for number in range(12):
         j = random_layers(number, moves=MOST).joint()
         forms = {
-            show(optimise(j.program, PassInputs(GRAPHS[kind], j.tangents)).program)
+            show(optimise(j.program, PassFacts(statistics=GRAPHS[kind], tangents=j.tangents)).program)
             for kind in ("many edges", "few edges")
         }
         different += len(forms) == 2
@@ -169,7 +170,7 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
     for _ in range(3):
         j = attention(3)
         start = time.process_time()
-        done = optimise(j.program, PassInputs(GRAPHS["many edges"], j.tangents))
+        done = optimise(j.program, PassFacts(statistics=GRAPHS["many edges"], tangents=j.tangents))
         seconds.append(time.process_time() - start)
         texts.append(show(done.program))
     assert texts[0] == texts[1] == texts[2]
@@ -181,7 +182,7 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
 def test_a_best_form_stays(number: int) -> None:
     """A second search finds no gain, or finds a form at which further searches stop."""
     j = random_layers(number, moves=MOST).joint()
-    given = PassInputs(GRAPHS["many edges"], j.tangents)
+    given = PassFacts(statistics=GRAPHS["many edges"], tangents=j.tangents)
     second = optimise(optimise(j.program, given).program, given).program
     assert show(optimise(second, given).program) == show(second)
 
@@ -201,5 +202,5 @@ def check_compiled(number: int) -> None:
     j = random_layers(number, moves=MOST).joint()
     if any(isinstance(n, Aten) for n in j.program.nodes):
         pytest.skip("rows that a call selects are counted as the program runs, not by its inputs")
-    best = optimise(j.program, PassInputs(GRAPHS["many edges"], j.tangents)).program
+    best = optimise(j.program, PassFacts(statistics=GRAPHS["many edges"], tangents=j.tangents)).program
     assert_computes(compiled(best), j.program, inputs_of=layer_inputs)

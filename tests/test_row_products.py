@@ -11,11 +11,11 @@ from torch.nn import functional as F
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.options import Options, options_for
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import TileArray, TileGram, TileMatMul, TileRows
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import Options, options_for
 from graphweave.lower.region import lower
 from graphweave.lower.schedule import TALL, Region, TorchCall, schedule
 from tests.program_support import assert_computes, compiled, large

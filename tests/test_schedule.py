@@ -9,14 +9,15 @@ import pytest
 from graphweave.analysis.cones import map_type, space_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import call_operands
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
+from graphweave.core.options import Target, options_for
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
-from graphweave.lower.kernel_products import with_calls
-from graphweave.lower.options import Target, options_for
+from graphweave.lower.mark_calls import MarkCalls
 from graphweave.lower.schedule import Region, StepOrder, TorchCall, demand, schedule
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import recomputed
 from tests.programs.many_maps import many_maps_program
 from tests.programs.random_programs import random_program
@@ -197,10 +198,11 @@ return %14
 def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, target: Target, dtype: str) -> None:
     """Work before and after these products stays in kernels."""
     options = options_for(target)
-    program = with_calls(parse(ON_EDGES.replace("TYPE", dtype).replace("WIDTH", str(width))), options)
+    given = PassFacts(options=options)
+    program = MarkCalls()(parse(ON_EDGES.replace("TYPE", dtype).replace("WIDTH", str(width))), given).program
     called = width > 512 and target == "cpp"
     assert {r for r, n in enumerate(program.nodes) if getattr(n, "called", False)} == ({13} if called else set())
-    assert with_calls(program, options) is program
+    assert MarkCalls()(program, given).program is program
     steps = schedule(Facts(program), options=options).steps
     assert [s.ref for s in steps if isinstance(s, TorchCall)] == ([13] if called else [])
     assert {12, 14} <= {r for s in steps if isinstance(s, Region) for r in members(s)} or not called

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphweave
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
+from graphweave.core.options import options_for
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType
-from graphweave.lower.options import options_for
 from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import random_program

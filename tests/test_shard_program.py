@@ -20,6 +20,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.bucket_sums import BucketSums
 from graphweave.passes.halo_totals import HaloTotals
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.segment_indices import SegmentIndices
 from graphweave.passes.shard import Shard
 from tests.ranks_cases import trained_alike
@@ -57,7 +58,7 @@ MOVED = [
 
 def test_rows_of_others_are_exchanged() -> None:
     """What sources give is sent, what they get is added at their owner, and the weights' gradient is summed."""
-    done = Shard(SHARDING)(parse(SUM_OF_NEIGHBOURS)).program
+    done = Shard()(parse(SUM_OF_NEIGHBOURS), PassFacts(sharding=SHARDING)).program
     assert "space V_all = 7 + n" in show(done) or "space V_all = n + 7" in show(done)
     moved = [line.split(": ", 1)[1] for line in show(done).splitlines() if "exchange" in line or "allreduce" in line]
     assert moved == MOVED
@@ -68,12 +69,12 @@ def test_rows_of_others_are_exchanged() -> None:
 def test_two_passes_leave_a_divided_program_alone() -> None:
     """A program whose edges are no argument of the part is not divided a second time."""
     program = parse(SUM_OF_NEIGHBOURS)
-    assert Shard(None)(program).program is program
-    assert BucketSums(frozenset())(program).program is program
+    assert Shard()(program).program is program
+    assert BucketSums()(program).program is program
 
 
 def test_features_that_stay_are_sent_instead_of_their_product() -> None:
-    text = show(Shard(SHARDING, steady=frozenset({"x"}))(parse(SUM_OF_NEIGHBOURS)).program)
+    text = show(Shard()(parse(SUM_OF_NEIGHBOURS), PassFacts(sharding=SHARDING, steady=frozenset({"x"}))).program)
     (line,) = [line for line in text.splitlines() if "exchange %" in line]
     assert "exchange %1 " in line
     assert line.endswith("steady")
@@ -82,15 +83,15 @@ def test_features_that_stay_are_sent_instead_of_their_product() -> None:
 
 def test_gradients_of_weights_are_summed_at_once() -> None:
     two = SUM_OF_NEIGHBOURS.replace("return %10, %13", "%14: unit[3, 3] f32 = gram %3, %12\nreturn %10, %13, %14")
-    divided = Shard(SHARDING)(parse(two)).program
+    divided = Shard()(parse(two), PassFacts(sharding=SHARDING)).program
     assert show(divided).count("allreduce") == 2
-    assert show(BucketSums(frozenset({"tangent"}))(divided).program).count("allreduce") == 1
+    assert show(BucketSums()(divided, PassFacts(tangents=frozenset({"tangent"}))).program).count("allreduce") == 1
 
 
 def totals_of(text: str, steady: str = "x") -> str:
     """The program of a rank, in which totals are taken over halo rows where that pays."""
-    divided = Shard(SHARDING, steady=frozenset({steady}))(parse(text)).program
-    return show(HaloTotals(SHARDING)(divided).program)
+    divided = Shard()(parse(text), PassFacts(sharding=SHARDING, steady=frozenset({steady}))).program
+    return show(HaloTotals()(divided, PassFacts(sharding=SHARDING)).program)
 
 
 def test_the_gradient_of_a_first_layer_sends_nothing_back() -> None:
@@ -162,9 +163,9 @@ return %11, %12
 
 def test_gradients_of_stacks_by_type_are_summed_with_the_others() -> None:
     """A matrix for each of a fixed number of types becomes numbers of shared data, and comes back as rows."""
-    divided = Shard(SHARDING)(parse(SUM_BY_TYPE)).program
+    divided = Shard()(parse(SUM_BY_TYPE), PassFacts(sharding=SHARDING)).program
     assert show(divided).count("allreduce") == 2
-    text = show(BucketSums(frozenset({"tangent"}))(divided).program)
+    text = show(BucketSums()(divided, PassFacts(tangents=frozenset({"tangent"}))).program)
     assert "unit[72] f32 = allreduce" in text
     assert text.count("allreduce") == 1
     (back,) = [line for line in text.splitlines() if ": R[4, 3]" in line and "reshape" in line]
@@ -208,10 +209,10 @@ return %17, %18
 
 def test_rows_of_two_types_behind_each_other_are_exchanged_by_type() -> None:
     """Row counts that are added to indices become segments, and each segment has its own halo rows."""
-    joined = SegmentIndices(TWO_TYPES)(parse(ROWS_OF_TWO_TYPES)).program
+    joined = SegmentIndices()(parse(ROWS_OF_TWO_TYPES), PassFacts(sharding=TWO_TYPES)).program
     (line,) = [line for line in show(joined).splitlines() if "joinindices" in line]
     assert "of=[A, P] at=[0, 1]" in line
-    divided = show(Shard(TWO_TYPES)(joined).program)
+    divided = show(Shard()(joined, PassFacts(sharding=TWO_TYPES)).program)
     assert "of=[A_all, P_all] at=[0, 1]" in divided
     assert "space U_all = a + p + 9" in divided
     for link, space in (("part:author", "A"), ("part:paper", "P")):
@@ -224,8 +225,8 @@ def test_numbers_that_are_no_rows_of_a_part_are_no_segments() -> None:
     """What no edge of the part says may lie in any segment."""
     program = parse(ROWS_OF_TWO_TYPES)
     elsewhere = replace(TWO_TYPES, edges=TWO_TYPES.edges[:1])
-    assert SegmentIndices(elsewhere)(program).program is program
-    assert SegmentIndices(None)(program).program is program
+    assert SegmentIndices()(program, PassFacts(sharding=elsewhere)).program is program
+    assert SegmentIndices()(program).program is program
 
 
 class Rows(nn.Module):

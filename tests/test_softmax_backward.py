@@ -15,6 +15,7 @@ from graphweave.ir.message.nodes import Program, Pull, Push, Ref, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.passes.moves import Move
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rewrite import Rewrite, apply
 from graphweave.passes.rules import factor, feature_sum
 from graphweave.passes.rules.rule import Rule
@@ -105,14 +106,14 @@ def test_every_stage_computes_the_same(graph: EdgeList) -> None:
 
 def test_the_choice_by_cost_finds_them() -> None:
     large = Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000)))
-    done = Rewrite(large, frozenset({"grad"}))(parse(SOFTMAX))
+    done = Rewrite()(parse(SOFTMAX), PassFacts(statistics=large, tangents=frozenset({"grad"})))
     assert {"feature-sum", "factor"} <= {rule for step in done.steps if step.taken for rule in step.rules}
     assert [type(n) for n in done.program.nodes].count(Pull) == 1
 
 
 def test_what_would_lose_is_refused_with_its_cost() -> None:
     few_edges = Statistics(((Space("E"), 100), (Space("V"), 100_000)))
-    done = Rewrite(few_edges, frozenset({"grad"}))(parse(SOFTMAX))
+    done = Rewrite()(parse(SOFTMAX), PassFacts(statistics=few_edges, tangents=frozenset({"grad"})))
     assert not any("factor" in step.rules for step in done.steps if step.taken)
     refused = [step for step in done.steps if not step.taken]
     assert refused and all(step.seconds < 0 or step.after == step.before for step in refused)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import graphweave
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.compile import optimise
 from graphweave.core.settings import settings
 from graphweave.execute import cpp_stretch
 from graphweave.execute.cpp_stretch import kernel_by_kernel

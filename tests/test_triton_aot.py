@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,16 +15,18 @@ from torch import nn
 
 import graphweave
 from graphweave.codegen.triton import print_kernel
+from graphweave.compiler.request import Halves
 from graphweave.core.errors import CompileError, IRError, ToolchainError
+from graphweave.core.options import options_for
 from graphweave.core.types import DType, Fold, Op
-from graphweave.execute.build import CompiledTraining
+from graphweave.execute.build import build
+from graphweave.execute.executable import Executable
 from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
 from graphweave.execute.triton_launch import launches_of
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import graph_compilation
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.divide import divided
-from graphweave.lower.options import Options, options_for
 from graphweave.runtime import triton_kernel
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version
@@ -296,18 +299,18 @@ def quiet() -> Iterator[None]:
 
 def kernels_of(layer: nn.Module, width: int, monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The Triton kernels of a layer's training step, forward and backward; every region must have one."""
-    made: list[CompiledTraining] = []
-    build = backend.build_training
+    made: list[tuple[Executable, ...]] = []
 
-    def plan(*args: object, **kwargs: object) -> CompiledTraining:
-        made.append(build(*(options_for("triton") if isinstance(a, Options) else a for a in args), **kwargs))
+    def plan(halves: Halves, *args: Any) -> tuple[Executable, ...]:
+        made.append(build(halves, *args))
         raise Planned
 
-    monkeypatch.setattr(backend, "build_training", plan)
+    monkeypatch.setattr(graph_compilation, "options_of", lambda *_: options_for("triton"))
+    monkeypatch.setattr(graph_compilation, "build", plan)
     x = torch.randn(200, width, requires_grad=True)
     graphweave.compile(layer)(x, random_graph(200, 200, 2000))
     assert len(made) == 1
-    plans = [made[0].forward.plan, made[0].backward.plan]
+    plans = [one.plan for one in made[0]]
     assert all(p.kernels and not p.refused for p in plans)
     return [p.kernels[i].lowered.kernel for p in plans for i in sorted(p.kernels)]
 

@@ -11,14 +11,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from graphweave.core.choices import Choices
+from graphweave.core.options import Options
 from graphweave.execute import wrapper
-from graphweave.execute.build import build_inference
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.importing.importer import import_graph
-from graphweave.lower.options import Options
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
+from tests.program_support import built
 from tests.triton_support import needs_triton
 
 
@@ -53,12 +54,10 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)
         src, dst = torch.zeros(50_000, dtype=torch.int64), torch.zeros(50_000, dtype=torch.int64)
         graph = make_fx(layer, decomposition_table=decompositions(), tracing_mode="symbolic")(x, weight, src, dst)
-        options = options_of(graph)
+        options = options_of(graph, Choices())
         assert isinstance(options, Options) and (options.target, options.device) == ("triton", "cuda:0")
         imported = import_graph(graph)
-        made = build_inference(
-            imported.program, imported.effects, imported.refused, options, imported.attributes, verify=False
-        )
+        made = built(imported.program, options)
         assert made.plan.kernels and not made.plan.refused
         (out,) = made([x, weight, src, dst])
     assert out.shape == (nodes, 8) and out.device.type == "cuda"

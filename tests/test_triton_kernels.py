@@ -13,12 +13,12 @@ from torch import Tensor
 from graphweave.analysis.facts import Facts
 from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.core.errors import IRError
+from graphweave.core.options import options_for
 from graphweave.core.types import DType, Fold, Op
 from graphweave.execute import triton_launch
 from graphweave.execute.triton_launch import Launches, TritonJob, launches_of
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
-from graphweave.lower.options import options_for
 from graphweave.runtime.triton_kernel import Launch, load
 from tests.loop_support import (
     DEGREES,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import region_step
-from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
 from graphweave.execute.triton_launch import PIECES_BYTES, launches_of
 from graphweave.ir.loop import interp as loops
@@ -22,10 +22,9 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime.triton_kernel import interpreted
-from tests.program_support import in_order
+from tests.program_support import built, in_order
 from tests.test_triton_typed import TYPES
 from tests.test_typed_kernels import DTYPES, close, draw, want_gram, want_product
 from tests.test_typed_regions import tensor_of
@@ -39,7 +38,7 @@ def made(blocks: int, k: int, j: int, dtype: DType, options: frozenset[tuple[str
 
 def by_kernels(program: Program) -> Executable:
     """The program's executable, in which kernels compute everything."""
-    executable = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
+    executable = built(program, options_for("triton"))
     assert not executable.plan.refused
     assert all(isinstance(step, Region) for step in executable.plan.schedule.steps)
     return executable

@@ -12,18 +12,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds, triton_push
-from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
 from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
 from graphweave.execute.triton_launch import TritonJob, launches_of
 from graphweave.execute.triton_push import TritonPushStep
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.message.nodes import Input, Program
-from graphweave.lower.options import options_for
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import module
+from tests.program_support import built
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 from tests.test_triton_typed import NODES, TYPES, ends
@@ -41,7 +41,7 @@ def small_blocks_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made_of(program: Program) -> Executable:
-    made = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
+    made = built(program, options_for("triton"))
     assert not made.plan.refused
     assert any(isinstance(step, TritonPushStep) for step in made.kernels.values())
     return made

@@ -6,15 +6,15 @@ import pytest
 
 from bench.typed_programs import PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds
-from graphweave.execute.build import build_inference
 from graphweave.execute.divided_rows import divided_kernels
 from graphweave.execute.triton_aot import Variant, resources_of
 from graphweave.execute.triton_launch import launches_of
 from graphweave.ir.message.nodes import Program
-from graphweave.lower.options import options_for
 from graphweave.runtime.triton_aot import Resources, compile_text
+from tests.program_support import built
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 
@@ -63,7 +63,7 @@ PROGRAMS: dict[str, Program] = {
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_kernels_of_loop_ir_stay_in_registers(capability: int, name: str, precision: str) -> None:
     """This includes kernels of pieces, into which all rows are divided, and kernels that fold pieces."""
-    made = build_inference(PROGRAMS[name], (), {}, options_for("triton"), {}, verify=False)
+    made = built(PROGRAMS[name], options_for("triton"))
     assert not made.plan.refused
     for plan in made.plan.kernels.values():
         kernel = plan.lowered.kernel

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
+from graphweave.core.options import options_for
 from graphweave.core.types import DType
-from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
 from graphweave.execute.triton_launch import Launches, launches_of
 from graphweave.ir.loop import interp as loops
@@ -22,11 +22,10 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.divide import divided
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime import long_rows
 from graphweave.runtime.triton_kernel import interpreted
-from tests.program_support import in_order
+from tests.program_support import built, in_order
 from tests.programs.compare import assert_all_close
 from tests.support import threads
 from tests.triton_support import needs_interpreter
@@ -93,7 +92,7 @@ def given_for(program: Program, types: int, edges: int, nodes: int = 7) -> dict[
 
 def compiled(program: Program) -> Executable:
     """Compiles for C++, whatever the target of the run."""
-    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
+    made = built(program, options_for("cpp"))
     assert not made.plan.refused
     return made
 
@@ -230,7 +229,7 @@ def test_typed_products_are_regions_of_the_schedule() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_triton_gives_the_same(spec: str) -> None:
     program = SPECS[spec]
-    made = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
+    made = built(program, options_for("triton"))
     assert not made.plan.refused
     for types, edges in ((3, 45), (2, 0)):
         check(made, program, types, edges)
@@ -240,7 +239,7 @@ def test_triton_gives_the_same(spec: str) -> None:
 @pytest.mark.parametrize("body", [OF_EDGES, IN_FRONT, BOTH_WAYS])
 def test_triton_computes_what_joins_products(body: str) -> None:
     program = parse(HEAD + body)
-    made = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
+    made = built(program, options_for("triton"))
     assert not made.plan.refused
     check(made, program, 3, 50)
 
@@ -248,7 +247,7 @@ def test_triton_computes_what_joins_products(body: str) -> None:
 @pytest.mark.skipif(interpreted(), reason="the interpreter divides all rows")
 def test_all_rows_of_few_types_are_divided_on_a_gpu() -> None:
     def launches(*results: str) -> Launches:
-        made = build_inference(typed_program(1, 8, 8, results=results), (), {}, options_for("triton"), {}, verify=False)
+        made = built(typed_program(1, 8, 8, results=results), options_for("triton"))
         return launches_of(made.plan.kernels[0].lowered.kernel)
 
     assert launches(PRODUCT, GRAM).num_divided(500) == 500 and launches(PRODUCT).num_divided(1 << 20) == 1 << 20

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.choices import Choices
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import interp
@@ -18,7 +19,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import Move
-from graphweave.passes.relational import Relational
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
@@ -131,6 +132,12 @@ def test_all_ways_to_start(decided: int) -> None:
     check_ways_to_start(decided, range(len(BODIES)))
 
 
+def rewritten_on(program: Program, statistics: Statistics, pairs: int, choices: Choices) -> Program:
+    """The program on a graph with so many unique pairs."""
+    facts = PassFacts(statistics=statistics, measure=lambda *_: pairs, choices=choices)
+    return Rewrite()(program, facts).program
+
+
 def check_ways_to_start(decided: int, numbers: Sequence[int]) -> None:
     """Whatever is decided, and for whatever graph, all values stay equal."""
     changed = 0
@@ -138,8 +145,8 @@ def check_ways_to_start(decided: int, numbers: Sequence[int]) -> None:
         body, program = BODIES[number], program_of(BODIES[number])
         edges, pairs = (1_000_000, (900_000, 20_000)[number % 2]) if number % 3 else (100, 90)
         statistics = Statistics(((V, 10_000), (R, 40), (E, edges)), default=1_000)
-        settings = Rewrite(statistics, relational=Relational(*DECISIONS[decided]), measure=lambda *_, n=pairs: n)
-        after = settings(program).program
+        compacts, reorders = DECISIONS[decided]
+        after = rewritten_on(program, statistics, pairs, Choices(compact=compacts, reorder=reorders))
         verify(after)
         changed += after is not program
         for seed, graph in enumerate(zoo(3)[number % 4 :: 4]):
@@ -156,11 +163,13 @@ def test_decisions_are_kept() -> None:
 %19: V[3] f64 = push.sum %18, %15""")
     statistics = Statistics(((V, 1_000), (R, 40), (E, 1_000_000)))
     for pairs, compacts, reorders in combinations((5_000, 1_000_000), (True, False), (True, False)):
-        settings = Rewrite(statistics, relational=Relational(compacts, reorders), measure=lambda *_, n=pairs: n)
-        text = show(settings(program).program)
+        text = show(rewritten_on(program, statistics, pairs, Choices(compact=compacts, reorder=reorders)))
         assert ("uniquepairs" in text) is compacts
         assert ("R[4, 1]" in text) is reorders
-    few, many = (show(Rewrite(statistics, measure=lambda *_, n=n: n)(program).program) for n in (5_000, 1_000_000))
+    few, many = (
+        show(Rewrite()(program, PassFacts(statistics=statistics, measure=lambda *_, n=n: n)).program)
+        for n in (5_000, 1_000_000)
+    )
     assert "uniquepairs" in few and "uniquepairs" not in many
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError, IRError
-from graphweave.execute.build import build_inference
+from graphweave.core.options import options_for
 from graphweave.execute.cpp_push import CppPushStep
 from graphweave.execute.executable import Executable
 from graphweave.ir.loop import interp as loops
@@ -22,12 +22,12 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.fused_push import CSRS
-from graphweave.lower.options import options_for
 from graphweave.lower.parameters import Column, NodeTensor, Perm, Table
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
 from graphweave.runtime.push_tables import column
 from graphweave.runtime.typed_pieces import typed_pieces
+from tests.program_support import built
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 from tests.test_typed_kernels import DTYPES, TYPES, close, draw, want_product
@@ -58,7 +58,7 @@ def ends(edges: int, *, shape: str) -> Tensor:
 
 def made_of(program: Program, **options: bool) -> Executable:
     """A program that is compiled to a single kernel."""
-    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=options.get("verify", False))
+    made = built(program, options_for("cpp"), verify=options.get("verify", False))
     kernels = [plan.lowered.kernel for plan in made.plan.kernels.values()]
     assert not made.plan.refused and any(s.add == s.out for k in kernels for s in statements(k.body)
                                          if isinstance(s, TileMatMul))  # fmt: skip
@@ -136,7 +136,7 @@ def test_verify_compares_a_fused_push_with_the_interpreter() -> None:
 @pytest.mark.parametrize("width", [512, 513])
 def test_wide_matrices_are_no_kernels(width: int) -> None:
     program = pushed_program(1, 4, width)
-    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
+    made = built(program, options_for("cpp"))
     fused = [s for plan in made.plan.kernels.values() for s in statements(plan.lowered.kernel.body)]
     assert any(isinstance(s, TileMatMul) and s.add is not None for s in fused) is (width == 512)
     given = given_for("mixed", 1, 4, width, torch.float32)

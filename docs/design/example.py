@@ -14,13 +14,13 @@ from torch import Tensor, fx
 import graphweave as gw
 from graphweave.codegen import triton
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.options import options_for
 from graphweave.execute import build
 from graphweave.execute.dump import dump_plan
-from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo import captured_request
 from graphweave.frontends.importing.importer import import_graph
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.show import show as show_program
-from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,7 +63,7 @@ def texts() -> dict[str, str]:
         plans.append(plan)
         dump_plan(plan, wrapper)
 
-    with mock.patch.object(backend, "import_graph", importing), mock.patch.object(build, "dump_plan", dumping):
+    with mock.patch.object(captured_request, "import_graph", importing), mock.patch.object(build, "dump_plan", dumping):
         told = gw.explain(gat, x, src, dst, weight.requires_grad_(), attention.requires_grad_())
     found = {
         "layer": inspect.getsource(gat),

@@ -107,10 +107,6 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     return None
 
 
-WIDEST = 512
-"""C++ kernels multiply by matrices of types with at most this many rows and columns."""
-
-
 def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
     """Whether `scale` is one number for each row of the product."""
     if scale is None:

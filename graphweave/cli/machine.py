@@ -16,6 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
+from graphweave.core.choices import Choices
 from graphweave.core.errors import ToolchainError
 from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
@@ -168,7 +169,7 @@ def _target(device: str, trials: Mapping[str, Trial | None]) -> dict[str, str]:
     with FakeTensorMode():
         graph.placeholder("x").meta["val"] = torch.empty(1, device=device)
     graph.output(())
-    options = options_of(fx.GraphModule({}, graph))
+    options = options_of(fx.GraphModule({}, graph), Choices())
     if isinstance(options, str):
         return {"runs": "eager", "why": options}
     trial = trials.get(options.target)

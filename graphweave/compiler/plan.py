@@ -4,17 +4,20 @@ reasons."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphweave.analysis.cones import type_of
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import ancestors, extract, is_scalar
+from graphweave.analysis.flow import Extract, ancestors, extract, is_scalar
 from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
+from graphweave.compiler.road import PRELUDE
+from graphweave.compiler.walk import rewrite
 from graphweave.core.errors import IRError, Reason
 from graphweave.core.log import logger
+from graphweave.core.options import Options, Target
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
@@ -22,13 +25,12 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
-from graphweave.lower.options import Options, Target
 from graphweave.lower.parameters import Column, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.row_order import ROW_ORDER
 from graphweave.lower.schedule import Region, StepOrder, schedule
 from graphweave.lower.scheduled import Scheduled, check_taken, scheduled, walks_edges
-from graphweave.passes.split_pairs import SplitPairs
+from graphweave.passes.pass_facts import Pass, PassFacts
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
 
@@ -62,14 +64,14 @@ class Plan:
 
     name: str
     facts: Facts
-    hoisted: tuple[Ref, ...]
-    prelude_inputs: tuple[Ref, ...]
-    prelude: Plan | None
     schedule: StepOrder
     kernels: Mapping[int, KernelPlan]
     refused: Mapping[int, Reason]
     options: Options
-    constants: Mapping[str, Any]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    hoisted: tuple[Ref, ...] = ()
+    prelude_inputs: tuple[Ref, ...] = ()
+    prelude: Plan | None = None
 
     @property
     def program(self) -> Program:
@@ -77,29 +79,40 @@ class Plan:
 
 
 def make_plan(
-    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
-) -> Plan:
+    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None,
+    prelude_passes: Sequence[Pass] = PRELUDE,
+) -> Plan:  # fmt: skip
     """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts.
 
     Regions that cannot be lowered stay with PyTorch and are listed in `refused`.
     """
     verify_program(facts.program)
     kept, checks = facts.hoist.values, facts.hoist.checks
-    inputs, once = _prelude(facts.program, (*kept, *checks))
-    prelude = None if once is None else _planned(f"{name}_prelude", Facts(once), options, {}, statistics)
-    return _planned(name, facts, options, constants, statistics, kept, checks, inputs, prelude)
+    hoisted = (*kept, *checks)
+    plan = _plan_steps(name, facts, options, hoisted, statistics)
+    if not hoisted:
+        return replace(plan, constants=constants)
+    prelude = _prelude(facts.program, hoisted)
+    given = PassFacts(options=options, statistics=statistics or Statistics())
+    once = rewrite("prelude", prelude_passes, prelude.program, given, f"{name}_prelude").program
+    inputs = tuple(old for old, new in prelude.where.items() if isinstance(prelude.program.nodes[new], Input))
+    return replace(
+        plan,
+        constants=constants,
+        hoisted=kept,
+        prelude_inputs=inputs,
+        prelude=_plan_steps(f"{name}_prelude", Facts(once), options, (), statistics),
+    )
 
 
-def _planned(
-    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None,
-    kept: tuple[Ref, ...] = (), checks: tuple[Ref, ...] = (), inputs: tuple[Ref, ...] = (),
-    prelude: Plan | None = None,
-) -> Plan:  # fmt: skip
-    """The plan of a program whose `prelude` has already computed `kept` and made the `checks`."""
-    order = schedule(facts, (*kept, *checks), options, statistics)
+def _plan_steps(
+    name: str, facts: Facts, options: Options, made: tuple[Ref, ...], statistics: Statistics | None
+) -> Plan:
+    """The plan of a program where `made` is there already."""
+    order = schedule(facts, made, options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
-    _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
+    _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(made))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, Reason] = {}
     for i, step in enumerate(order.steps):
@@ -109,7 +122,7 @@ def _planned(
             except IRError as error:
                 refused[i] = error.reason
                 _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
-    return Plan(name, facts, kept, inputs, prelude, order, kernels, refused, options, constants)
+    return Plan(name, facts, order, kernels, refused, options)
 
 
 def check_schedule(plans: Iterable[Plan]) -> None:
@@ -148,8 +161,8 @@ def lower_region(
     text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
-    for field, why in made.not_taken.items():
-        _lower_log.info("%s: the schedule's %s is left out: %s", name, field, why)
+    for name_of_field, why in made.not_taken.items():
+        _lower_log.info("%s: the schedule's %s is left out: %s", name, name_of_field, why)
     return KernelPlan(region, lowered, text, made)
 
 
@@ -165,15 +178,11 @@ def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]
     return gathers, max(shapes, key=numel, default=())  # a region whose values nobody needs writes nothing
 
 
-def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:
-    """The inputs of the prelude and its program, which computes `kept`; no program if nothing is kept.
+def _prelude(program: Program, kept: tuple[Ref, ...]) -> Extract:
+    """The program of the prelude, which computes `kept`.
 
     All sizes are inputs, since row counts may have to be computed from them; tensors are inputs only if they are used.
     """
-    if not kept:
-        return (), None
     needed = ancestors(program, kept)
-    inputs = tuple(
-        r for r, n in enumerate(program.nodes) if isinstance(n, Input) and (r in needed or is_scalar(program, r))
-    )
-    return inputs, SplitPairs()(extract(program, inputs, kept).program).program
+    inputs = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and (r in needed or is_scalar(program, r)))
+    return extract(program, inputs, kept)

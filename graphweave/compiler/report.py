@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
-from graphweave.analysis.edge_rows import EdgeRows
-from graphweave.analysis.typed import is_typed
-from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.plan import Plan
-from graphweave.core.errors import NO_KERNEL, Reason
 from graphweave.core.lines import Location
-from graphweave.core.types import UNIT
-from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Gram,
-    Input,
-    MapType,
-    MatMul,
-    Node,
     Program,
-    Push,
-    Ref,
-    Type,
 )
-from graphweave.ir.message.show import operation, show, show_type
-from graphweave.lower.parameters import value_name
-from graphweave.lower.schedule import Region
+from graphweave.ir.message.show import show
 from graphweave.passes.rewritten import Rewritten, Step
 
 
@@ -110,6 +92,33 @@ class CaptureNote:
     trains: bool
 
 
+Stage = Literal["spellings", "joint", "partition", "half", "prelude"]
+"""The stages of the road (`road.py`) in which passes run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassNote:
+    """A pass that ran: nodes of the program (or of the captured graph) `before` and `after`, the `seconds` that it
+    took, whether it has `changed` anything, how many of its choices by cost were taken, and what it measured."""
+
+    stage: Stage
+    name: str
+    before: int
+    after: int
+    seconds: float
+    changed: bool
+    choices: tuple[int, int] = (0, 0)
+    measured: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"{self.name}: nothing to do"
+        taken, tried = self.choices
+        return f"{self.name}: {self.before} -> {self.after} nodes" + (
+            f", {taken} of {tried} choices taken" if tried else ""
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteNote:
     """A program before and after rewriting, the choices made by cost, taken and refused, and those made by
@@ -148,6 +157,7 @@ class Report:
 
     captures: list[CaptureNote] = field(default_factory=list)
     rewrites: list[RewriteNote] = field(default_factory=list)
+    passes: list[PassNote] = field(default_factory=list)
     graphs: list[GraphNote] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     tunings: list[TuningNote] = field(default_factory=list)
@@ -167,25 +177,34 @@ def collect() -> Iterator[Report]:
         _collecting.remove(report)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Record nothing inside the block, for programs that are compiled to be tried."""
+    reports, _collecting[:] = list(_collecting), []
+    try:
+        yield
+    finally:
+        _collecting[:] = reports
+
+
 def collecting() -> bool:
     """Whether a report is being collected. If not, facts that only a report needs are not computed."""
     return bool(_collecting)
 
 
-def record(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...] = (),
-    recompute: str = "",
-) -> None:  # fmt: skip
-    """Add a note about `plan` to every report that is being collected."""
-    if _collecting:
-        note = describe(plan, wrapper, refused, glossary, saved, recompute)
-        for report in _collecting:
-            report.graphs.append(note)
+def record_graph(note: GraphNote) -> None:
+    for report in _collecting:
+        report.graphs.append(note)
 
 
 def record_capture(note: CaptureNote) -> None:
     for report in _collecting:
         report.captures.append(note)
+
+
+def record_pass(note: PassNote) -> None:
+    for report in _collecting:
+        report.passes.append(note)
 
 
 def record_rewrites(before: Program, done: Rewritten) -> None:
@@ -203,118 +222,3 @@ def record_tuning(note: TuningNote) -> None:
 def record_eager(why: str) -> None:
     for report in _collecting:
         report.eager.append(why)
-
-
-def describe(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...],
-    recompute: str = "",
-) -> GraphNote:  # fmt: skip
-    """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
-    backward."""
-    program, rows = plan.program, EdgeRows(plan.program)
-    fallbacks = [
-        FallbackNote(
-            _operators(program, step),
-            glossary.in_words(why),
-            _locations(program, step.members),
-            any(map(rows.on_edges, step.members)),
-        )
-        for i, why in plan.refused.items()
-        if isinstance(step := plan.schedule.steps[i], Region)
-    ]
-    products = 0
-    for step in plan.schedule.steps:
-        if isinstance(step, Region):
-            continue
-        node = program.nodes[step.ref]
-        products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
-        if plan.facts.flow.is_work(step.ref):
-            why = refused.get(step.ref, NO_KERNEL)
-            words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
-            fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
-    names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
-    keeps = tuple(_saved_notes(program, saved, glossary))
-    return GraphNote(
-        plan.name, show(program), _kernel_notes(plan, glossary), tuple(fallbacks), len(plan.hoisted), names, wrapper,
-        recompute, keeps, products, () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
-    )  # fmt: skip
-
-
-def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
-    program, notes = plan.program, []
-    for k in plan.kernels.values():
-        region = k.region
-        along = None if region.map is None else f"map %{region.map}"
-        computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
-        does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
-        notes.append(
-            KernelNote(
-                k.lowered.kernel.name,
-                region.rows.name,
-                along,
-                computes,
-                k.text,
-                does,
-                lines,
-                "\n".join(map(show_kernel, k.kernels)),
-                tuple(k.scheduled.not_taken.items()),
-            )
-        )
-    return tuple(notes)
-
-
-def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
-    """The work of a kernel: "rows of x: max, 3 sums over edges of edge_index, 2 matrix products"."""
-    walked: Counter[str] = Counter()
-    totals = beside = products = 0
-    over = ""
-    for ref in region.members:
-        node, t = program.nodes[ref], program.types[ref]
-        if isinstance(node, Push):
-            along = program.types[node.map]
-            assert isinstance(along, MapType)
-            if along.cod == UNIT:
-                totals += 1
-            else:
-                over = glossary.space(along.dom)
-                walked[node.fold.value] += 1
-        elif isinstance(node, MatMul | AddMatMul | Gram):
-            products += 1
-        elif isinstance(t, Type) and t.space != region.rows:
-            beside += 1
-            over = glossary.space(t.space)
-    parts = []
-    if region.rows == UNIT:
-        parts.append(f"{len(region.members)} value{'s' * (len(region.members) > 1)}")
-    if walked:
-        folds = [fold if n == 1 else f"{n} {fold}s" for fold, n in walked.items()]
-        parts.append(f"{', '.join(folds)} over {over}")
-    if beside:
-        parts.append(f"{beside} value{'s' * (beside > 1)} for each of {over}")
-    if products:
-        parts.append(f"{products} matrix product{'s' * (products > 1)}")
-    if totals:
-        parts.append(f"{totals} total{'s' * (totals > 1)} over all rows")
-    return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
-
-
-def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
-    for ref in saved:
-        t, node = program.types[ref], program.nodes[ref]
-        if isinstance(t, Type) and not isinstance(node, Input):
-            shape = f"[{', '.join(map(str, t.shape))}] {t.dtype.value}"
-            yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
-
-
-def _operators(program: Program, region: Region) -> str:
-    """The kinds of operators of a region that has no kernel."""
-    kinds = dict.fromkeys(_kind(program.nodes[r]) for r in region.members)
-    return f"a kernel of {', '.join(kinds)}"
-
-
-def _kind(node: Node) -> str:
-    return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
-
-
-def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:
-    return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

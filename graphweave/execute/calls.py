@@ -11,12 +11,12 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import call_operands, is_typed, sources
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.product_calls import product_step
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import MapOf, Node, Program, Pull, Push, Ref, Reordered, ToUnit
-from graphweave.lower.options import Options
 from graphweave.runtime.reordered import reordered
 
 

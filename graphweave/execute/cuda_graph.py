@@ -30,8 +30,8 @@ from graphweave.compiler.plan import Plan
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.core.options import Options
 from graphweave.execute.capturable import CallWatch, structure, why_not
-from graphweave.lower.options import Options
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
 from graphweave.runtime.memo import lent

@@ -2,61 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
 from graphweave.core.types import DType
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
 from graphweave.execute.range_errors import MapError, in_words
 from graphweave.execute.region_step import RegionStep
-from graphweave.execute.row_needs import UNLIMITED
+from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.execute.targets import step_of
 from graphweave.execute.wrapper import Wrapper
-from graphweave.ir.message.layouts import Promise
-from graphweave.ir.message.nodes import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The kernels of a plan and of its prelude, by the positions of their regions among the steps."""
+
+    kernels: Mapping[int, RegionStep]
+    prelude: Mapping[int, RegionStep]
+
+    @staticmethod
+    def of(plan: Plan) -> Steps:
+        return Steps(_kernels(plan), {} if plan.prelude is None else _kernels(plan.prelude))
+
+    def build(self, pool: ThreadPoolExecutor) -> list[Any]:
+        """Start to compile every kernel, and return the futures."""
+        return [pool.submit(k.build) for k in (*self.prelude.values(), *self.kernels.values())]
 
 
 class Executable:
     """`executable(args)` takes the values of the program's inputs in order and returns its outputs; an output that is
     None stays None.
 
-    `text` is the Python source of the call. With `verify`, every region is compared with the interpreter at each call.
-    `promises` says for each of the first outputs how it lies in memory. Outputs in `private` are read only by our own
-    maps, which take an index in 32 bits as well as in 64. With `cuda_graphs`, calls on a CUDA device are replayed as
-    CUDA graphs where that is possible (see `cuda_graph.py`). Unless `watches` is None, each call looks for edits that
-    PyTorch does not see (`unseen_edits.py`) of its index tensors and of the values in `watches`, which users get.
+    `text` is the Python source of the call. `needs` are the rows that are computed.
     """
 
     def __init__(
-        self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
-        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), cuda_graphs: bool = False,
-        watches: frozenset[Ref] | None = None, names: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        self.plan = plan
-        self._names = names or {}
-        self.kernels = _steps(plan)
-        self._prelude = {} if plan.prelude is None else _steps(plan.prelude)
-        self._cuda_graphs, self._verify = cuda_graphs, verify
-        self._wrapper_of = lambda needs: Wrapper(
-            plan,
-            self.kernels,
-            num_outputs,
-            prelude=self._prelude,
-            verify=verify,
-            private=private,
-            promises=promises,
-            watches=watches,
-            needs=needs,
-        )
-        self.needs = UNLIMITED
-        """The rows that are computed; it may be set before `text` is read or a call is made."""
+        self, plan: Plan, contract: Contract = ANYHOW, steps: Steps | None = None, needs: RowNeeds = UNLIMITED
+    ) -> None:
+        self.plan, self._contract = plan, contract
+        self.steps = steps or Steps.of(plan)
+        self._needs = needs
+
+    @property
+    def kernels(self) -> Mapping[int, RegionStep]:
+        return self.steps.kernels
 
     @cached_property
     def _wrapper(self) -> Wrapper:
-        return self._wrapper_of(self.needs)
+        return Wrapper(self.plan, self.kernels, self._contract, prelude=self.steps.prelude, needs=self._needs)
 
     @property
     def text(self) -> str:
@@ -65,22 +64,18 @@ class Executable:
     @cached_property
     def _run(self) -> Callable[[list[Any]], list[Any]]:
         run = self._wrapper.load(f"<graphweave {self.plan.name}>")
-        device = graph_device(self.plan.options) if self._cuda_graphs else None
-        return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._verify)
-
-    def build(self, pool: ThreadPoolExecutor) -> list[Any]:
-        """Start to compile every kernel, and return the futures."""
-        return [pool.submit(k.build) for k in (*self._prelude.values(), *self.kernels.values())]
+        device = graph_device(self.plan.options) if self._contract.cuda_graphs else None
+        return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Removes the arguments from `args`, so that each is freed after its last use."""
         try:
             return self._run(args)
         except MapError as error:
-            raise in_words(error, self._names) from None
+            raise in_words(error, self._contract.names) from None
 
 
-def _steps(plan: Plan) -> dict[int, RegionStep]:
+def _kernels(plan: Plan) -> dict[int, RegionStep]:
     return {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import call_operands, gathered, matrices
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.execute import shared_products
 from graphweave.execute.typed_products import TypedGram, TypedProduct
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
-from graphweave.lower.options import Options
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from graphweave.compiler.plan import KernelPlan
+from graphweave.core.options import Target
 from graphweave.execute.cpp_push import CppPushStep
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.triton_push import TritonPushStep
 from graphweave.execute.triton_step import TritonStep
-from graphweave.lower.options import Target
 
 _STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
 _PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep, "triton": TritonPushStep}

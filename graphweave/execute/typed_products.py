@@ -1,6 +1,6 @@
 """Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-They run if no kernel of the target multiplies them (`lower/kernel_products.py`), or if no kernel could be printed. They
+They run if no kernel of the target multiplies them (`lower/mark_calls.py`), or if no kernel could be printed. They
 run as one product for each type that has rows. On a GPU the host must know how many rows each type has, so it asks once
 for each graph.
 """

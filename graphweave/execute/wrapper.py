@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.analysis.flow import ancestors, has_effects, is_integral, with_viewed
 from graphweave.analysis.typed import call_operands
+from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
@@ -55,28 +56,25 @@ from graphweave.runtime.unseen_edits import Watch
 class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order. `load` makes it a function.
 
-    `prelude` are the kernels of the plan's prelude. With `asks`, `run` takes the row counts that the program's own
-    values do not tell as further arguments: those of the spaces in `asked`. `promises` says for each of the first
-    results how it lies in memory. Indices in `narrow` are held in 32 bits if they fit, and so are indices of the
-    prelude that only maps read; an output may be among these if it is `private` (see `Executable`). Unless `watches` is
-    None, `run` looks for edits that PyTorch does not see, of index tensors and of the values in `watches`. Stretches
-    compute the rows that `needs` says.
+    `prelude` are the kernels of the plan's prelude, and the `contract` says what calls return and look at. With `asks`,
+    `run` takes the row counts that the program's own values do not tell as further arguments: those of the spaces in
+    `asked`. Indices in `asks` are held in 32 bits if they fit, and so are indices of the prelude that only maps read;
+    an output may be among these if it is private. Stretches compute the rows that `needs` says.
     """
 
     def __init__(
-        self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
-        prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False,
-        narrow: frozenset[Ref] = frozenset(), private: frozenset[Ref] = frozenset(),
-        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None, needs: RowNeeds = UNLIMITED,
+        self, plan: Plan, kernels: Mapping[int, RegionStep], contract: Contract = ANYHOW, *,
+        prelude: Mapping[int, RegionStep] | None = None, asks: frozenset[Ref] | None = None,
+        needs: RowNeeds = UNLIMITED,
     ) -> None:  # fmt: skip
-        self._plan, self._program, self._verify = plan, plan.program, verify
+        self._plan, self._program, self._contract = plan, plan.program, contract
         self._row_needs = needs
-        self._promises = promises
+        self._promises = promises = contract.promises
         self._written: set[Ref] = set()  # values that kernels write
-        self._asks, self._narrow, self._private = asks, narrow, private
+        self._asks, self._narrow = asks is not None, asks or frozenset()
         self.asked: list[Space] = []
         self._kernels, self._demands = kernels, Demands(plan, kernels)
-        self._outputs = plan.program.outputs[:num_outputs]
+        self._outputs = plan.program.outputs[: contract.num_outputs]
         self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # the text of each line, and the values that it reads
@@ -87,8 +85,8 @@ class Wrapper:
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
         inputs = self._bind_inputs()
-        self._given_out = with_viewed(plan.program, watches or ())
-        if watches is not None:
+        self._given_out = with_viewed(plan.program, contract.watches or ())
+        if contract.watches is not None:
             nodes = plan.program.nodes
             indices = {n.index for n in nodes if isinstance(n, MapOf)}
             self._watch(r for r in inputs if r in indices or r in plan.prelude_inputs)
@@ -162,7 +160,7 @@ class Wrapper:
                 self._ensure(result)
 
     def _is_drivable(self, i: int) -> bool:
-        return not self._verify and i in self._kernels and self._kernels[i].drivable
+        return not self._contract.verify and i in self._kernels and self._kernels[i].drivable
 
     def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
         """Whether kernel i may run in one call with the `waiting` ones: no call computes one of its inputs from their
@@ -212,7 +210,7 @@ class Wrapper:
         plan, hoisted = self._plan.prelude, self._plan.hoisted
         if plan is None:
             return
-        nested = Wrapper(plan, kernels, verify=self._verify, asks=True, narrow=self._narrowed(plan))
+        nested = Wrapper(plan, kernels, Contract(verify=self._contract.verify), asks=self._narrowed(plan))
         run = nested.load(f"<graphweave {self._plan.name} prelude>")
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
@@ -231,7 +229,7 @@ class Wrapper:
         """Indices that the prelude makes and that only maps read, both in the prelude and here, as nodes of the
         prelude."""
         here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
-        here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
+        here.difference_update(r for r in self._outputs if r is not None and r not in self._contract.private)
         pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # the checks follow in `outputs`
         in_prelude = [new for old, new in pairs if old in here and new is not None]
         return frozenset(prelude.facts.hoist.only_maps(in_prelude))
@@ -240,7 +238,7 @@ class Wrapper:
         kernel = self._kernels[i]
         self._scope[f"k{i}"] = kernel
         self._wrote(kernel.writes, f"k{i}({self._arguments(kernel)})", (*kernel.reads, *self._demands.indices_of(i)))
-        if self._verify:
+        if self._contract.verify:
             self._check(i, kernel, region)
 
     def _arguments(self, kernel: RegionStep, late: Collection[Ref] = ()) -> str:
@@ -381,7 +379,7 @@ class Wrapper:
             self._line(f"r{i} = settled({names[i]}, promise{i}, {f'taken{kept}' if own else 'set()'})", ())
             names[i] = f"r{i}"
         # The memo keeps its results, so a caller gets other tensor objects, unless only our own code sees them.
-        kept_by_memo = set(self._plan.hoisted) - self._private
+        kept_by_memo = set(self._plan.hoisted) - self._contract.private
         return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
 
     def _is_number(self, ref: Ref) -> bool:

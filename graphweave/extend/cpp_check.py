@@ -12,16 +12,20 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.compiler.compile import compile
+from graphweave.compiler.request import Request
+from graphweave.core.choices import Choices
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import warn_once
+from graphweave.core.options import options_for
 from graphweave.core.types import UNIT, DType, Op, Space
-from graphweave.execute.build import build_inference
+from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.extend.subject import Subject
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, Pointwise, Program, Ref, Type
-from graphweave.lower.options import options_for
+from graphweave.passes.pass_facts import PassFacts
 
 _VALUES = (
     0.0, -0.0, 1e-3, -1e-3, 0.3, -0.3, 0.9, -0.9, 1.0, -1.0, 1.7, -1.7, 2.5, -2.5, 3.0, -3.0, 30.0, -30.0,
@@ -51,7 +55,8 @@ def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
         if not cases:
             raise subject.wrong("the operator takes neither float64 nor float32. Use rowwise")
         try:
-            made = build_inference(_program(op, cases), (), {}, options_for("cpp"), {}, verify=False, watches=False)
+            facts = PassFacts(options=options_for("cpp"), choices=Choices(unseen_edits=False))
+            (made,) = build(compile(Request(_program(op, cases), facts)))
             if made.plan.refused:
                 raise subject.wrong(
                     f"no kernel was made ({'; '.join(map(str, made.plan.refused.values()))}). Please report it"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from graphweave.analysis.statistics import statistics_of, with_unions
+from graphweave.analysis.statistics import statistics_of
+from graphweave.compiler.compile import compile
+from graphweave.compiler.contract import Contract
+from graphweave.compiler.describe import describe
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.kernels_text import kernels_text
-from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.plan import Plan
-from graphweave.compiler.report import describe
+from graphweave.compiler.request import Request
+from graphweave.core.choices import Choices
+from graphweave.core.options import options_for
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import Space
-from graphweave.execute.build import build_inference, build_training
+from graphweave.execute.build import build
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.nodes import Input, Program, Ref
-from graphweave.lower.options import Options, options_for
+from graphweave.passes.pass_facts import PassFacts
 
 RowCounts = tuple[tuple[Space, int], ...]
 """How many rows each space has."""
@@ -60,10 +64,7 @@ class CompiledHalves:
 def compiled(program: Program, rows: RowCounts, schedule: Schedule) -> CompiledProgram:
     """The kernels of `program`, ready to run; choices by cost are made for these row counts. ToolchainError without a
     C++ compiler, ScheduleError for a schedule that no kernel takes."""
-    options = options_for("cpp", schedule=schedule)
-    better, glossary = _optimised(program, rows, options, frozenset())
-    made = build_inference(better, (), {}, options, {}, verify=False, watches=False, glossary=glossary)
-    return _ready([made])[0]
+    return _ready(build(compile(Request(program, _facts(rows, schedule)))))[0]
 
 
 @lru_cache(maxsize=256)
@@ -75,42 +76,29 @@ def compiled_halves(
     `tangents` are the names of the inputs that only the backward has. Both halves are optimised as one program, and the
     forward saves what the backward would otherwise walk the graph for. Errors are those of `compiled`.
     """
-    options = options_for("cpp", schedule=schedule)
-    better, glossary = _optimised(program, rows, options, tangents)
-    late = [r for r, n in enumerate(better.nodes) if isinstance(n, Input) and n.name in tangents]
-    made = build_training(
-        better, num_forward, late, (), {}, options, {}, verify=False, watches=False, glossary=glossary
-    )
-    forward, backward = _ready([made.forward, made.backward])
-    parts = made.partition
-    inputs = [backward.plan.program.nodes[parts.backward.where[r]] for r in parts.saved]
+    halves = compile(Request(program, replace(_facts(rows, schedule), tangents=tangents), num_forward))
+    forward, backward = _ready(build(halves))
+    cut = halves.split
+    assert cut is not None
+    inputs = [backward.plan.program.nodes[cut.backward.where[r]] for r in cut.saved]
     names = [node.name for node in inputs if isinstance(node, Input)]
-    return CompiledHalves(
-        forward, backward, tuple(zip((parts.forward.where[r] for r in parts.saved), names, strict=True))
-    )
+    return CompiledHalves(forward, backward, tuple(zip((cut.forward.where[r] for r in cut.saved), names, strict=True)))
 
 
-def _optimised(
-    program: Program, rows: RowCounts, options: Options, tangents: frozenset[str]
-) -> tuple[Program, Glossary]:
-    given = PassInputs(statistics_of(dict(rows)), tangents, joins=options.row_products)
-    done = optimise(program, given)
-    return done.program, Glossary(statistics=with_unions(given.statistics, done.unions))
+def _facts(rows: RowCounts, schedule: Schedule) -> PassFacts:
+    options = options_for("cpp", schedule=schedule)
+    return PassFacts(statistics=statistics_of(dict(rows)), options=options, choices=Choices(unseen_edits=False))
 
 
 def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
     """Programs whose own kernels are built; those of their preludes are built here."""
     preludes = [
-        None if e.plan.prelude is None else Executable(e.plan.prelude, len(e.plan.hoisted), watches=None) for e in made
+        None if e.plan.prelude is None else Executable(e.plan.prelude, Contract(len(e.plan.hoisted))) for e in made
     ]
-    _build(e for e in preludes if e is not None)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for kernel in [k for e in preludes if e is not None for k in e.steps.build(pool)]:
+            kernel.result()
     return [
         CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude)
         for e, prelude in zip(made, preludes, strict=True)
     ]
-
-
-def _build(executables: Iterable[Executable]) -> None:
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for kernel in [k for e in executables for k in e.build(pool)]:
-            kernel.result()

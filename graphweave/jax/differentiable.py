@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from graphweave.jax.graph_function import GraphFunction, imported, shaped
-from graphweave.jax.halves import Halves
+from graphweave.jax.halves import GraphHalves
 from graphweave.jax.importer import Rows
 
 
@@ -67,7 +67,7 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
     texts = _texts.get()
     if texts is not None:
         texts += _told(function, jaxpr, args)
-    made: dict[tuple[int, ...], Halves] = {}  # for the arguments that need gradients
+    made: dict[tuple[int, ...], GraphHalves] = {}  # for the arguments that need gradients
 
     @jax.custom_vjp
     def f(*xs: Any) -> list[Any]:
@@ -78,7 +78,7 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
         if not wanted.arguments or not _is_floating(jaxpr):
             return f(*values), (values, [], _Perturbed((), len(xs)))
         if wanted.arguments not in made:
-            made[wanted.arguments] = Halves(function, wanted.arguments, values)
+            made[wanted.arguments] = GraphHalves(function, wanted.arguments, values)
         results = _again(function, made[wanted.arguments].forward)(*values)
         count = len(function.results)
         return results[:count], (values, results[count:], wanted)
@@ -109,7 +109,7 @@ def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]
     texts = [function.graph.run(trace.program, function.schedule).code.text]
     wanted = [i for i, x in enumerate(args) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
     if wanted and _is_floating(jaxpr):
-        texts.append(Halves(function, wanted, args).text)
+        texts.append(GraphHalves(function, wanted, args).text)
     return texts
 
 

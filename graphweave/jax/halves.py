@@ -17,7 +17,7 @@ from graphweave.jax.graph_function import GraphFunction, imported, shaped
 from graphweave.jax.importer import Result
 
 
-class Halves:
+class GraphHalves:
     """`forward` and `backward` of a function on a graph, for gradients in the arguments numbered `wanted`."""
 
     def __init__(self, function: GraphFunction, wanted: Sequence[int], values: Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphweave.core.errors import LoopError
-from graphweave.frontends.dynamo.backend import parse_options
+from graphweave.frontends.dynamo.captured_request import checked_choices
 from graphweave.loops.matmul import PRODUCTS
 from graphweave.loops.rows import Edge, EdgeEnd, Node
 from graphweave.loops.rowwise import ROWWISE
@@ -63,7 +63,7 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
         return functools.partial(compile, options=options)
     if not callable(function):
         raise TypeError(f"graphweave.loops.compile takes a function (got {type(function).__name__}). Pass a function.")
-    parse_options(options)
+    checked_choices(options)
     code = getattr(function, "__code__", None)
     if code is not None:
         check_code(code)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
 from graphweave.lower.expressions import ValueScope, find, shape_of
-from graphweave.lower.options import Options
 from graphweave.lower.parameters import Parameters, value_name
 from graphweave.lower.schedule import Region
 

@@ -30,6 +30,7 @@ from graphweave.analysis.cones import type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import PushedProduct, blocks_of, gathered, pushed_product
 from graphweave.core.lines import NOWHERE
+from graphweave.core.options import Options
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import (
     Csr,
@@ -54,7 +55,6 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edge_pass import EdgeLoop
-from graphweave.lower.options import Options
 from graphweave.lower.parameters import Table
 from graphweave.lower.schedule import Region
 from graphweave.passes.factors import shaped

@@ -14,12 +14,12 @@ from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS, is_structure
 from graphweave.analysis.typed import call_operands, matrices
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Cast, Gram, Input, MapOf, MatMul, Pointwise, Push, Ref, Reshape, Type
-from graphweave.lower.kernel_products import apart
-from graphweave.lower.options import Options
+from graphweave.lower.mark_calls import apart
 
 _GATHER_WEIGHT = 8
 """A row that edges gather counts as this many rows that are read in order: graphs have more edges than nodes."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphweave.analysis.facts import Facts
+from graphweave.core.options import Options
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import Csr, Kernel, Stmt
 from graphweave.ir.message.nodes import Ref
@@ -13,7 +14,6 @@ from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.expressions import NeedsLocal
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
-from graphweave.lower.options import Options
 from graphweave.lower.parameters import Binding
 from graphweave.lower.row_body import RowBody
 from graphweave.lower.row_tiles import RowTiles

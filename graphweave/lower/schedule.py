@@ -14,6 +14,7 @@ from graphweave.analysis.cones import Needs, map_type
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, pushed_product
+from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -33,8 +34,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.lower.grouping import Group, Groups, group
-from graphweave.lower.kernel_products import stored_operands
-from graphweave.lower.options import Options
+from graphweave.lower.mark_calls import stored_operands
 from graphweave.lower.overlap import overlapped
 
 TALL = 16_384

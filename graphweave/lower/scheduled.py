@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphweave.core.errors import ScheduleError
+from graphweave.core.options import Options, Target
 from graphweave.core.schedule import CPU_FIELDS, GPU_FIELDS, Schedule
 from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Kernel, Lanes, Stmt, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import csrs_around, mapped, statements
 from graphweave.ir.message.infer import numel
 from graphweave.lower.divide import SLOTS
 from graphweave.lower.feature_tiles import FeatureTiles, NotTiled, feature_tiles
-from graphweave.lower.options import Options, Target
 from graphweave.lower.row_order import in_row_order
 from graphweave.lower.source_partitions import folds_edges, partitioned
 

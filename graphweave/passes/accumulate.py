@@ -15,6 +15,7 @@ from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AddMatMul, MatMul, Pointwise, Program, Ref, Type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 
@@ -22,7 +23,7 @@ from graphweave.passes.rewritten import Rewritten, unchanged
 class Accumulate:
     name: str = "accumulate"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with sums of products accumulated; the same object where there are none."""
         sums = _sums(program)
         if not sums:

@@ -21,35 +21,32 @@ from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import AllReduce, Aten, Concat, Input, Operand, Program, Ref, Reshape, Slice, Type
+from graphweave.ir.message.nodes import AllReduce, Aten, Concat, Operand, Program, Ref, Reshape, Slice, Type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
 
 @dataclass(frozen=True, slots=True)
 class BucketSums:
-    """Sums that depend on `tangents` (names of inputs) are the backward's. `keep` are calls that must stay."""
-
-    tangents: frozenset[str]
-    keep: tuple[Ref, ...] = ()
     name: str = "bucket-sums"
 
-    def __call__(self, program: Program) -> Rewritten:
-        buckets = [refs for refs in _buckets(program, self.tangents) if len(refs) > 1]
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with sums over all ranks joined; the same object on one rank, which has none."""
+        buckets = [refs for refs in _buckets(program, facts) if len(refs) > 1]
         if not buckets:
             return unchanged(program)
         build = Builder.of(program)
         replaced: dict[Ref, Ref] = {}
         for refs in buckets:
             _join(build, refs, dict(program.spaces), replaced)
-        return substitute(build, len(build.nodes), replaced, program.outputs, self.keep, program.spaces)
+        return substitute(build, len(build.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
-def _buckets(program: Program, tangents: frozenset[str]) -> list[list[Ref]]:
+def _buckets(program: Program, given: PassFacts) -> list[list[Ref]]:
     """Sums of the backward by element type and ranks, each needed by no other exchange."""
     facts = Facts(program)
-    roots = frozenset(r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents)
-    late = facts.flow.depending(roots)
+    late = facts.flow.depending(given.tangents_of(program))
     needed: set[Ref] = set()  # by a node in which ranks take part
     for ref in reversed(range(len(program.nodes))):
         if ref in needed or isinstance(program.nodes[ref], BETWEEN_RANKS):

@@ -15,7 +15,7 @@ time than their work on halo rows. All ranks decide alike, since they decide by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import row_space, type_of
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
@@ -46,28 +46,24 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.passes.factors import value_type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
 
 @dataclass(frozen=True, slots=True)
 class HaloTotals:
-    """`sharding` says how the program lies on the ranks (None leaves it as it is), `statistics` are their mean rows,
-    `keep` calls that must stay."""
-
-    sharding: Sharding | None
-    statistics: Statistics = field(default_factory=Statistics)
-    keep: tuple[Ref, ...] = ()
     name: str = "halo-totals"
 
-    def __call__(self, program: Program) -> Rewritten:
-        if self.sharding is None:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with sums that need not be sent back; the same object on one rank."""
+        if facts.sharding is None:
             return unchanged(program)
-        found = _Totals(program, self.sharding, self.statistics)
+        found = _Totals(program, facts.sharding, facts.statistics)
         if not found.backs or found.seconds() <= 0:
             return unchanged(program)
         replaced = {ref: found.moved(ref) for ref in found.totals}
-        return substitute(found.build, len(found.build.nodes), replaced, program.outputs, self.keep, program.spaces)
+        return substitute(found.build, len(found.build.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
 class _Totals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
@@ -60,6 +60,12 @@ class Move:
 
     rules: tuple[Rule, ...]
     sites: tuple[Ref, ...]
+
+    def without(self, names: frozenset[str]) -> Move:
+        """The move without the rules that are named; the same object if it has none of them."""
+        if not names:
+            return self
+        return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
 
 Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
@@ -272,6 +278,12 @@ def _computing(program: Program) -> tuple[Ref, ...]:
 
 
 ORDER: tuple[Moves, ...] = (linear, narrower, products_of_push, pushes, singles)
+
+RULES = (
+    *OUT_OF_PUSH, *TO_NODES, *NARROWER, *ALONE, *typed_reorder.RULES, factored_bases.RULE, typed_push.RULE,
+    narrow_sums.RULE, compact.compact(0, 0),
+)  # fmt: skip
+"""Every rule that a move may apply."""
 
 
 def _pushes_behind(program: Program, ref: Ref) -> list[Ref]:

@@ -21,6 +21,7 @@ from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Cast, Pointwise, Program, Pull, Push, Reduce, Ref, Reshape, Type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 
@@ -28,7 +29,7 @@ from graphweave.passes.rewritten import Rewritten, unchanged
 class NarrowGathers:
     name: str = "narrow-gathers"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with messages that are rounded before they are gathered; the same object where there are none."""
         sums = _rounded_sums(program)
         if not sums:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import Extract, ancestors, extract
-from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
+from graphweave.core.choices import Recompute
 from graphweave.core.sizes import Applied, leaves
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import operands, spaces_in
@@ -38,7 +38,8 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.passes.apart import made_instead, with_copies
-from graphweave.passes.recompute import Recompute, recomputed, repeatable
+from graphweave.passes.pass_facts import PassFacts
+from graphweave.passes.recompute import recomputed, repeatable
 from graphweave.passes.stages import staged
 
 
@@ -47,7 +48,7 @@ class Split:
     """`forward` gives the forward outputs and then the saved values; `backward` takes saved values, then tangents.
 
     `saved` and `tangents` are positions in the joint program. `copied` are the saved values of which the forward gives
-    a copy.
+    a copy, and `num_forward` counts the forward outputs.
     """
 
     forward: Extract
@@ -55,20 +56,21 @@ class Split:
     saved: tuple[Ref, ...]
     tangents: tuple[Ref, ...]
     copied: frozenset[Ref] = frozenset()
+    num_forward: int = 0
 
 
 def split(
-    facts: Facts, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
-    constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto", exposed: frozenset[Ref] = frozenset(),
-    statistics: Statistics | None = None,
+    joint: Program, num_forward: int, given: PassFacts, constants: frozenset[Ref] = frozenset(),
+    exposed: frozenset[Ref] = frozenset(),
 ) -> Split:  # fmt: skip
-    """Divide a joint program, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
+    """Divide a joint program, whose first `num_forward` outputs are the forward's; `given.keep` must run in the
+    forward.
 
     `constants` are inputs whose value is part of the program: both halves have them without handing them over.
     `exposed` are values whose memory others may write to before the backward: of these only copies are saved. Seeds are
     always saved, so that a backward that computes the forward again draws the same random numbers.
     """
-    joint, tangents = facts.program, tuple(tangents)
+    facts, tangents, recompute = Facts(joint), tuple(sorted(given.tangents_of(joint))), given.choices.recompute
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))
@@ -77,7 +79,7 @@ def split(
     roots = [r for r in backward_outputs if r is not None]
     found = saved_values(facts, forward, roots, tangents, recompute)
     if not exposed.isdisjoint(found):
-        found = made_instead(facts, found, exposed, roots, tangents, statistics or Statistics())
+        found = made_instead(facts, found, exposed, roots, tangents, given.statistics)
     saved = tuple(r for r in found if r not in constants)
     saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], Random)}.difference(saved)))
     saved += _sizes_to_save(joint, saved, roots, tangents)
@@ -85,13 +87,13 @@ def split(
         r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants
     ]
     copied = exposed.intersection(saved)
-    fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
+    fwd = extract(joint, primals, [*forward_outputs, *saved, *given.keep])
     if copied:
         fwd = with_copies(fwd, num_forward, saved, copied)
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
     if recompute == "always":
         bwd = staged(bwd, [bwd.where[r] for r in tangents])
-    return Split(fwd, bwd, saved, tangents, copied)
+    return Split(fwd, bwd, saved, tangents, copied, num_forward)
 
 
 def saved_values(

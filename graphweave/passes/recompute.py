@@ -12,10 +12,11 @@ it would keep (Zhang et al., "Understanding GNN Computational Graph", section 6)
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import is_structure, is_view
+from graphweave.core.choices import Recompute
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -39,7 +40,6 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 
-Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values the backward computes again.
 
 `auto`: values on edge spaces, matrix products there included, so that nothing of edges x features is saved; random

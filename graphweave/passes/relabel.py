@@ -13,9 +13,7 @@ not pulled at each call but kept in the new order (`Reordered`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.facts import Facts
@@ -51,6 +49,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -61,35 +60,28 @@ _ANY_ORDER = (
 """Nodes that compute the same rows in whatever order they lie."""
 
 
-ChooseOrder: TypeAlias = Callable[[Program, Mapping[Space, tuple[Ref, Ref]]], "tuple[RowOrder | None, str]"]
-"""Chooses an order for a program and says why, given two maps of the same edges for each space that may get one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """`order` is that of the nodes, or chooses it; None leaves them as they are. `keep` are calls that must stay though
-    nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so they are kept in the new
-    order."""
+    """Inputs that are likely to be the same at the next call are kept in the new order."""
 
-    order: RowOrder | ChooseOrder | None
-    keep: tuple[Ref, ...] = ()
-    steady: frozenset[str] = frozenset()
     name: str = "relabel"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with the rows of each space in an order of its own that edges with both ends in it give; the same
         object where there is none."""
-        ends = {} if self.order is None else _ends(program)
-        if self.order is None or not ends:
+        asked = facts.choices.relabel
+        chosen = facts.choose_order if asked == "auto" else asked or None
+        ends = {} if chosen is None else _ends(program)
+        if chosen is None or not ends:
             return unchanged(program)
-        order, notes = (self.order, ()) if isinstance(self.order, str) else _told(*self.order(program, ends))
+        order, notes = (chosen, ()) if isinstance(chosen, str) else _told(*chosen(program, ends))
         if order is None:
             return replace(unchanged(program), notes=notes)
-        made = _Relabelled(program, ends, order, self.steady)
+        made = _Relabelled(program, ends, order, facts.steady)
         outputs = [None if r is None else made.given(r) for r in program.outputs]
         where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
         done = substitute(
-            made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in self.keep], made.spaces
+            made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in facts.keep], made.spaces
         )  # fmt: skip
         places = {old: done.where[new] for old, new in where.items() if new in done.where}
         return replace(

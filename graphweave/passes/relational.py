@@ -6,21 +6,17 @@ each start to the end, and the cheapest result is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, Program, Ref
+from graphweave.ir.message.nodes import MapOf, Program
 from graphweave.ir.message.pairs import pair_space
 from graphweave.passes.moves import Moves, bases, compactions, pairs_in, reorderings, typed_pushes
 from graphweave.passes.pair_space import pair_maps
-
-Measure: TypeAlias = Callable[[Facts, Ref], "int | None"]
-"""Gives the number of rows, in the graph at hand, of a value that depends on the graph alone; None if not known."""
+from graphweave.passes.pass_facts import Measure
 
 
 @dataclass(frozen=True, slots=True)

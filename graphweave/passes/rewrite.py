@@ -8,19 +8,19 @@ of its users are gone. Such sets give the greedy choice the look-ahead that it l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
-from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import is_typed_product
 from graphweave.core.lines import NOWHERE
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, Program, Push, Ref
-from graphweave.passes.moves import ORDER, Move, Moves, added, forward_pairs, reorderings
-from graphweave.passes.relational import Measure, Relational, Start, with_pairs
+from graphweave.ir.message.nodes import Program, Push, Ref
+from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_pairs, reorderings
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
+from graphweave.passes.relational import Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
@@ -36,66 +36,49 @@ _MIN_GAIN = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
+    """Without the user's choice `rewrite` nothing is done but what `compact` and `reorder` ask for. Over ranks, choices
+    between forms that move work across an exchange count its bytes."""
 
-    `joins` says whether kernels of the target compute products of rows. Without `free` nothing is done but what
-    `relational` decides. `added` are rules tried beside those of `moves.py`. `wire` prices rows that travel between
-    ranks; with it, choices between forms that move work across an exchange count its bytes.
-    """
-
-    statistics: Statistics = field(default_factory=Statistics)
-    tangents: frozenset[str] = frozenset()
-    keep: tuple[Ref, ...] = ()
-    relational: Relational = field(default_factory=Relational)
-    measure: Measure | None = None
-    joins: bool = True
-    added: tuple[Rule, ...] = ()
-    free: bool = True
-    wire: HaloCosts | None = None
     name: str = "rewrite"
+    rules: tuple[Rule, ...] = RULES
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
-        facts = Facts(program)
-        order = () if not self.free else (*ORDER, added(self.added)) if self.added else ORDER
+        choices, own = facts.choices, Facts(program)
+        more = facts.added.by_cost
+        order = () if not choices.rewrite else (*ORDER, added(more)) if more else ORDER
         if not any(is_typed_product(n) for n in program.nodes):
-            return self._run(facts, Start(False, False), order).rewritten()
-        statistics = with_pairs(program, self.statistics, self.measure)
-        settings = replace(self, statistics=statistics)
-        relational = self.relational if self.free else self.relational.decided()
-        moves = (*relational.moves(), *order) if self.free else ()
-        found = [settings._run(facts, start, moves) for start in relational.starts()]
-        best = min(found, key=lambda state: state.cost.seconds(statistics))
+            return _run(own, facts, Start(False, False), order).rewritten()
+        facts = replace(facts, statistics=with_pairs(program, facts.statistics, facts.measure))
+        relational = Relational(choices.compact, choices.reorder)
+        relational = relational if choices.rewrite else relational.decided()
+        moves = (*relational.moves(), *order) if choices.rewrite else ()
+        found = [_run(own, facts, start, moves) for start in relational.starts()]
+        best = min(found, key=lambda state: state.cost.seconds(facts.statistics))
         best.steps += [_refused(best, state) for state in found if state is not best]
         return best.rewritten()
 
-    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _Rewriting:
-        state = _Rewriting(self, facts, start)
-        state.begin()
-        for _ in range(_MAX_ROUNDS):
-            if not state.round(moves):
-                break
-        return state
-
 
 class _Rewriting:
-    def __init__(self, settings: Rewrite, facts: Facts, start: Start) -> None:
-        self.settings, self.start = settings, start
+    def __init__(self, facts: Facts, given: PassFacts, start: Start) -> None:
+        self.given, self.start = given, start
+        sharding = given.sharding
+        self.wire = None if sharding is None else HaloCosts(sharding, given.statistics, given.steady)
         self.where = unchanged(facts.program).where
         self.steps: list[Step] = []
-        self._become(facts, settings.keep, self._cost(facts, settings.keep))
+        self._become(facts, given.keep, self._cost(facts, given.keep))
 
     def _become(self, facts: Facts, keep: tuple[Ref, ...], spent: Cost) -> None:
         self.facts, self.keep, self.cost = facts, keep, spent
         self.futile = set[Move]()  # moves that do not gain in this program, so that no round tries them twice
         self.build = Builder.of(facts.program)
-        self.late = facts.flow.depending(_tangents(facts.program, self.settings.tangents))
+        self.late = facts.flow.depending(self.given.tangents_of(facts.program))
 
     def _cost(self, facts: Facts, keep: tuple[Ref, ...]) -> Cost:
-        settings = self.settings
-        spent = cost(facts, _tangents(facts.program, settings.tangents), keep, joins=settings.joins)
-        if settings.wire is not None:
-            spent.add(UNIT, bytes=seconds_on_the_wire(facts.program, settings.wire) * BANDWIDTH)
+        given = self.given
+        spent = cost(facts, given.tangents_of(facts.program), keep, joins=given.options.row_products)
+        if self.wire is not None:
+            spent.add(UNIT, bytes=seconds_on_the_wire(facts.program, self.wire) * BANDWIDTH)
         return spent
 
     def begin(self) -> None:
@@ -138,9 +121,9 @@ class _Rewriting:
         return made
 
     def _made(self, move: Move, forced: bool) -> bool:
-        program, statistics = self.facts.program, self.settings.statistics
+        program, statistics = self.facts.program, self.given.statistics
         count = len(program.nodes)
-        replaced, fired = apply(self.build, move)
+        replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
         if replaced:
             done = substitute(self.build, count, replaced, program.outputs, self.keep, program.spaces)
         self.build.rollback(count)
@@ -160,6 +143,15 @@ class _Rewriting:
             self.where = {r: done.where[at] for r, at in self.where.items() if at in done.where}
             self._become(facts, keep, after)
         return gains
+
+
+def _run(facts: Facts, given: PassFacts, start: Start, moves: tuple[Moves, ...]) -> _Rewriting:
+    state = _Rewriting(facts, given, start)
+    state.begin()
+    for _ in range(_MAX_ROUNDS):
+        if not state.round(moves):
+            break
+    return state
 
 
 def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
@@ -199,12 +191,8 @@ def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
 
 def _refused(best: _Rewriting, other: _Rewriting) -> Step:
     """The other start, reported as a choice that was not taken."""
-    statistics = best.settings.statistics
+    statistics = best.given.statistics
     seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)
     gained = sorted(difference(best.cost.per_row(), other.cost.per_row()).items(), key=lambda item: item[0].name)
     totals = best.cost.total(statistics), other.cost.total(statistics)
     return Step((other.start.name,), NOWHERE, *totals, seconds, tuple(gained), False)
-
-
-def _tangents(program: Program, names: frozenset[str]) -> frozenset[Ref]:
-    return frozenset(r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in names)

@@ -32,6 +32,7 @@ from graphweave.ir.message.nodes import (
     Ref,
     Type,
 )
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -40,17 +41,13 @@ _Segments = tuple[Space, ...]
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndices:
-    """`sharding` says which inputs are a part's edges; None leaves the program as it is. `keep` are calls that must
-    stay."""
-
-    sharding: Sharding | None
-    keep: tuple[Ref, ...] = ()
     name: str = "segment-indices"
 
-    def __call__(self, program: Program) -> Rewritten:
-        if self.sharding is None:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with indices of a part's edges joined by segments; the same object on one rank."""
+        if facts.sharding is None:
             return unchanged(program)
-        finder = _SegmentFinder(program, self.sharding)
+        finder = _SegmentFinder(program, facts.sharding)
         found = {ref: made for ref in range(len(program.nodes)) if (made := finder.joined(ref)) is not None}
         if not found:
             return unchanged(program)
@@ -60,7 +57,7 @@ class SegmentIndices:
             node, loc = program.nodes[ref], program.locs[ref]
             assert isinstance(node, MapOf)
             replaced[ref] = build.add(MapOf(build.add(index, program.locs[node.index] or loc), node.cod), loc)
-        return substitute(build, len(build.nodes), replaced, program.outputs, self.keep, program.spaces)
+        return substitute(build, len(build.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
 class _SegmentFinder:

@@ -16,15 +16,14 @@ numbers would not be those of the whole graph. Equal exchanges are one, since eq
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.flow import Flow, ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.halo_rows import Numbers, halo_of
-from graphweave.analysis.ownership import OwnedRows, Sharding, owned_rows
-from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.ownership import Sharding, owned_rows
 from graphweave.core.errors import ShardError
 from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
@@ -58,6 +57,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
@@ -72,24 +72,18 @@ Folded: TypeAlias = Push | Gram
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`sharding` says how the program lies on the ranks; None leaves it as it is. `keep` are calls that must stay
-    though nobody reads them. Inputs named in `steady` are likely to be the same at the next call, so what is received
-    of them is kept. `statistics` are the mean rows of the ranks, and `tangents` name the inputs of the backward."""
+    """What is received of inputs that are steady is kept."""
 
-    sharding: Sharding | None
-    keep: tuple[Ref, ...] = ()
-    steady: frozenset[str] = frozenset()
-    statistics: Statistics = field(default_factory=Statistics)
-    tangents: frozenset[str] = frozenset()
     name: str = "shard"
 
-    def __call__(self, program: Program) -> Rewritten:
-        """`program` for one rank. Raises ShardError if its numbers would not be those of the whole graph."""
-        if self.sharding is None:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` for one of several ranks; the same object where there is one. Raises ShardError if its numbers
+        would not be those of the whole graph."""
+        if facts.sharding is None:
             return unchanged(program)
-        made = _Sharded(program, self.sharding, owned_rows(program, self.sharding), self)
+        made = _Sharded(program, facts.sharding, facts)
         outputs = [None if r is None else made.where[r] for r in program.outputs]
-        keep = [made.where[r] for r in self.keep]
+        keep = [made.where[r] for r in facts.keep]
         done = substitute(made.build, len(made.build.nodes), {}, outputs, keep, made.spaces())
         return replace(done, where={old: done.where[new] for old, new in made.where.items() if new in done.where})
 
@@ -97,18 +91,18 @@ class Shard:
 class _Sharded:
     """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
 
-    def __init__(self, program: Program, sharding: Sharding, owned: OwnedRows, given: Shard) -> None:
-        self._program, self._sharding, self._owned, self._steady = program, sharding, owned, given.steady
+    def __init__(self, program: Program, sharding: Sharding, facts: PassFacts) -> None:
+        owned = owned_rows(program, sharding)
+        self._program, self._sharding, self._owned, self._steady = program, sharding, owned, facts.steady
         flow = Flow(program)
-        roots = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents)
-        late = flow.depending(frozenset(roots))
+        late = flow.depending(facts.tangents_of(program))
         self._never_stale = late | flow.graph_only
         results = [r for r in program.outputs if r is not None and r not in late]
-        self._forward = ancestors(program, [*results, *given.keep]) if late else set(range(len(program.nodes)))
+        self._forward = ancestors(program, [*results, *facts.keep]) if late else set(range(len(program.nodes)))
         self._may_be_stale = sharding.stale and bool(late)
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
         self._halo = owned.halo
-        self._computed = computed_with_halo(program, owned.halo, HaloCosts(sharding, given.statistics, given.steady))
+        self._computed = computed_with_halo(program, owned.halo, HaloCosts(sharding, facts.statistics, facts.steady))
         self._all: dict[Ref, Ref] = {}
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.rules import (
     column_counts,
@@ -44,15 +45,13 @@ _MAX_RULES = 16
 
 @dataclass(frozen=True, slots=True)
 class Simplify:
-    """`keep` are calls that must stay though nobody reads them; `added` are rules beside `ALWAYS`."""
-
-    keep: tuple[Ref, ...] = ()
-    added: tuple[Rule, ...] = ()
     name: str = "simplify"
+    rules: tuple[Rule, ...] = ALWAYS
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` simplified; the same object where no rule applies."""
-        build, rules = Builder(), (*ALWAYS, *self.added)
+        build = Builder()
+        rules = [r for r in (*self.rules, *facts.added.always) if r.name not in facts.choices.left_out]
         where: dict[Ref, Ref] = {}
         fired = False
         for ref, node in enumerate(program.nodes):
@@ -62,7 +61,7 @@ class Simplify:
         if not fired:
             return unchanged(program)
         outputs = [None if r is None else where[r] for r in program.outputs]
-        keep = [where[r] for r in self.keep]
+        keep = [where[r] for r in facts.keep]
         done = substitute(build, len(build.nodes), {}, outputs, keep, program.spaces)
         return Rewritten(done.program, {r: done.where[at] for r, at in where.items() if at in done.where})
 

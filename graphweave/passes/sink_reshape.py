@@ -13,6 +13,7 @@ from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
 from graphweave.passes.factors import below_reshapes
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 
@@ -20,7 +21,7 @@ from graphweave.passes.rewritten import Rewritten, unchanged
 class SinkReshape:
     name: str = "sink-reshape"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with no pull or push of a reshape; the same object where it has none."""
         if not any(_moves_reshape(program.nodes, node) for node in program.nodes):
             return unchanged(program)

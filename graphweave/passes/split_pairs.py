@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from graphweave.analysis.facts import Facts
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Node, Operand, Program, Ref, Type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 
@@ -19,7 +20,7 @@ from graphweave.passes.rewritten import Rewritten, unchanged
 class SplitPairs:
     name: str = "split-pairs"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         pairs = _splittable(program)
         if not pairs:
             return unchanged(program)

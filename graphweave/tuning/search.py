@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from graphweave.compiler.request import Half
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
-from graphweave.execute.build import Half
+from graphweave.execute.build import executable_of
 from graphweave.execute.executable import Executable
 from graphweave.tuning.candidates import candidates, combined
 from graphweave.tuning.choice import Choice, ProgramForm
@@ -129,7 +130,7 @@ class _Search:
             self.shop.longest = max(self.shop.longest, part.passed - before)
 
     def _built(self, prepared: PreparedForm, deadline: Deadline) -> _Built:
-        made = [half.executable(self.shop.options_by(COMPILERS_CHOICE)) for half in prepared.halves]
+        made = [executable_of(half, self.shop.options_by(COMPILERS_CHOICE)) for half in prepared.halves.parts]
         self.shop.compile(made, deadline)
         return _Built(prepared, (made[0], made[1] if len(made) > 1 else None))
 
@@ -140,14 +141,14 @@ class _Search:
         forward, backward = best.made
         share = _LAST_SHARE if backward is None else _FORWARD_SHARE
         schedules[0], finished = self._best_schedule(
-            best.form.halves[0], forward, best, self.shop.forward, self.shop.deadline.part(share), "forward"
+            best.form.halves.parts[0], forward, best, self.shop.forward, self.shop.deadline.part(share), "forward"
         )
         if backward is None:
             return finished
         with unseen():
             given = self.shop.backward(best.form, backward)(self.shop.forward(forward)())
         schedules[1], tried_all = self._best_schedule(
-            best.form.halves[1], backward, best, lambda made: lambda: made(list(given)),
+            best.form.halves.parts[1], backward, best, lambda made: lambda: made(list(given)),
             self.shop.deadline.part(_LAST_SHARE), "backward",
         )  # fmt: skip
         return finished and tried_all
@@ -157,7 +158,7 @@ class _Search:
         part: Deadline, name: str,
     ) -> tuple[Schedule, bool]:  # fmt: skip
         """The best schedule of a half, and whether all candidates were tried."""
-        walks = walks_of(own.plan, best.form.statistics)
+        walks = walks_of(own.plan, best.form.halves.glossary.statistics)
         found = candidates(walks, caches(), torch.get_num_threads(), self.subject.is_local)
         made, all_made = self._compiled(half, own, found, part)
         calls = {repr(s): run(e) for s, e in made.items()}
@@ -193,7 +194,7 @@ class _Search:
             new: dict[Schedule, Executable] = {}
             try:
                 for schedule in batch:
-                    planned = half.executable(self.shop.options_by(schedule))
+                    planned = executable_of(half, self.shop.options_by(schedule))
                     kernels = _kernels_of(planned)
                     if kernels not in seen and _takes(planned, schedule):
                         seen.add(kernels)
@@ -212,9 +213,9 @@ class _Search:
 
     def _confirmed(self, choice: Choice, best: _Built, own: _Built, measured: float) -> tuple[Choice, float, float]:
         """The choice, or the untuned one if it is not faster for a whole call; its seconds, and the untuned ones."""
-        halves = zip(best.form.halves, (choice.forward, choice.backward), strict=False)
+        halves = zip(best.form.halves.parts, (choice.forward, choice.backward), strict=False)
         try:
-            made = [half.executable(self.shop.options_by(schedule)) for half, schedule in halves]
+            made = [executable_of(half, self.shop.options_by(schedule)) for half, schedule in halves]
             self.shop.compile(made, self.shop.deadline, known=True)
             tuned = self.shop.call(best.form, made[0], made[1] if len(made) > 1 else None)
             calls = {"tuned": tuned, UNTUNED: self.shop.call(own.form, *own.made)}
@@ -257,8 +258,8 @@ class _Search:
     def _price(self, built: _Built, choice: Choice) -> float:
         """The predicted seconds of a call."""
         pairs = zip([e for e in built.made if e is not None], (choice.forward, choice.backward), strict=False)
-        threads = torch.get_num_threads()
-        return sum(predicted(walks_of(e.plan, built.form.statistics), s, caches(), threads) for e, s in pairs)
+        rows, threads = built.form.halves.glossary.statistics, torch.get_num_threads()
+        return sum(predicted(walks_of(e.plan, rows), s, caches(), threads) for e, s in pairs)
 
     def _tell(self, what: str) -> None:
         deadline = self.shop.deadline

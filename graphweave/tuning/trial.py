@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 
-from graphweave.analysis.statistics import Statistics
+from graphweave.compiler.request import Halves
 from graphweave.core.counters import kept_as_they_are
+from graphweave.core.options import Options, by_schedule
 from graphweave.core.schedule import Schedule
-from graphweave.execute.build import Half
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.nodes import Input, Ref
-from graphweave.lower.options import Options, by_schedule
-from graphweave.passes.partition import Split
 from graphweave.tuning.choice import ProgramForm
 from graphweave.tuning.deadline import Deadline, OutOfTime
 
@@ -31,15 +29,12 @@ class NotMeasurable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PreparedForm:
-    """A program in one form: its forward and perhaps its backward, how it was `divided`, and a text that is equal for
-    equal programs. `seconds` is the cost model's prediction for a call."""
+    """A program in one form: a text that is equal for equal programs, and its forward and perhaps its backward.
+    `seconds` is the cost model's prediction for a call."""
 
     form: ProgramForm
     text: str
-    halves: tuple[Half, ...]
-    divided: Split | None
-    num_forward: int
-    statistics: Statistics
+    halves: Halves
     seconds: float
 
 
@@ -64,7 +59,7 @@ class Workshop:
         before = deadline.passed
         pool = ThreadPoolExecutor(max(1, torch.get_num_threads()))
         try:
-            for future in [f for one in made for f in one.build(pool)]:
+            for future in [f for one in made for f in one.steps.build(pool)]:
                 try:
                     future.result(timeout=max(0.0, deadline.left))
                 except TimeoutError:
@@ -91,9 +86,10 @@ class Workshop:
     def backward(self, form: PreparedForm, made: Executable) -> Callable[[Sequence[Any]], list[Any]]:
         """A function from the results of a forward to the arguments of the backward. NotMeasurable if one of them is
         neither saved nor known."""
-        assert form.divided is not None
-        back: dict[Ref, Ref] = {new: old for old, new in form.divided.backward.where.items()}
-        saved = {ref: form.num_forward + i for i, ref in enumerate(form.divided.saved)}
+        cut = form.halves.split
+        assert cut is not None
+        back: dict[Ref, Ref] = {new: old for old, new in cut.backward.where.items()}
+        saved = {ref: cut.num_forward + i for i, ref in enumerate(cut.saved)}
         takes: list[tuple[int | None, Any]] = []
         for ref, node in enumerate(made.plan.program.nodes):
             if isinstance(node, Input) and node.name not in made.plan.constants:

@@ -9,10 +9,12 @@ from typing import Any, TypeVar, overload
 import torch
 import torch._dynamo
 
+from graphweave.core.choices import OPTIONS
 from graphweave.core.errors import SettingsError
 from graphweave.core.settings import settings
-from graphweave.frontends.dynamo.backend import OPTIONS, parse_options, with_mode
+from graphweave.frontends.dynamo.backend import with_mode
 from graphweave.frontends.dynamo.captured import Captured
+from graphweave.frontends.dynamo.captured_request import checked_choices
 from graphweave.frontends.dynamo.compiled_module import CompiledModule
 from graphweave.frontends.dynamo.uncompiled import what_is_meant
 
@@ -70,7 +72,7 @@ def compile(
     _check_arguments(fullgraph, dynamic, backend, disable, unknown)
     given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
     if model is None:
-        parse_options(with_mode(mode, options))
+        checked_choices(with_mode(mode, options))
         return functools.partial(compile, **given)
     _check_model(model)
     settings()  # refuses an unusable environment variable here, not in the middle of a compilation
@@ -78,7 +80,7 @@ def compile(
         return model
     model = what_is_meant(model)
     options = with_mode(mode, options)
-    parse_options(options)
+    checked_choices(options)
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, dynamic, options, fullgraph)
     call = Captured(model, dynamic, options, fullgraph=fullgraph)

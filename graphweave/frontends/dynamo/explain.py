@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 
 from graphweave.compiler.kernels_text import kernels_text
-from graphweave.compiler.report import CaptureNote, GraphNote, RewriteNote, TuningNote, collect
+from graphweave.compiler.report import CaptureNote, GraphNote, PassNote, RewriteNote, TuningNote, collect
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.dynamo.breaks import (
@@ -23,13 +23,13 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loops_text
+from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loops_text, passes_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.tracing.reasons import line_of
 
-Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
+Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "all"]
 """How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made
-by cost, the message IR, or all of these."""
+by cost, the message IR, the passes that ran, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Explanation:
     `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
-    backward, inference), `tunings` one for each graph that was tuned. `eager` says what runs eagerly and why. `breaks`
-    are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists what was
-    compiled again, before and during `explain`.
+    backward, inference), `tunings` one for each graph that was tuned. `passes` are those that ran, in order. `eager`
+    says what runs eagerly and why. `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all
+    of them. `recompiled` lists what was compiled again, before and during `explain`.
     """
 
     what: str
@@ -54,6 +54,7 @@ class Explanation:
     recompiled: tuple[Recompilation, ...]
     detail: Detail = "short"
     tunings: tuple[TuningNote, ...] = ()
+    passes: tuple[PassNote, ...] = ()
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -72,6 +73,8 @@ class Explanation:
         parts = []
         if detail in ("costs", "all"):
             parts += [costs_text(r) for r in self.rewrites]
+        if detail in ("passes", "all"):
+            parts += [passes_text(self.passes)]
         if detail in ("ir", "all"):
             parts += [ir_text(self)]
         if detail in ("loops", "all"):
@@ -89,7 +92,8 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     backward is compiled too, but not run. All compiled code, including that of other functions, is dropped and built
     again at the next call. `detail` says what is printed beside the short form: "short" adds nothing, "kernels" the
     code of each kernel, "loops" its loop IR and the fields of a schedule that it ignores, "costs" what the rewriting
-    chose and refused with both costs, "ir" the message IR, and "all" all of these.
+    chose and refused with both costs, "ir" the message IR, "passes" what each pass changed and how long it took, and
+    "all" all of these.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
@@ -104,7 +108,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
-        tuple(report.tunings),
+        tuple(report.tunings), tuple(report.passes),
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

@@ -1,4 +1,4 @@
-"""What `explain` prints after its short form: choices by cost, message IR, the code of kernels."""
+"""What `explain` prints after its short form: choices by cost, passes, message IR, the code of kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from graphweave.compiler.report import GraphNote, RewriteNote
+from graphweave.compiler.report import GraphNote, PassNote, RewriteNote
 from graphweave.passes.rewritten import Step
 
 
@@ -38,6 +38,14 @@ def ir_text(explanation: Compiled) -> str:
     for graph in explanation.graphs:
         lines += [f"== message IR of {graph.name}", graph.ir]
     return "\n".join(lines)
+
+
+def passes_text(passes: Sequence[PassNote]) -> str:
+    """The passes that ran, in order: the stage, what each changed, and how long it took."""
+    lines = [f"== passes: {len(passes)}, of which {sum(p.changed for p in passes)} changed a program"]
+    width = max((len(str(p)) for p in passes), default=0)
+    lines += [f"-- {p.stage:<10} {p!s:<{width}}  {1e3 * p.seconds:8.2f} ms" for p in passes]
+    return "\n".join(lines) + "\n"
 
 
 def loops_text(graph: GraphNote) -> str:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from graphweave.core.choices import Choices
+from graphweave.core.options import Options, options_for
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.settings import settings
-from graphweave.lower.options import Options, options_for
 from graphweave.runtime import early, toolchain
 from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
-def options_of(module: fx.GraphModule, schedule: Schedule = COMPILERS_CHOICE) -> Options | str:
-    """The options for the device of a graph's inputs, including those of the user's `schedule`; or the reason why this
+def options_of(module: fx.GraphModule, choices: Choices) -> Options | str:
+    """The options for the device of a graph's inputs, including those of the user's schedule; or the reason why this
     machine cannot compile the graph.
 
     CPU tensors without dims may be combined with tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
     tensors for Triton's interpreter.
     """
+    schedule = choices.schedule if isinstance(choices.schedule, Schedule) else COMPILERS_CHOICE
+    found = _on_device(module, schedule)
+    return replace(found, fuse=choices.fuse) if isinstance(found, Options) else found
+
+
+def _on_device(module: fx.GraphModule, schedule: Schedule) -> Options | str:
     vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
     tensors = [v for v in vals if isinstance(v, torch.Tensor)]
     devices = {v.device for v in tensors if v.dim() or v.device.type != "cpu"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from graphweave.compiler.report import collect
-from graphweave.frontends.dynamo.backend import check_budget
+from graphweave.core.choices import check_option
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.tracing.call_state import State
@@ -39,7 +39,7 @@ def tune(
     Tuned and untuned results agree to the order of sums. Raises SettingsError for a budget that is no positive number,
     and what `graphweave.compile` and the call itself raise.
     """
-    check_budget(budget)
+    check_option("budget", budget)
     deadline = Deadline(budget)
     target: Any = getattr(model, "_gw_original", None) or getattr(model, "_orig_mod", None) or model
     dynamic, own, _ = getattr(model, "_gw_arguments", (True, None, False))

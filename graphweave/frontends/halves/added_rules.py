@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from graphweave.analysis.flow import reached
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.compiler.compile import optimise
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rules.rule import AddedRules, Rule
 
 When: TypeAlias = Literal["always", "by cost"]
@@ -68,8 +69,7 @@ class Suspects:
     """A program that added rules have rewritten, kept so that the rule which changed a value can be found."""
 
     program: Program
-    given: PassInputs
-    keep: tuple[Ref, ...]
+    given: PassFacts
 
     def firings(self) -> list[Firing]:
         """What the rules do to the program, in order. They are applied again to find out."""
@@ -86,7 +86,7 @@ class Suspects:
 
         added = self.given.added
         again = AddedRules(tuple(map(watched, added.always)), tuple(map(watched, added.by_cost)))
-        optimise(self.program, replace(self.given, added=again), self.keep)
+        optimise(self.program, replace(self.given, added=again))
         return seen
 
     def culprit(self, data: Mapping[str, Any], differs: Callable[[Any, Any], bool]) -> Firing | None:

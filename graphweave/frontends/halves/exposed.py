@@ -9,7 +9,6 @@ value from which it was computed. Eager mode allows edits of these tensors (a me
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,25 +16,9 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch.utils._pytree import tree_leaves
 
-from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_view
 from graphweave.frontends.calls.captured_graph import ancestors
 from graphweave.frontends.calls.captured_sizes import is_tensor
-from graphweave.frontends.importing.importer import Imported
-from graphweave.ir.message.builder import operands, spaces_in
-from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
-
-
-@dataclass(frozen=True, slots=True)
-class Exposed:
-    """What a user may overwrite, as positions of placeholders and of the forward's results.
-
-    `written` are the placeholders to which the graph itself writes; they are not among `inputs`.
-    """
-
-    inputs: frozenset[int]
-    written: frozenset[int]
-    outputs: frozenset[int]
+from graphweave.passes.exposed_memory import Exposed
 
 
 def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
@@ -63,20 +46,6 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
     given = [i for i, n in enumerate(results) if is_tensor(n) and written[i] is None]
     outputs = {i for i in given if _memory_of(results[i]) not in kept}
     return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
-
-
-def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
-    """The values of a program that lie in exposed memory.
-
-    Features of edges are left out unless the graph writes to them, since compiled programs must not copy them. If a
-    user has overwritten them, PyTorch refuses the backward.
-    """
-    program, edges = imported.program, Facts(imported.program).flow.edge_spaces
-    given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
-    given |= {imported.inputs[i] for i in found.written}
-    results = (end for i in found.outputs if (end := program.outputs[i]) is not None)
-    roots = {_base(program, r) for r in (*given, *results)}
-    return frozenset(r for r in range(len(program.nodes)) if _base(program, r) in roots)
 
 
 def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
@@ -107,12 +76,3 @@ def _is_view(target: Any) -> bool:
         return False
     returns = target._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
-
-
-def _base(program: Program, ref: Ref) -> Ref:
-    """The value of which `ref` is a view; `ref` itself if it is no view."""
-    node = program.nodes[ref]
-    while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
-        ref = operands(node)[0]
-        node = program.nodes[ref]
-    return ref

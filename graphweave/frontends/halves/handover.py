@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_flatten
 
 from graphweave.core.sizes import SizeOp, evaluated
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.build import CompiledTraining
 from graphweave.execute.executable import Executable
 from graphweave.frontends.calls.captured_sizes import expression
 from graphweave.frontends.halves.reference import Reference, checked_backward, checked_forward
@@ -28,6 +27,7 @@ from graphweave.frontends.importing.importer import Imported
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
+from graphweave.passes.partition import Split
 
 Boxed = Callable[[list[Any]], list[Any]]
 """A function that takes a list of arguments, which it empties, and returns a list."""
@@ -37,7 +37,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def split_modules(
-    joint: fx.GraphModule, imported: Imported, training: CompiledTraining, num_fwd_outputs: int,
+    joint: fx.GraphModule, imported: Imported, made: Sequence[Executable], partition: Split,
     reference: Reference | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
     """The forward and the backward as modules of one opaque call each, for AOTAutograd.
@@ -52,28 +52,29 @@ def split_modules(
     place = dict(zip(imported.inputs, env.values(), strict=True))
     outputs = joint.graph.output_node()
     flat, _ = tree_flatten(outputs.args[0])
-    partition = training.partition
+    ahead, back = made
+    num_fwd_outputs = partition.num_forward
 
-    primals = [place[r] for r in _input_refs(training.forward, partition.forward.where)]
+    primals = [place[r] for r in _input_refs(ahead, partition.forward.where)]
     names = [n.name for n in primals]
-    run = training.forward if reference is None else checked_forward(reference, training.forward, names)
-    forward = _call(graph, run, training.forward.plan.name, primals)
+    run = ahead if reference is None else checked_forward(reference, ahead, names)
+    forward = _call(graph, run, ahead.plan.name, primals)
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(partition.saved):
         given = None if ref in partition.copied else place.get(ref)
         saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
     tangents = {r: place[r] for r in partition.tangents}
-    takes = [(saved | tangents)[r] for r in _input_refs(training.backward, partition.backward.where)]
+    takes = [(saved | tangents)[r] for r in _input_refs(back, partition.backward.where)]
     known = list(saved.values())
-    run_back: Boxed = training.backward
+    run_back: Boxed = back
     if reference is not None:
         own = [n.name if n in tangents.values() else None for n in takes]
-        run_back = checked_backward(reference, training.backward, own, names)
+        run_back = checked_backward(reference, back, own, names)
         more = _kept(graph, forward, primals, num_fwd_outputs + len(partition.saved))
         takes += more
         known += [n for n in more if n not in known]
-    backward = _call(graph, run_back, training.backward.plan.name, takes)
+    backward = _call(graph, run_back, back.plan.name, takes)
     results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
     graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
     symbols = [n for n in known if isinstance(n.meta.get("val"), _SYMBOLIC)]

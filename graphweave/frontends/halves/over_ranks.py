@@ -6,9 +6,9 @@ captured, and choices by cost are made from the same numbers of rows, the mean o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,17 +19,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.ownership import Sharding
-from graphweave.analysis.statistics import Statistics, statistics_of, with_unions
-from graphweave.compiler.pipeline import PassInputs, optimise
+from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
 from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.fingerprint import on_any_device, program_fingerprint, with_any_numbers
-from graphweave.ir.message.nodes import AnyType, Exchange, ExchangeBack, Input, Join, Program, Ref, Type
-from graphweave.passes.relational import Measure
-from graphweave.passes.rewritten import Rewritten
+from graphweave.ir.message.nodes import AnyType, Input, Program, Ref, Type
+from graphweave.passes.pass_facts import Measure
 from graphweave.runtime.rank_link import RankGroup, RankLink
 
 _log = logger(__name__)
@@ -200,22 +198,6 @@ class OverRanks:
 
         return mean
 
-    def with_halo(self, statistics: Statistics, program: Program) -> Statistics:
-        """`statistics` with the mean numbers of own and halo rows together."""
-        more: dict[Space, int] = {}
-        for node in program.nodes:
-            if isinstance(node, Exchange | ExchangeBack):
-                read = program.types[node.x]
-                assert isinstance(read, Type)
-                own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
-                more[both] = statistics.rows(own) + self._halo[node.link.node_type]
-        statistics = Statistics((*statistics.counted, *more.items()), statistics.default)
-        known, unions = {space for space, _ in statistics.counted}, dict[Space, tuple[Space, ...]]()
-        for node, t in zip(program.nodes, program.types, strict=True):
-            if isinstance(node, Join) and isinstance(t, Type) and t.space not in known:
-                unions[t.space] = tuple(x.space for r in node.xs if isinstance(x := program.types[r], Type))
-        return with_unions(statistics, unions.items())
-
     @contextmanager
     def alone(self, edges: list[EdgeTensor], rows: list[tuple[Tensor, int]]) -> Iterator[None]:
         """Within the block, calls send nothing and take what others would send as zeros. `edges` stand for the
@@ -284,17 +266,3 @@ def _is_fixed(t: Any) -> bool:
     if isinstance(t, Type):
         return t.space == UNIT and bool(t.shape)
     return isinstance(t, AnyType) and isinstance((t.dims or (None,))[0], int)
-
-
-def optimised_over_ranks(program: Program, given: PassInputs, effects: Iterable[Ref]) -> Rewritten:
-    """`program` after all passes. Over ranks, without merged relations or pairs if with these it cannot be divided."""
-    ways, effects = [given], tuple(effects)
-    if given.sharding is not None:
-        apart = replace(given, merge=False)
-        ways += [apart, replace(apart, relational=replace(given.relational, compact=False))]
-    for way in ways[:-1]:
-        try:
-            return optimise(program, way, effects)
-        except ShardError as error:
-            _log.info("a form of the program cannot run over parts: %s", error)
-    return optimise(program, ways[-1], effects)

@@ -4,7 +4,7 @@ ATen."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.flow import reached
+from graphweave.compiler.road import SPELLINGS
+from graphweave.compiler.walk import respell
 from graphweave.core.errors import NO_KERNEL, IRError, Reason
 from graphweave.core.lines import Location, location
 from graphweave.core.sizes import Opaque, leaves
@@ -38,12 +40,7 @@ from graphweave.frontends.importing.ops_random import RANDOM
 from graphweave.frontends.importing.ops_shape import SHAPE
 from graphweave.frontends.importing.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.importing.spaces import Spaces
-from graphweave.frontends.spellings.blocked_products import blocks_apart
-from graphweave.frontends.spellings.masks import masks_to_indices
-from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
-from graphweave.frontends.spellings.rows_first import rows_to_front
-from graphweave.frontends.spellings.stacks import without_stacks
-from graphweave.frontends.spellings.wide_masks import wide_masks_to_rows
+from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
@@ -105,7 +102,9 @@ class Imported:
     seeded: frozenset[str] = frozenset()
 
 
-def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
+def import_graph(
+    gm: fx.GraphModule, num_forward: int | None = None, spellings: Sequence[Respelling] = SPELLINGS
+) -> Imported:
     """The program of a joint or inference graph of ATen calls whose nodes carry fake values in `meta["val"]`.
 
     The first `num_forward` results (all if None) are the user's; the others are gradients.
@@ -113,8 +112,7 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot express (submodules, operators of higher order).
     """
-    unmasked = blocks_apart(masks_to_indices(wide_masks_to_rows(gm)))
-    return _Importer(without_gathered_numbers(without_stacks(rows_to_front(unmasked))), num_forward).run()
+    return _Importer(respell(gm, spellings), num_forward).run()
 
 
 class _Importer:

@@ -235,7 +235,7 @@ class MatMul:
     `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is m: S -> R; the result is `S x [B, J]`. All three may lack the dim B of
     diagonal blocks (heads). Without `map`, m is the only map to unit: all rows share `w: unit x [B, K, J]`. No row has
     a copy of its matrix. With a map to types it is Hector's typed linear (2.3). `called` changes no value: it says that
-    the vendor's library multiplies, between kernels (`lower/kernel_products.py`).
+    the vendor's library multiplies, between kernels (`lower/mark_calls.py`).
     """
 
     x: Ref

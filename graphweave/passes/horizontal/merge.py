@@ -8,9 +8,8 @@ spaces; weights become one value with a row for each relation (`emit.py`), and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
@@ -18,23 +17,24 @@ from graphweave.passes.horizontal.order import arranged
 from graphweave.passes.horizontal.packs import find_packs
 from graphweave.passes.horizontal.price import pays
 from graphweave.passes.horizontal.sums import merged_trees
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """`keep` are calls that must stay though nobody reads them. Nodes that need an input of `tangents` belong to the
-    backward, and are never packed with nodes of the forward."""
-
-    keep: tuple[Ref, ...] = ()
-    tangents: frozenset[str] = frozenset()
-    statistics: Statistics = field(default_factory=Statistics)
     name: str = "merge"
 
-    def __call__(self, program: Program) -> Rewritten:
-        """`program` with isomorphic parts merged; the same object where there are none, or too few to pay."""
-        graph = NodeGraph(program, self.keep, self.tangents)
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with isomorphic parts merged; the same object where there are none, or too few to pay.
+
+        Nodes that need an input of `facts.tangents` belong to the backward, and are never packed with nodes of the
+        forward.
+        """
+        if not facts.choices.merge:
+            return unchanged(program)
+        graph = NodeGraph(program, facts.keep, facts.tangents)
         packs = find_packs(graph)
         units = arranged(graph, packs)
         if not packs.of:
@@ -46,8 +46,8 @@ class Merge:
                 continue
             merged = merged_trees(emit, members) if isinstance(graph.nodes[members[0]], Tree) else emit.merged(members)
             emit.pack(packs.of[members[0]][0], merged)
-        done = _finished(emit, program, self.keep)
-        return done if pays(graph, packs, done, self.statistics) else unchanged(program)
+        done = _finished(emit, program, facts.keep)
+        return done if pays(graph, packs, done, facts.statistics) else unchanged(program)
 
 
 def _finished(emit: Emitter, program: Program, keep: tuple[Ref, ...]) -> Rewritten:

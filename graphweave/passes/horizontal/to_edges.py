@@ -10,7 +10,7 @@ graph at hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
@@ -31,6 +31,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.passes.composed_maps import composed
 from graphweave.passes.factors import Factor, below_reshapes, product, shaped, value_type
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.rules.factor import is_harmless
 from graphweave.passes.rules.linear_through_push import Pushed, ends, moved_into, pulled, times_pulled
@@ -39,21 +40,18 @@ from graphweave.passes.substitute import substitute
 
 @dataclass(frozen=True, slots=True)
 class ToEdges:
-    """`keep` are calls that must stay though nobody reads them."""
-
-    statistics: Statistics = field(default_factory=Statistics)
-    keep: tuple[Ref, ...] = ()
     name: str = "to-edges"
 
-    def __call__(self, program: Program) -> Rewritten:
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with linear work moved to edges; the same object where none is."""
-        if not any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes):
+        typed = any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes)
+        if not typed or not facts.choices.merge:
             return unchanged(program)
-        mover = _Mover(program, self.statistics)
+        mover = _Mover(program, facts.statistics)
         replaced = mover.replaced()
         if not replaced:
             return unchanged(program)
-        return substitute(mover.build, len(program.nodes), replaced, program.outputs, self.keep, program.spaces)
+        return substitute(mover.build, len(program.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
 @dataclass(frozen=True, slots=True)

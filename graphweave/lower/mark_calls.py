@@ -1,28 +1,36 @@
-"""Which products the kernels of a target compute, and which operands of theirs must be in memory."""
+"""A product that no kernel of the target computes -> a call of the vendor's library; and operands that must be stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import type_of
 from graphweave.analysis.typed import below, blocks_of, gathered, is_walked
+from graphweave.core.options import Options
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Ref
-from graphweave.lower.options import Options
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
+from graphweave.passes.rewritten import Rewritten, unchanged
 
 
-def with_calls(program: Program, options: Options) -> Program:
-    """`program` with the products that no kernel of the target computes marked as calls of the vendor's library.
+@dataclass(frozen=True, slots=True)
+class MarkCalls:
+    """This is done before the partition, since operands and results of calls are stored. Products with one matrix for
+    all rows on nodes need no mark: the schedule decides between a kernel and a call."""
 
-    This is done before the partition, since operands and results of calls are stored. Products with one matrix for all
-    rows on nodes need no mark: the schedule decides between a kernel and a call.
-    """
-    nodes = list(program.nodes)
-    for ref, node in enumerate(nodes):
-        if isinstance(node, MatMul | Gram) and not _has_kernel(program, ref, options):
-            nodes[ref] = replace(node, called=True)
-    return program if tuple(nodes) == program.nodes else replace(program, nodes=tuple(nodes))
+    name: str = "mark-calls"
+
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with the products that no kernel of the target computes marked as calls of the vendor's library;
+        the same object where there are none."""
+        nodes = list(program.nodes)
+        for ref, node in enumerate(nodes):
+            if isinstance(node, MatMul | Gram) and not _has_kernel(program, ref, facts.options):
+                nodes[ref] = replace(node, called=True)
+        if tuple(nodes) == program.nodes:
+            return unchanged(program)
+        return replace(unchanged(program), program=replace(program, nodes=tuple(nodes)))
 
 
 def _has_kernel(program: Program, ref: Ref, options: Options) -> bool:

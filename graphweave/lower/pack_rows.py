@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import Extract
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.options import Options
 from graphweave.core.types import DType
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Concat, Pad, Program, Pull, Ref, Reshape, Slice
-from graphweave.lower.options import Options
 from graphweave.lower.schedule import Region, StepOrder, TorchCall, schedule
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
+from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
 _MANY_ROWS = 1 << 14
@@ -40,30 +41,32 @@ class _Pack:
     values: tuple[Ref, ...]
 
 
-def packed(part: Extract, options: Options, statistics: Statistics | None) -> Extract:
-    """`part` with narrow rows that one kernel gathers packed into rows of at most `options.packed_bytes`; the same
-    object where there are none."""
-    program = part.program
-    facts = Facts(program)
-    if not options.packed_bytes or len(list(_narrow(facts, _pulls(program), options, statistics))) < 2:
-        return part
-    order = schedule(facts, (*facts.hoist.values, *facts.hoist.checks), options, statistics)
-    packs = list(_packs(facts, order, options, statistics))
-    if not packs:
-        return part
-    build = Builder.of(program)
-    replaced: dict[Ref, Ref] = {}
-    for pack in packs:
-        replaced |= _replaced(build, program, pack)
-    done = substitute(build, len(program.nodes), replaced, program.outputs, (), program.spaces)
-    return Extract(done.program, {r: done.where[at] for r, at in part.where.items() if at in done.where})
+@dataclass(frozen=True, slots=True)
+class PackRows:
+    name: str = "pack-rows"
+
+    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        """`program` with narrow rows that one kernel gathers packed into rows of at most `options.packed_bytes`; the
+        same object where there are none."""
+        options, statistics, own = facts.options, facts.statistics, Facts(program)
+        if not options.packed_bytes or len(list(_narrow(own, _pulls(program), options, statistics))) < 2:
+            return unchanged(program)
+        order = schedule(own, (*own.hoist.values, *own.hoist.checks), options, statistics)
+        packs = list(_packs(own, order, options, statistics))
+        if not packs:
+            return unchanged(program)
+        build = Builder.of(program)
+        replaced: dict[Ref, Ref] = {}
+        for pack in packs:
+            replaced |= _replaced(build, program, pack)
+        return substitute(build, len(program.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
 def _pulls(program: Program) -> Iterator[tuple[Ref, Ref]]:
     return ((n.x, n.map) for n in program.nodes if isinstance(n, Pull))
 
 
-def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statistics | None) -> Iterator[_Pack]:
+def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statistics) -> Iterator[_Pack]:
     """What each kernel gathers along a map that it does not walk, where it is the first step to read all of it.
 
     What an earlier step reads may be needed to compute another part of the row.
@@ -92,14 +95,13 @@ def _read_by(facts: Facts, order: StepOrder, step: Region | TorchCall) -> Iterat
 
 
 def _narrow(
-    facts: Facts, pulls: Iterable[tuple[Ref, Ref]], options: Options, statistics: Statistics | None
+    facts: Facts, pulls: Iterable[tuple[Ref, Ref]], options: Options, statistics: Statistics
 ) -> Iterator[tuple[Ref, Ref]]:
     """Those of `pulls` that read rows of at most half a pack, from many rows, for more edges than rows."""
     for x, m in pulls:
         t, ends = type_of(facts.program, x), map_type(facts.program, m)
-        few = statistics is not None and (
-            statistics.rows(ends.cod) < _MANY_ROWS
-            or statistics.rows(ends.dom) < _EDGES_PER_ROW * statistics.rows(ends.cod)
+        few = statistics.rows(ends.cod) < _MANY_ROWS or statistics.rows(ends.dom) < _EDGES_PER_ROW * statistics.rows(
+            ends.cod
         )
         if t.dtype.is_float and 0 < 2 * numel(t.shape) * t.dtype.itemsize <= options.packed_bytes and not few:
             yield x, m

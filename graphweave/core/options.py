@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from graphweave.analysis.typed import WIDEST
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
+
+WIDEST = 512
+"""C++ kernels multiply by matrices of types with at most this many rows and columns."""
 
 Target: TypeAlias = Literal["cpp", "triton"]
 

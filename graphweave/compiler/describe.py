@@ -1,0 +1,155 @@
+"""Plan -> notes for `explain`: what each kernel computes in the user's words, and what is left to PyTorch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from graphweave.analysis.edge_rows import EdgeRows
+from graphweave.analysis.typed import is_typed
+from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.plan import Plan
+from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote, collecting, record_graph
+from graphweave.core.errors import NO_KERNEL, Reason
+from graphweave.core.lines import Location
+from graphweave.core.types import UNIT
+from graphweave.ir.loop.show import show as show_kernel
+from graphweave.ir.message.nodes import (
+    AddMatMul,
+    Gram,
+    Input,
+    MapType,
+    MatMul,
+    Node,
+    Program,
+    Push,
+    Ref,
+    Type,
+)
+from graphweave.ir.message.show import operation, show, show_type
+from graphweave.lower.parameters import value_name
+from graphweave.lower.schedule import Region
+
+
+def record(
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...] = (),
+    recompute: str = "",
+) -> None:  # fmt: skip
+    """Add a note about `plan` to every report that is being collected."""
+    if collecting():
+        record_graph(describe(plan, wrapper, refused, glossary, saved, recompute))
+
+
+def describe(
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...],
+    recompute: str = "",
+) -> GraphNote:  # fmt: skip
+    """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
+    backward."""
+    program, rows = plan.program, EdgeRows(plan.program)
+    fallbacks = [
+        FallbackNote(
+            _operators(program, step),
+            glossary.in_words(why),
+            _locations(program, step.members),
+            any(map(rows.on_edges, step.members)),
+        )
+        for i, why in plan.refused.items()
+        if isinstance(step := plan.schedule.steps[i], Region)
+    ]
+    products = 0
+    for step in plan.schedule.steps:
+        if isinstance(step, Region):
+            continue
+        node = program.nodes[step.ref]
+        products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
+        if plan.facts.flow.is_work(step.ref):
+            why = refused.get(step.ref, NO_KERNEL)
+            words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
+            fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
+    names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
+    keeps = tuple(_saved_notes(program, saved, glossary))
+    return GraphNote(
+        plan.name, show(program), _kernel_notes(plan, glossary), tuple(fallbacks), len(plan.hoisted), names, wrapper,
+        recompute, keeps, products, () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
+    )  # fmt: skip
+
+
+def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
+    program, notes = plan.program, []
+    for k in plan.kernels.values():
+        region = k.region
+        along = None if region.map is None else f"map %{region.map}"
+        computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
+        does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
+        notes.append(
+            KernelNote(
+                k.lowered.kernel.name,
+                region.rows.name,
+                along,
+                computes,
+                k.text,
+                does,
+                lines,
+                "\n".join(map(show_kernel, k.kernels)),
+                tuple(k.scheduled.not_taken.items()),
+            )
+        )
+    return tuple(notes)
+
+
+def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
+    """The work of a kernel: "rows of x: max, 3 sums over edges of edge_index, 2 matrix products"."""
+    walked: Counter[str] = Counter()
+    totals = beside = products = 0
+    over = ""
+    for ref in region.members:
+        node, t = program.nodes[ref], program.types[ref]
+        if isinstance(node, Push):
+            along = program.types[node.map]
+            assert isinstance(along, MapType)
+            if along.cod == UNIT:
+                totals += 1
+            else:
+                over = glossary.space(along.dom)
+                walked[node.fold.value] += 1
+        elif isinstance(node, MatMul | AddMatMul | Gram):
+            products += 1
+        elif isinstance(t, Type) and t.space != region.rows:
+            beside += 1
+            over = glossary.space(t.space)
+    parts = []
+    if region.rows == UNIT:
+        parts.append(f"{len(region.members)} value{'s' * (len(region.members) > 1)}")
+    if walked:
+        folds = [fold if n == 1 else f"{n} {fold}s" for fold, n in walked.items()]
+        parts.append(f"{', '.join(folds)} over {over}")
+    if beside:
+        parts.append(f"{beside} value{'s' * (beside > 1)} for each of {over}")
+    if products:
+        parts.append(f"{products} matrix product{'s' * (products > 1)}")
+    if totals:
+        parts.append(f"{totals} total{'s' * (totals > 1)} over all rows")
+    return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
+
+
+def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
+    for ref in saved:
+        t, node = program.types[ref], program.nodes[ref]
+        if isinstance(t, Type) and not isinstance(node, Input):
+            shape = f"[{', '.join(map(str, t.shape))}] {t.dtype.value}"
+            yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
+
+
+def _operators(program: Program, region: Region) -> str:
+    """The kinds of operators of a region that has no kernel."""
+    kinds = dict.fromkeys(_kind(program.nodes[r]) for r in region.members)
+    return f"a kernel of {', '.join(kinds)}"
+
+
+def _kind(node: Node) -> str:
+    return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
+
+
+def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:
+    return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

@@ -1,0 +1,171 @@
+"""The options of `graphweave.compile`, one field each: its default, the values it may have, and what turning it off
+does. Every stage reads them here, under these names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from graphweave.core.errors import SettingsError
+from graphweave.core.locality import RowOrder
+from graphweave.core.schedule import Schedule
+
+Recompute = Literal["auto", "never", "always"]
+"""What a backward computes again: what costs O(1) an edge, nothing, or everything that is no product or call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option as documents and errors tell it. `check` says what a value must be, or nothing if it may be so.
+
+    A row of the table in docs/switches.md says that the value `off` turns off the idea `turned_off`, and what `stays`.
+    """
+
+    check: Callable[[str, Any], str]
+    off: str = ""
+    turned_off: str = ""
+    stays: str = ""
+
+
+def _one_of(*allowed: Any) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if any(value is one or (isinstance(one, str) and value == one) for one in allowed):
+            return ""
+        *most, last = map(repr, allowed)
+        return f"option {name!r} must be {', '.join(most)} or {last} (got {value!r}). Pass one of these."
+
+    return check
+
+
+def _is_schedule(name: str, value: Any) -> str:
+    if value is None or isinstance(value, Schedule) or value == "tune":
+        return ""
+    return (
+        f"option {name!r} must be 'tune' or must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+    )
+
+
+def _is_budget(name: str, value: Any) -> str:
+    if not isinstance(value, bool) and isinstance(value, int | float) and value > 0:
+        return ""
+    return f"{name} must be a number of seconds above 0 (got {value!r}). Pass one, such as 60."
+
+
+def _is_list_of_passes(name: str, value: Any) -> str:
+    if isinstance(value, str) and all(word.strip().startswith("-") for word in value.split(",") if word.strip()):
+        return ""
+    return (
+        f"option {name!r} must list what is left out, each name behind a minus (got {value!r}). Write it so:"
+        " '-narrow-gathers,-postpone'."
+    )
+
+
+_SWITCH = _one_of(True, False)
+_DECISION = _one_of(None, True, False)
+
+
+def _option(check: Callable[[str, Any], str], *told: str) -> dict[str, Option]:
+    return {"option": Option(check, *told)}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a user decides about a compilation; every field is an option of `graphweave.compile`.
+
+    `verify`: at every call, also run the captured graph and the interpreter of every region, and raise VerifyError
+    where they differ (`frontends/halves/reference.py`, `execute/region_check.py`). `recompute`: what the backward
+    computes again instead of keeping it (`passes/recompute.py`). `compact`: whether to compute what depends on source
+    and relation alone once for each pair (True), for each edge (False), or as the cost model says (None). `reorder`:
+    whether to multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls on a
+    CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look at each
+    call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`). `schedule`: choices for
+    kernels that replace the compiler's, or "tune", which measures and takes the best of what is left to the compiler
+    (`tuning/`), for at most `budget` seconds a graph. `relabel`: an order in which nodes are computed and stored
+    between the arguments and the results (`passes/relabel.py`); "auto" measures on the graph of the first call whether
+    one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what it gains, and `passes`
+    leaves out passes and rules by name (`compiler/road.py`).
+    """
+
+    # fmt: off
+    verify: bool = field(default=False, metadata=_option(_SWITCH))
+    recompute: Recompute = field(default="auto", metadata=_option(
+        _one_of(*get_args(Recompute)), '`"never"`',
+        "computing values of edges again in the backward: what the backward needs is kept from the forward, as eager"
+        " mode does ([design](design/partition.md))",
+    ))
+    compact: bool | None = field(default=None, metadata=_option(
+        _DECISION, "`False`", "one result for each pair of source and relation where edges share both",
+    ))
+    reorder: bool | None = field(default=None, metadata=_option(
+        _DECISION, "`False`", "products of weights before products of rows",
+    ))
+    cuda_graphs: bool = field(default=False, metadata=_option(_SWITCH))
+    unseen_edits: bool = field(default=True, metadata=_option(_SWITCH))
+    rewrite: bool = field(default=True, metadata=_option(
+        _SWITCH, "`False`",
+        "every change of the program that the cost model decides: work moved from edges to nodes, products of weights"
+        " taken first, factors moved out of sums, one result for each pair of source and relation"
+        " ([design](design/rewriting.md))",
+        "changes that are always made (constants, equal values computed once), and what `compact` and `reorder`"
+        " ask for",
+    ))
+    fuse: bool = field(default=True, metadata=_option(
+        _SWITCH, "`False`",
+        "several operations in one kernel: each operation on nodes or edges is a kernel or a call of PyTorch, and its"
+        " result is stored, on edges too ([design](design/scheduling.md))",
+        "a product and the push that folds it, where rewriting has made them one operation",
+    ))
+    merge: bool = field(default=True, metadata=_option(
+        _SWITCH, "`False`",
+        "one operation in place of many of one kind, such as those of the relations of a heterogeneous layer",
+        "each relation's own kernels",
+    ))
+    relabel: RowOrder | Literal[False, "auto"] = field(default=False, metadata=_option(
+        _one_of(False, *get_args(RowOrder), "auto"), "`False`, the default",
+        'nothing: what `"degree"`, `"locality"` and `"auto"` turn on is off',
+    ))
+    schedule: Schedule | Literal["tune"] | None = field(default=None, metadata=_option(
+        _is_schedule, '`gw.Schedule(...)`, or `"tune"` to [measure](tuning.md)',
+        "the compiler's choice of the way in which kernels walk edges and features ([schedules](schedules.md))",
+        "fields that are not given",
+    ))
+    passes: str = field(default="", metadata=_option(
+        _is_list_of_passes, '`"-narrow-gathers,-postpone"`', "the [passes and rules](#passes) that it names",
+        "all others",
+    ))
+    budget: float = field(default=60.0, metadata=_option(_is_budget))
+    # fmt: on
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The names of the passes and rules that `passes` leaves out."""
+        return frozenset(word.strip().removeprefix("-") for word in self.passes.split(",") if word.strip())
+
+
+def option_of(described: Field[Any]) -> Option:
+    """The option that a field of `Choices` is."""
+    found: Option = described.metadata["option"]
+    return found
+
+
+OPTIONS: dict[str, Option] = {f.name: option_of(f) for f in fields(Choices)}
+"""Every option of `graphweave.compile` by its name."""
+
+
+def choices_of(options: Mapping[str, Any] | None) -> Choices:
+    """The options as an object. Raises SettingsError for an unknown option and for a value that an option cannot
+    have."""
+    given = dict(options or {})
+    for name, value in given.items():
+        if name not in OPTIONS:
+            known = ", ".join(OPTIONS)
+            raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
+        check_option(name, value)
+    return Choices(**given)
+
+
+def check_option(name: str, value: Any) -> None:
+    """SettingsError if the option cannot have this value."""
+    if wrong := OPTIONS[name].check(name, value):
+        raise SettingsError(wrong)

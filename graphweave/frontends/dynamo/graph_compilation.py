@@ -1,0 +1,154 @@
+"""The compilation of one graph that AOTAutograd hands over, and what happens where there is none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from functorch.compile import default_partition, make_boxed_func
+from torch import fx
+from torch._guards import TracingContext
+
+from graphweave.compiler.compile import compile
+from graphweave.compiler.report import collecting, record_capture, record_eager
+from graphweave.core.counters import bump
+from graphweave.core.errors import RuleError, ShardError
+from graphweave.core.interrupts import interrupt_in
+from graphweave.core.log import logger, warn_once
+from graphweave.core.options import Options
+from graphweave.execute.build import build
+from graphweave.execute.executable import Executable
+from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
+from graphweave.frontends.dynamo.targets import options_of
+from graphweave.frontends.dynamo.tuned import tuned
+from graphweave.frontends.halves.autograd_function import Gradients
+from graphweave.frontends.halves.derivatives import JointGraph, without_unreached
+from graphweave.frontends.halves.exposed import exposed
+from graphweave.frontends.halves.handover import boxed, split_modules
+from graphweave.frontends.halves.reference import Reference, checked_inference
+from graphweave.frontends.halves.rewritten_import import rewritten_import
+from graphweave.frontends.importing.importer import Imported
+from graphweave.frontends.tracing.reasons import graph_place
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The executables of a graph, its import with the program from which they were made, and with `verify` the
+    reference for their results."""
+
+    executables: tuple[Executable, ...]
+    imported: Imported
+    cut: Any
+    reference: Reference | None
+
+
+class GraphCompilation:
+    """The compilation of one graph: AOTAutograd calls `inference`, or `partition`, and `finish` for each half."""
+
+    def __init__(self, asked: Asked, examples: Sequence[Any]) -> None:
+        self._asked = asked
+        self.examples = examples  # arguments of the first call, released once they have been measured
+        self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
+
+    def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        made = self._attempt(module, lambda options: capture(module, self._asked, options, self._take_examples()))
+        if made is None:
+            return make_boxed_func(module.forward)
+        (executable,) = made.executables
+        names = [n.name for n in module.graph.find_nodes(op="placeholder")]
+        checked = executable if made.reference is None else checked_inference(made.reference, executable, names)
+
+        def run(args: list[Any]) -> list[Any]:
+            return checked(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def partition(
+        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        graph = JointGraph(joint, num_fwd_outputs)
+
+        def captured(options: Options) -> CapturedGraph:
+            without_unreached(joint, num_fwd_outputs, graph.reached)
+            found = exposed(joint, num_fwd_outputs, self.examples)
+            return capture(joint, self._asked, options, self._take_examples(), num_fwd_outputs, found)
+
+        made = self._attempt(joint, captured)
+        drawn: dict[str, str] = {}
+        if made is None:
+            forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        else:
+            forward, backward, drawn = split_modules(joint, made.imported, made.executables, made.cut, made.reference)
+        self.gradients = Gradients(graph, backward, drawn, over_ranks=self._asked.ranks is not None)
+        return forward, backward
+
+    def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
+        _donate_nothing()
+        run = boxed(module) or make_boxed_func(module.forward)
+        backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
+        return self.gradients.finish(run) if backward and self.gradients is not None else run
+
+    def _take_examples(self) -> Sequence[Any]:
+        examples, self.examples = self.examples, ()
+        return examples
+
+    def _attempt(self, module: fx.GraphModule, captured: Callable[[Options], CapturedGraph]) -> Made | None:
+        """The executables of a graph; None if it runs as ATen calls, which is told."""
+        options = options_of(module, self._asked.choices)
+        if isinstance(options, str):
+            self._must_compile(None)
+            bump("eager_fallbacks")
+            record_eager(f"{graph_place(module)}: {options}")
+            warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")
+            return None
+        bump("compilations")
+        try:
+            return self._made(captured(options))
+        except Exception as error:
+            if interrupt_in(error) is not None:
+                raise
+            self._must_compile(error)
+            _fall_back(error, module)
+            return None
+
+    def _made(self, captured: CapturedGraph) -> Made:
+        tunes = self._asked.choices.schedule == "tune"
+        request, schedules = tuned(captured) if tunes else (captured.request, ())
+        halves = compile(request)
+        if collecting():
+            record_capture(captured.note(halves))
+        imported = rewritten_import(captured.imported, halves.joint, guarded=self._asked.ranks is None)
+        return Made(build(halves, schedules), imported, halves.split, captured.reference)
+
+    def _must_compile(self, error: Exception | None) -> None:
+        """ShardError if the function runs on several ranks, where PyTorch's calls would see one rank's rows only."""
+        if self._asked.ranks is not None:
+            why = "this machine has no usable compiler" if error is None else f"{type(error).__name__}: {error}"
+            raise ShardError(f"a model over parts must be compiled, and could not be: {why}. Report this.") from error
+
+
+def _donate_nothing() -> None:
+    """Tell AOTAutograd that the backward overwrites no saved value, so that it may run twice (`retain_graph=True`)."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
+def _fall_back(error: Exception, module: fx.GraphModule) -> None:
+    """Count and report a graph that could not be compiled. It runs as ATen calls, which are always correct."""
+    bump("eager_fallbacks")
+    why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
+    record_eager(f"{place} could not be compiled: {why}")
+    _log.debug("%s could not be compiled", place, exc_info=error)
+    unless = ", unless the rule is yours to correct" if isinstance(error, RuleError) else ""
+    warnings.warn(
+        f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
+        f"please report it{unless}, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        stacklevel=3,
+    )
