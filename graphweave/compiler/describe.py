@@ -70,8 +70,9 @@ def describe(
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
-        plan.name, show(program), _kernel_notes(plan, glossary), tuple(fallbacks), len(plan.hoisted), names, wrapper,
-        recompute, keeps, products, () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
+        str(plan.name), plan.name.half, show(program), _kernel_notes(plan, glossary), tuple(fallbacks),
+        len(plan.hoisted), names, wrapper, recompute, keeps, products,
+        () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
     )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ class SavedNote:
 
 @dataclass(frozen=True, slots=True)
 class GraphNote:
-    """One compiled graph: forward, backward or inference. `recompute` is the policy by which `saved` was chosen.
+    """One compiled graph. Its `half` is "forward", "backward" or "inference", and `recompute` is the policy by which
+    `saved` was chosen.
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
@@ -64,6 +65,7 @@ class GraphNote:
     """
 
     name: str
+    half: str
     ir: str
     kernels: tuple[KernelNote, ...]
     fallbacks: tuple[FallbackNote, ...]

@@ -10,7 +10,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.contract import Contract
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.compiler.road import ROAD, Road
 from graphweave.core.errors import Reason
 from graphweave.core.options import Options
@@ -56,7 +56,7 @@ class Half:
     over.
     """
 
-    name: str
+    name: PlanName
     facts: Facts
     where: Mapping[Ref, Ref]
     contract: Contract

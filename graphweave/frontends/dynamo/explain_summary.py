@@ -152,7 +152,7 @@ def _work(report: Explained) -> list[Row]:
     """The rows about launches and bytes of one call, forward and backward, compared to eager mode."""
     call = "a step" if any(c.trains for c in report.captures) else "a call"
     kernels = sum(len(g.kernels) for g in report.graphs)
-    halves = Counter(_half(g) for g in report.graphs for _ in g.kernels)
+    halves = Counter(g.half for g in report.graphs for _ in g.kernels)
     of = f" ({', '.join(f'{n} {half}' for half, n in halves.items())})" if len(halves) > 1 else ""
     products = sum(g.products for g in report.graphs)
     left = sum(len(g.fallbacks) for g in report.graphs)
@@ -193,7 +193,7 @@ def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:
     """The rows about kernels, those of the prelude first."""
     found: Counter[tuple[str, str, _Lines]] = Counter()
     for g in graphs:
-        found.update((f"{_half(g)} kernels", k.does, _lines(k.lines)) for k in g.kernels)
+        found.update((f"{g.half} kernels", k.does, _lines(k.lines)) for k in g.kernels)
     found.update((f"{_PRELUDE} kernels", k.does, _lines(k.lines)) for k in _once(graphs))
     in_order = sorted(found.items(), key=lambda item: (_PRELUDE, *_HALVES).index(item[0][0].partition(" ")[0]))
     return [Row(half, does + _times(n), *where) for (half, does, where), n in in_order]
@@ -226,10 +226,6 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
         lines = _lines(s.where for s in notes)
         rows.append(Row("saved for backward", f"{space}: {words}, {size(sum(s.bytes for s in notes))}", *lines))
     return rows
-
-
-def _half(graph: GraphNote) -> str:
-    return graph.name.rpartition("_")[2]
 
 
 def _lines(locations: Iterable[Location]) -> _Lines:
