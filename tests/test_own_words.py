@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -109,14 +108,3 @@ def test_fingerprints_number_the_symbols_of_a_trace_as_they_come() -> None:
 
     assert found("s0", "s1") == found("s77", "u0")
     assert len({found("s0", "s1"), found("s0", "s0"), found("s0", "s1", 6), found("7", "s1")}) == 4
-
-
-def test_no_line_of_ours_is_put_together_from_a_path_by_hand() -> None:
-    """`core/lines.py` alone knows how a location is written, and the parser of programs how it is read."""
-    package = Path(__file__).parents[1] / "graphweave"
-    arrow = {
-        str(f.relative_to(package))
-        for f in package.rglob("*.py")
-        if '" <- ' in f.read_text() or " <- {" in f.read_text()
-    }
-    assert arrow == {"core/lines.py", "ir/message/parse.py"}

@@ -119,8 +119,8 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
         else:
             words = on or [w for w in _members(program, space, known)] or _from_values(program, space, names)
         if words:
-            known[space] = f"{'edges' if is_edges else 'rows'} of {_listed(words)}"
-            yield space, known[space]
+            known[space] = _listed(words)
+            yield space, f"{'edges' if is_edges else 'rows'} of {known[space]}"
 
 
 def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
@@ -134,13 +134,13 @@ def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> l
 
 
 def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list[str]:
-    """The words of the spaces of which `space` is the disjoint union."""
+    """What the rows of the spaces are called of which `space` is the disjoint union."""
     joins = (n for n in program.nodes if isinstance(n, Join) and n.space == space)
     join = next(joins, None)
     if join is None:
         return []
     parts = [known.get(t.space, "") for r in join.xs if isinstance(t := program.types[r], Type)]
-    return list(dict.fromkeys(p.partition(" of ")[2] for p in parts if p))
+    return list(dict.fromkeys(filter(None, parts)))
 
 
 def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:

@@ -35,6 +35,11 @@ def is_library(path: str) -> bool:
     return path.startswith((_PACKAGE, _STDLIB, *_MADE)) or _INSTALLED.match(path) is not None
 
 
+def is_frontend(path: str) -> bool:
+    """Whether a file is one of this package's that lead into the compiler."""
+    return path.startswith(_FRONTENDS)
+
+
 def is_generated(path: str) -> bool:
     """Whether PyG wrote the file, into the directory of temporary files: nobody can look the line up."""
     return os.path.basename(path).startswith("torch_geometric.") and path.startswith(tempfile.gettempdir())
@@ -153,7 +158,7 @@ def location(trace: str) -> Location:
             continue
         here = Location(path, line, code)
         if path.startswith(_PACKAGE) and not path.startswith(_LAYERS):
-            ours = ours or (NOWHERE if path.startswith(_FRONTENDS) else here)
+            ours = ours or (NOWHERE if is_frontend(path) else here)
         elif is_library(path):
             found = here
         else:

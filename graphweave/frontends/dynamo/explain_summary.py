@@ -26,7 +26,7 @@ _MAX_SHAPES = 4
 _TABLE_EDGES = 8
 """Columns of the terminal that the borders of a table take."""
 _HALVES = ("inference", "forward", "backward")
-"""The last words in the names of compiled graphs, in the order of the report."""
+"""What compiled graphs are, in the order of the report."""
 _PRELUDE = "once-a-graph"
 """The word for kernels that run once a graph."""
 _MAX_PADDED = 76
@@ -191,12 +191,10 @@ def _tuned(note: TuningNote) -> Iterator[Row]:
 
 def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:
     """The rows about kernels, those of the prelude first."""
-    found: Counter[tuple[str, str, _Lines]] = Counter()
-    for g in graphs:
-        found.update((f"{g.half} kernels", k.does, _lines(k.lines)) for k in g.kernels)
-    found.update((f"{_PRELUDE} kernels", k.does, _lines(k.lines)) for k in _once(graphs))
-    in_order = sorted(found.items(), key=lambda item: (_PRELUDE, *_HALVES).index(item[0][0].partition(" ")[0]))
-    return [Row(half, does + _times(n), *where) for (half, does, where), n in in_order]
+    found = Counter((_PRELUDE, k.does, _lines(k.lines)) for k in _once(graphs))
+    for half in _HALVES:
+        found.update((half, k.does, _lines(k.lines)) for g in graphs if g.half == half for k in g.kernels)
+    return [Row(f"{half} kernels", does + _times(n), *where) for (half, does, where), n in found.items()]
 
 
 def _once(graphs: Iterable[GraphNote]) -> list[KernelNote]:
