@@ -7,17 +7,22 @@ Every Python block is a program by itself, with three exceptions, each of which 
 - `*Not run: REASON.*` right above a block: it is an excerpt, or it needs what a test does not have.
 
 Blocks between the marks of `docs/made.py` are excerpts that the compiler has printed, and are checked there. A block
-"text" under a paragraph with the word "prints" is what the Python block above it prints. A block without a language
-has commands.
+"text" or "cpp" under a paragraph with the word "prints" is what the Python block above it prints. A block without a
+language has commands.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from docs import made
 
@@ -66,7 +71,7 @@ def blocks(page: Path) -> list[Block]:
         above = before.rpartition("\n\n")[2]
         code = "".join(line.removeprefix(match[1]) for line in match[3].splitlines(keepends=True))
         found.append(Block(page, len(found) + 1, match[2], code, above))
-        if match[2] == "text" and re.search(r"\bprints\b", above):
+        if match[2] in ("text", "cpp") and re.search(r"\bprints\b", above):
             assert len(found) > 1 and found[-2].language == "python", f"{found[-1].name}: nothing above it is a program"
             found[-2] = replace(found[-2], printed=code)
     return found
@@ -88,6 +93,13 @@ def programs() -> dict[str, tuple[Block, ...]]:
         else:
             found |= {block.name: (block,) for block in mine}
     return found
+
+
+def skip_without_compiler() -> None:
+    """Skips a test of a program that runs the C++ compiler itself, where there is none."""
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs a C++ compiler, and there is no {command[0]} (CXX may name another)")
 
 
 @cache

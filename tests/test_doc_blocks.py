@@ -20,7 +20,7 @@ import torch
 from docs import made
 from graphweave import extend
 from graphweave.cli.main import main, parser
-from tests.doc_blocks import PAGES, blocks, commands, is_one_program, marked, programs
+from tests.doc_blocks import PAGES, blocks, commands, is_one_program, marked, programs, skip_without_compiler
 from tests.ranks_support import begin, ended
 
 README = (made.ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,6 +54,8 @@ def test_a_program_runs(
     program = programs()[name]
     if any("graphweave.jax" in block.text for block in program):
         pytest.importorskip("jax")
+    if any('"CXX"' in block.text for block in program):
+        skip_without_compiler()
     torch.manual_seed(0)
     module = ModuleType(f"program {name}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # the tracer looks up globals there

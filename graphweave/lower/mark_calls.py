@@ -1,4 +1,4 @@
-"""A product that no kernel of the target computes -> a call of the vendor's library; and operands that must be stored."""
+"""A product that no kernel of the target computes -> a call of the vendor's library. Also which operands are stored."""
 
 from __future__ import annotations
 
