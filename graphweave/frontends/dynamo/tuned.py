@@ -25,7 +25,7 @@ from graphweave.core.schedule import Schedule
 from graphweave.frontends.calls.captured_sizes import hint
 from graphweave.frontends.dynamo.captured_request import CapturedGraph
 from graphweave.frontends.dynamo.progress import told
-from graphweave.ir.message.fingerprint import program_fingerprint, with_symbols_in_order
+from graphweave.ir.message.fingerprint import program_fingerprint
 from graphweave.ir.message.show import show
 from graphweave.tuning import store
 from graphweave.tuning.bucket import GraphShape, shape_of
@@ -151,7 +151,7 @@ def _key(what: CapturedGraph, shape: GraphShape) -> dict[str, str]:
     """All on which the choice depends: the program with its feature sizes, the user's options, the statistics of the
     graph, and the machine with this version."""
     asked = {name: value for name, value in what.asked.options.items() if name not in ("schedule", "budget", "verify")}
-    program = program_fingerprint(what.request.program, with_symbols_in_order())
+    program = program_fingerprint(what.request.program)
     return {
         "program": program, "results": str(what.request.num_forward), "options": repr(sorted(asked.items())),
         "graph": shape.bucket(), "machine": identity(),

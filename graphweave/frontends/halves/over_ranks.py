@@ -25,7 +25,7 @@ from graphweave.core.log import logger
 from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.fingerprint import on_any_device, program_fingerprint, with_any_numbers
+from graphweave.ir.message.fingerprint import program_fingerprint
 from graphweave.ir.message.nodes import AnyType, Input, Program, Ref, Type
 from graphweave.passes.pass_facts import Measure
 from graphweave.runtime.rank_link import RankGroup, RankLink
@@ -66,8 +66,8 @@ class OverRanks:
         shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
         own_edges = {names[i]: ends for i, ends in self.edges_among(given).items()}
         own: dict[str, Any] = {
-            "program": program_fingerprint(program, on_any_device),
-            "but for numbers": program_fingerprint(program, with_any_numbers),
+            "program": program_fingerprint(program),
+            "but for numbers": program_fingerprint(program, numbers=False),
             "compiled in": self._rows_compiled_in(program, values, shared | own_edges.keys()),
             "edges": own_edges,
             "too few": self._too_few(program, values),
