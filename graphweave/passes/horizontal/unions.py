@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.core.lines import NOWHERE, Location
+from graphweave.core.lines import Location
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
@@ -84,7 +84,8 @@ class Unions:
         if len(maps) == 1 and len(of) == 1:
             return self.build.add(MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
         index = JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
-        return self._map(index, of, loc, self._program.locs[maps[0]])
+        made = self.build.add(index, self._program.locs[maps[0]] or loc)
+        return self.build.add(MapOf(made, self.space(of)), loc)
 
     def rows(self, to: Segments, picked: Picked, loc: Location) -> Ref | None:
         """The map from the union `to` to the picked rows of each of its segments; None if they lie there in order."""
@@ -104,14 +105,8 @@ class Unions:
             return self.build.add(ToUnit(self.space(of)), loc)
         return self._map(RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
 
-    def _map(
-        self,
-        index: JoinIndices | RowsOfSegments | NumbersOfSegments,
-        cod: Segments,
-        loc: Location,
-        made_at: Location = NOWHERE,
-    ) -> Ref:
-        return self.build.add(MapOf(self.build.add(index, made_at or loc), self.space(cod)), loc)
+    def _map(self, index: RowsOfSegments | NumbersOfSegments, cod: Segments, loc: Location) -> Ref:
+        return self.build.add(MapOf(self.build.add(index, loc), self.space(cod)), loc)
 
     def _space_of(self, ref: Ref) -> Space:
         return _value(self._program, ref).space
