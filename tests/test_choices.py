@@ -1,84 +1,79 @@
-"""Choices by cost seen from outside: what `explain` says of them, and which graphs compile anew."""
+"""An option of `graphweave.compile` is one field: its values, its default, its row in the documents."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pytest
 
 import graphweave
+from docs import made
+from graphweave.core import choices
+from graphweave.core.choices import OPTIONS, Choices, choices_of
+from graphweave.core.errors import SettingsError
+from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.parse import parse
+from graphweave.passes.pass_facts import NO_FACTS, PassFacts
+from graphweave.passes.rewritten import Rewritten, unchanged
 
 
-class Difference(nn.Module):
-    """max over edges of (x_u - x_v) W: on nodes if edges are more, on edges if nodes are."""
+@dataclass(frozen=True, slots=True)
+class Louder(Choices):
+    """The options, and one that a contributor adds."""
 
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        src, dst = edge_index
-        message = self.linear(x[src] - x[dst])
-        index = dst[:, None].expand_as(message)
-        return torch.zeros_like(x).scatter_reduce(0, index, message, "amax", include_self=False)
+    loud: bool = field(
+        default=False, metadata=choices._option(choices._SWITCH, "`False`", "every warning twice", "warnings")
+    )
 
 
-def run(model: nn.Module, nodes: int, edges: int) -> None:
-    generator = torch.Generator().manual_seed(nodes + edges)
-    x = torch.randn(nodes, 64, generator=generator).requires_grad_()
-    model(x, torch.randint(nodes, (2, edges), generator=generator)).sum().backward()
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_has_a_default_that_it_may_have(name: str) -> None:
+    default = next(f.default for f in fields(Choices) if f.name == name)
+    assert choices_of({name: default}) == Choices()
 
 
-def compilations() -> int:
-    return graphweave.counters()["compilations"]
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fast": True}, r"unknown option 'fast' .* there are verify, recompute, .* Name one of these\."),
+        ({"merge": 2}, r"option 'merge' must be True or False \(got 2\)\. Pass one of these\."),
+        ({"compact": "no"}, r"option 'compact' must be None, True or False \(got 'no'\)"),
+        ({"recompute": "some"}, r"option 'recompute' must be 'auto', 'never' or 'always' \(got 'some'\)"),
+        ({"relabel": "size"}, r"must be False, 'degree', 'locality' or 'auto' \(got 'size'\)"),
+        ({"schedule": 3}, r"option 'schedule' must be 'tune' or must be a graphweave\.Schedule or None \(got 3\)"),
+        ({"budget": 0}, r"budget must be a number of seconds above 0 \(got 0\)\. Pass one, such as 60\."),
+        ({"budget": True}, r"budget must be a number of seconds above 0 \(got True\)"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_may_be_passed(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        graphweave.compile(len, options=options)
 
 
-def test_a_graph_for_which_the_other_form_is_better_compiles_anew() -> None:
-    torch._dynamo.reset()
-    graphweave.reset_counters()
-    model = graphweave.compile(Difference())
-    run(model, 1_000, 100_000)
-    assert compilations() == 1
-    for nodes, edges in ((1_200, 90_000), (2_000, 3_000), (50, 40), (7, 0)):
-        run(model, nodes, edges)
-    assert compilations() == 1, "where little is at stake one form serves all"
-    run(model, 100_000, 500)
-    assert compilations() == 2
-    run(model, 900, 110_000)
-    run(model, 90_000, 400)
-    assert compilations() == 2
-    assert graphweave.counters()["eager_fallbacks"] == 0
+def test_numbers_are_no_switches() -> None:
+    with pytest.raises(SettingsError, match="option 'fuse' must be True or False"):
+        choices_of({"fuse": 1})
 
 
-def test_both_forms_give_the_same() -> None:
-    torch._dynamo.reset()
-    layer = Difference()
-    wide = Difference().double()
-    wide.load_state_dict(layer.state_dict())
-    model = graphweave.compile(layer)
-    for nodes, edges in ((500, 60_000), (80_000, 300)):
-        generator = torch.Generator().manual_seed(edges)
-        x = torch.randn(nodes, 64, generator=generator)
-        index = torch.randint(nodes, (2, edges), generator=generator)
-        torch.testing.assert_close(model(x, index).double(), wide(x.double(), index), rtol=1e-4, atol=1e-5)
+def test_names_that_are_left_out() -> None:
+    assert Choices(passes=" -merge, -factor,").left_out == {"merge", "factor"}
+    assert Choices().left_out == frozenset()
 
 
-def test_explain_tells_what_was_taken_and_refused_and_why() -> None:
-    x, index = torch.randn(50, 64, requires_grad=True), torch.randint(50, (2, 4_000))
-    told = graphweave.explain(Difference(), x, index)
-    (note,) = told.rewrites
-    assert "matmul" in note.before and note.before != note.after
-    taken = [s for s in note.steps if s.taken]
-    assert any("postpone" in s.rules and "split-linear" in s.rules for s in taken)
-    assert all(s.seconds > 0 for s in taken)
-    assert all(s.after[2] < s.before[2] for s in taken if "split-linear" in s.rules), "fewer flops in products"
-    text = told.text("all")
-    for words in ("choices taken", "-- taken: split-linear", "MB moved", "message IR before", "message IR after"):
-        assert words in text
-    assert any("linear" in s.loc.code for s in taken), "the user's own line"
+def test_an_option_is_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contributor's steps: the field, and a pass that reads it."""
+    option = choices.option_of(next(f for f in fields(Louder) if f.name == "loud"))
+    monkeypatch.setitem(OPTIONS, "loud", option)
+    monkeypatch.setattr(choices, "Choices", Louder)
+    chosen = choices_of({"loud": True})
+    assert isinstance(chosen, Louder) and chosen.loud
+    with pytest.raises(SettingsError, match=r"option 'loud' must be True or False \(got 'very'\)"):
+        choices_of({"loud": "very"})
+    assert "| `loud` | `False` | every warning twice | warnings |" in list(made.switches())
 
+    def reads(program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+        assert isinstance(facts.choices, Louder) and facts.choices.loud
+        return unchanged(program)
 
-def test_refused_choices_are_told_with_both_costs() -> None:
-    x, index = torch.randn(100_000, 64, requires_grad=True), torch.randint(100_000, (2, 300))
-    (note,) = graphweave.explain(Difference(), x, index).rewrites
-    refused = [s for s in note.steps if not s.taken and "postpone" in s.rules]
-    assert refused and all(s.after[2] > s.before[2] for s in refused)
+    assert reads(parse("%0: unit[] f32 = input x\nreturn %0\n"), PassFacts(choices=chosen)).steps == ()

@@ -102,13 +102,13 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def bounds(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
     """Gathers the bounds of the kernels that are bound to a graph."""
     found: list[Bounds] = []
-    on_graph = cpp_step.CppStep._on_graph
+    on_graph = cpp_step.CppStep._with_formats
 
     def spied(self: cpp_step.CppStep, rows: object, index: object, within: Within | None = None) -> object:
         found.extend(() if within is None else (within.bounds,))
         return on_graph(self, rows, index, within)
 
-    monkeypatch.setattr(cpp_step.CppStep, "_on_graph", spied)
+    monkeypatch.setattr(cpp_step.CppStep, "_with_formats", spied)
     return found
 
 

@@ -76,19 +76,20 @@ def native_calls(step: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor]
     """`step` on a graph as native calls; None for a push of typed products, whose parts Python folds."""
     if isinstance(step, CppPushStep):
         return None
-    kernel, heads, found, chunks, sizes, divided, long, alive = step._bound(rows, indices)
+    there = step.new_graph(rows, indices)
+    long, alive = there.long, there.alive
     values = {("in", i): r for i, r in enumerate(step.reads)} | {("out", i): r for i, r in enumerate(step.writes)}
-    formats = {("format", i): (-1, address) for i, address in enumerate(found)}
-    pointers: list[Pointer] = [(-1, head) for head in heads]
+    formats = {("format", i): (-1, address) for i, address in enumerate(there.found)}
+    pointers: list[Pointer] = [(-1, head) for head in there.heads]
     for slot in step._slots:
         pointers.append(formats[slot] if slot in formats else values[slot])
     calls: list[NativeCall] = []
     scratch: dict[str, Shape] = {}
     parts: dict[str, tuple[str, ...]] = {}
     if long is None or not long.is_all or step._totals:
-        calls.append(NativeCall(step.name, kernel, pointers, sizes, chunks))
-    if long is not None:
-        own = _divided_calls(step.name, divided, long, pointers, calls, scratch, parts)
+        calls.append(NativeCall(step.name, there.kernel, pointers, there.sizes, there.chunks))
+    if long is not None and there.divided is not None:
+        own = _divided_calls(step.name, there.divided, long, pointers, calls, scratch, parts)
         alive = (alive, own, long)
     outputs = tuple(step.shapes(rows))
     return NativeCalls(tuple(calls), outputs, scratch, _rests(step, rows, indices, parts), alive)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.cpp_step import CppStep, OnGraph
 from graphweave.execute.push_step import PushStep
 from graphweave.execute.row_bounds import Within
 from graphweave.ir.message.infer import numel
@@ -29,15 +28,15 @@ class CppPushStep(PushStep, CppStep):
     ) -> list[Tensor]:
         assert within is None, "a fused push computes all rows"
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
-        kernel, heads, found, chunks, sizes, pieces, _ = self._formats_for(rows, indices)
+        there = self.on_graph(rows, indices)
+        pieces = there.alive[0].pieces
         ((shape, dtype, _),) = self._made
         out = arena.empty((pieces.num_all, *shape), dtype)
-        kernel(
-            self._addresses(heads, found, held, [out]), sizes, chunks, num_threads(self.plan.scheduled.taken.threads)
-        )
+        threads = num_threads(self.plan.scheduled.taken.threads)
+        there.kernel(self.addresses(there, held, [out]), there.sizes, there.chunks, threads)
         return [pieces.folded(out)]
 
-    def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+    def new_graph(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> OnGraph:
         ((shape, dtype, _),) = self._made
         with self._walked(rows, indices) as walked:
             along, types = walked.along, walked.types
@@ -48,10 +47,11 @@ class CppPushStep(PushStep, CppStep):
         heads = tuple(t.data_ptr() for t in csrs)
         sizes = (*_own_sizes(found), *rows, *(0 for _ in csrs))
         chunks = torch.arange(found.block.numel())
-        return self._kernel(wide), heads, [a.data_ptr() for a in arrays], chunks, sizes, found.pieces, (found, arrays)
+        places = [a.data_ptr() for a in arrays]
+        return OnGraph(self._kernel(wide), heads, places, chunks, sizes, (found, arrays))
 
     def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
-        found, _ = self._formats_for(rows, indices)[-1]
+        found, _ = self.on_graph(rows, indices).alive
         own = _own_sizes(found)
         positions = found.pieces.num_all, own[1], own[2], found.order.numel()
         sizes = dict(zip(self.plan.lowered.kernel.sizes, (*own, *rows), strict=True))

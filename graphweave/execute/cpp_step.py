@@ -41,6 +41,24 @@ _WORK_PER_TOTAL = 32
 which must be cleared, added to in cache, and folded."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OnGraph:
+    """A kernel with its formats on one graph: the addresses of the indptr that it walks (`heads`) and of its other
+    formats (`found`), which the tensors in `alive` own, and its `chunks` of rows and `sizes`.
+
+    Rows that are divided into pieces are `long`, and `divided` are their kernels (None where there are none).
+    """
+
+    kernel: launch.NativeKernel
+    heads: tuple[int, ...]
+    found: Sequence[int]
+    chunks: Tensor
+    sizes: tuple[int, ...]
+    alive: Any
+    divided: DividedRows | None = None
+    long: LongRows | None = None
+
+
 class CppStep(RegionStep):
     """The `RegionStep` of a C++ kernel. Tensors lie on the CPU, outputs in memory of the arena."""
 
@@ -61,7 +79,7 @@ class CppStep(RegionStep):
         # For each buffer: the number of its format, or the value that it holds.
         refs = {"in": self.reads, "out": self.writes}
         self._sources = [(i, None) if kind == "format" else (0, refs[kind][i]) for kind, i in self._slots]
-        self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+        self._last: tuple[Any, tuple[Mark, ...], OnGraph] | None = None  # rows, marks, the kernel
         self._bound_without: tuple[tuple[int, ...], BoundKernel] | None = None  # without maps: rows, what was bound
 
     @property
@@ -101,24 +119,23 @@ class CppStep(RegionStep):
         """See `RegionStep`. With `within`, only what its bounds say is computed."""
         outputs = self.made(rows)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
-        kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices, within)
+        there = self.on_graph(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:
             outputs[i][begin:end].zero_()
-        ptrs = self._addresses(heads, found, held, outputs)
-        if long is None or not long.is_all or self._totals:
-            kernel(ptrs, sizes, chunks, num_threads(self._schedule.threads))
-        if long is not None:
+        ptrs = self.addresses(there, held, outputs)
+        if there.long is None or not there.long.is_all or self._totals:
+            there.kernel(ptrs, there.sizes, there.chunks, num_threads(self._schedule.threads))
+        if there.long is not None and there.divided is not None:
             totals = {b.name: outputs[i] for b, i in self._totals}
-            divided(long, ptrs, totals)
+            there.divided(there.long, ptrs, totals)
         self._finish(rows, indices, outputs)
         return outputs
 
-    def _addresses(
-        self, heads: Sequence[int], found: Sequence[int], held: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> list[int]:
-        ptrs = list(heads)
+    def addresses(self, there: OnGraph, held: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[int]:
+        """What the kernel takes, in its order: formats, inputs, outputs."""
+        ptrs = list(there.heads)
         for kind, i in self._slots:
-            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+            ptrs.append(there.found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         return ptrs
 
     def bound(
@@ -133,15 +150,15 @@ class CppStep(RegionStep):
             indices = [index[m].values for m in self.maps]
             if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
                 return None
-        kernel, heads, found, chunks, sizes, _, long, alive = self._on_graph(rows, index, within)
-        if long is not None:
+        there = self._with_formats(rows, index, within)
+        if there.long is not None:
             return None
-        places: list[Place | Ref] = [(-1, head) for head in heads]
-        places += [(-1, found[i]) if ref is None else ref for i, ref in self._sources]
+        places: list[Place | Ref] = [(-1, head) for head in there.heads]
+        places += [(-1, there.found[i]) if ref is None else ref for i, ref in self._sources]
         zeros = () if within is None else within.bounds.zeros
         each = [numel(shape) * dtype.itemsize for shape, dtype, _ in self._made]  # bytes of a row
         filled = [(self.writes[i], begin * each[i], (end - begin) * each[i]) for i, begin, end in zeros]
-        bound = BoundKernel(kernel, places, sizes, chunks, alive, filled)
+        bound = BoundKernel(there.kernel, places, there.sizes, there.chunks, there.alive, filled)
         if not self.maps and within is None:
             self._bound_without = rows, bound
         return bound
@@ -165,29 +182,23 @@ class CppStep(RegionStep):
         """The shape and dtype of each output."""
         return [(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
 
-    def _formats_for(
-        self, rows: tuple[int, ...], indices: Sequence[Tensor], within: Within | None = None
-    ) -> tuple[Any, ...]:
-        """The result of `_bound`, kept for the graph of the last call."""
+    def on_graph(self, rows: tuple[int, ...], indices: Sequence[Tensor], within: Within | None = None) -> OnGraph:
+        """The kernel on a graph, kept for that of the last call."""
         last = self._last
         bounds = None if within is None else within.bounds
         if last is not None and last[0] == (rows, bounds) and all(map(Mark.holds, last[1], indices)):
             return last[2]
-        bound = self._bound(rows, indices) if within is None else self._on_graph(rows, within.index, within)
+        bound = self.new_graph(rows, indices) if within is None else self._with_formats(rows, within.index, within)
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
         self._last = ((rows, bounds), tuple(map(Mark, indices)), bound) if tracked else None
         return bound
 
-    def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows
-        and the divided rows (None if there are none), and the tensors that own the addresses."""
+    def new_graph(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> OnGraph:
+        """The kernel on a graph that it has not seen."""
         with self._indices(rows, indices) as index:
-            return self._on_graph(rows, index)
+            return self._with_formats(rows, index)
 
-    def _on_graph(
-        self, rows: tuple[int, ...], index: Mapping[Ref, Index], within: Within | None = None
-    ) -> tuple[Any, ...]:
-        """The result of `_bound`."""
+    def _with_formats(self, rows: tuple[int, ...], index: Mapping[Ref, Index], within: Within | None = None) -> OnGraph:
         wide = self._is_wide(rows, [index[m].values for m in self.maps])
         edges = None
         if within is not None and self.plan.lowered.map is not None:
@@ -215,7 +226,8 @@ class CppStep(RegionStep):
         arrays = [self._format(f, index, wide) for f in self._formats]
         if edges is not None:
             arrays = [edges.placed(f, a, index) for f, a in zip(self._formats, arrays, strict=True)]
-        return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+        found = [a.data_ptr() for a in arrays]
+        return OnGraph(kernel, heads, found, chunks, tuple(sizes), (keep, arrays), divided, long)
 
     # -------------------------------------------------------- the user's schedule
 

@@ -17,11 +17,10 @@ from torch import Tensor
 from graphweave.core.counters import bump
 from graphweave.core.ranks import LinkName, halo_rows
 from graphweave.core.types import Space
-from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.cpp_step import CppStep, OnGraph
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.message.nodes import Ref
 from graphweave.runtime.edge_subsets import first_reaching
-from graphweave.runtime.launch import NativeKernel
 from graphweave.runtime.threads import num_threads
 
 
@@ -49,16 +48,17 @@ class CppTwoParts:
         step = self.step
         outputs = step.made(rows)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
-        kernel, heads, found, chunks, sizes, divided, long, alive = step._formats_for(rows, indices)
-        before, after = self._cut(chunks, self._row(rows, indices))
+        there = step.on_graph(rows, indices)
+        long = there.long
+        before, after = self._cut(there.chunks, self._row(rows, indices))
         first, second = (before, after) if self._back is None else (after, before)
         long_first = self._back is not None
-        run = _Runs(step, kernel, sizes, outputs, step._addresses(heads, found, held, outputs))
+        run = _Runs(step, there, outputs, step.addresses(there, held, outputs))
         whole = long is not None and long.is_all
 
         def divide() -> None:
-            if long is not None:
-                divided(long, run.ptrs, {b.name: outputs[i] for b, i in step._totals})
+            if long is not None and there.divided is not None:
+                there.divided(long, run.ptrs, {b.name: outputs[i] for b, i in step._totals})
 
         if not whole:
             run(first)
@@ -68,9 +68,9 @@ class CppTwoParts:
 
         bump("overlapped_kernels")
 
-        def finish(alive: Any = (held, alive)) -> None:
+        def finish(alive: Any = (held, there)) -> None:
             if not whole or step._totals:
-                run(second if not whole else chunks)
+                run(second if not whole else there.chunks)
             run.settle()
             if not long_first:
                 divide()
@@ -103,14 +103,12 @@ class CppTwoParts:
 class _Runs:
     """Runs a kernel on some chunks after others. Its totals are folded over all runs."""
 
-    def __init__(
-        self, step: CppStep, kernel: NativeKernel, sizes: Sequence[int], outputs: list[Tensor], ptrs: list[int]
-    ) -> None:
-        self._step, self._kernel, self._sizes, self._outputs, self.ptrs = step, kernel, sizes, outputs, ptrs
+    def __init__(self, step: CppStep, there: OnGraph, outputs: list[Tensor], ptrs: list[int]) -> None:
+        self._step, self._there, self._outputs, self.ptrs = step, there, outputs, ptrs
         self._totals: list[list[Tensor]] = []
 
     def __call__(self, chunks: Tensor) -> None:
-        self._kernel(self.ptrs, self._sizes, chunks, num_threads(self._step._schedule.threads))
+        self._there.kernel(self.ptrs, self._there.sizes, chunks, num_threads(self._step._schedule.threads))
         self._totals.append([self._outputs[i].clone() for _, i in self._step._totals])
 
     def settle(self) -> None:

@@ -31,18 +31,19 @@ from graphweave.frontends.halves.reference import Reference, checked_inference
 from graphweave.frontends.halves.rewritten_import import rewritten_import
 from graphweave.frontends.importing.importer import Imported
 from graphweave.frontends.tracing.reasons import graph_place
+from graphweave.passes.partition import Split
 
 _log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The executables of a graph, its import with the program from which they were made, and with `verify` the
-    reference for their results."""
+    """The executables of a graph, its import with the program from which they were made, how that was `cut` into
+    halves, and with `verify` the reference for their results."""
 
     executables: tuple[Executable, ...]
     imported: Imported
-    cut: Any
+    cut: Split | None
     reference: Reference | None
 
 
@@ -72,15 +73,15 @@ class GraphCompilation:
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         graph = JointGraph(joint, num_fwd_outputs)
+        without_unreached(joint, num_fwd_outputs, graph.reached)
 
         def captured(options: Options) -> CapturedGraph:
-            without_unreached(joint, num_fwd_outputs, graph.reached)
             found = exposed(joint, num_fwd_outputs, self.examples)
             return capture(joint, self._asked, options, self._take_examples(), num_fwd_outputs, found)
 
         made = self._attempt(joint, captured)
         drawn: dict[str, str] = {}
-        if made is None:
+        if made is None or made.cut is None:
             forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         else:
             forward, backward, drawn = split_modules(joint, made.imported, made.executables, made.cut, made.reference)
