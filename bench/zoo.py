@@ -135,7 +135,7 @@ def in_float64(name: str) -> Result | None:
 def left_to_pytorch(report: Report, *, on_edges: bool) -> tuple[str, ...]:
     """Calls that were left to PyTorch, on edges or on fewer rows, with the reason; equal ones are counted."""
     left = [note for graph in report.graphs for note in graph.fallbacks if note.on_edges == on_edges]
-    notes = Counter(note.why if note.why.startswith(note.what) else f"{note.what}: {note.why}" for note in left)
+    notes = Counter(f"{note.what}: {note.why}" for note in left)
     return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in notes.items())
 
 

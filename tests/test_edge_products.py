@@ -16,7 +16,7 @@ import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.tiles import MAX_PRODUCTS
 from graphweave.compiler.compile import optimise
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.options import Options
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType
@@ -199,7 +199,9 @@ def stored_on_edges(plan: Plan) -> list[str]:
 
 
 def test_nothing_of_edges_times_features_is_stored() -> None:
-    plan = make_plan("test", Facts(parse(MLP + "%14: V[48] f32 = push.max %13, %3\nreturn %14\n")), Options(), {})
+    plan = make_plan(
+        PlanName("test"), Facts(parse(MLP + "%14: V[48] f32 = push.max %13, %3\nreturn %14\n")), Options(), {}
+    )
     assert len(plan.kernels) == 1
     assert stored_on_edges(plan) == []
 
@@ -220,7 +222,7 @@ space E = s1
 %8: unit[16, 602] f32 = gram %7, %6
 return %8
 """)
-    plan = make_plan("test", Facts(program), Options(), {})
+    plan = make_plan(PlanName("test"), Facts(program), Options(), {})
     assert not plan.refused and stored_on_edges(plan) == []
     assert_computes(compiled(program), program)
 
@@ -262,14 +264,14 @@ return %14, %29, %17, %22
     cut = split(joint, 1, PassFacts(tangents=names_at(joint, 15)))
     assert all(not isinstance(joint.nodes[r], MatMul) for r in cut.saved)
     for half in (cut.forward.program, cut.backward.program):
-        plan = make_plan("test", Facts(half), Options(), {})
+        plan = make_plan(PlanName("test"), Facts(half), Options(), {})
         assert not plan.refused and stored_on_edges(plan) == []
         assert_computes(compiled(half), half)
 
 
 def test_a_product_that_is_a_result_is_stored_once_by_the_kernel() -> None:
     program = parse(MLP + "%14: V[48] f32 = push.sum %13, %3\nreturn %14, %13\n")
-    plan = make_plan("test", Facts(program), Options(), {})
+    plan = make_plan(PlanName("test"), Facts(program), Options(), {})
     assert [line.split(":")[0] for line in stored_on_edges(plan)] == ["%13", "%13"]  # written, and an output
     assert_computes(compiled(program), program)
 
@@ -292,7 +294,7 @@ space E = s2
 return %8
 """)
     assert 6 not in Facts(program).tiled
-    steps = make_plan("test", Facts(program), Options(), {}).schedule.steps
+    steps = make_plan(PlanName("test"), Facts(program), Options(), {}).schedule.steps
     assert [s.outputs for s in steps if isinstance(s, Region)] == [(6,), (8,)]
 
 
@@ -308,7 +310,9 @@ def test_a_chain_of_many_products_is_cut() -> None:
     )
     tiled = [r for r in Facts(program).tiled if isinstance(program.nodes[r], MatMul)]
     assert len(tiled) == MAX_PRODUCTS + 1  # all but the one after the first MAX_PRODUCTS
-    assert len(stored_on_edges(make_plan("test", Facts(program), Options(), {}))) == 2  # the product and its operand
+    assert (
+        len(stored_on_edges(make_plan(PlanName("test"), Facts(program), Options(), {}))) == 2
+    )  # the product and its operand
 
 
 # ---------------------------------------------------------------- random programs
@@ -375,7 +379,7 @@ def test_program(number: int) -> None:
 def test_kernels_compute_what_their_nodes_mean(number: int) -> None:
     """The interpreter of the loop IR runs the kernels, in tiles of three edges."""
     program = program_of_products(2 * number + 1)
-    plan = make_plan("test", Facts(program), TINY_TILES, {})
+    plan = make_plan(PlanName("test"), Facts(program), TINY_TILES, {})
     for graph in TINY:
         for kernel in plan.kernels.values():
             check_kernel(program, kernel.lowered, inputs(program, graph, 3), f"program {number} on {graph.name}")
@@ -392,6 +396,6 @@ def test_programs_have_products_in_kernels() -> None:
     found = 0
     for number in range(60):
         program = program_of_products(number)
-        plan = make_plan("test", Facts(program), Options(), {})
+        plan = make_plan(PlanName("test"), Facts(program), Options(), {})
         found += any("gw_matmul<" in k.text for k in plan.kernels.values())
     assert found > 15

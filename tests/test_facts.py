@@ -11,7 +11,7 @@ from graphweave.analysis.cones import Cones, Needs
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.remembered import remembered
 from graphweave.compiler.compile import optimise
-from graphweave.compiler.plan import make_plan
+from graphweave.compiler.plan import PlanName, make_plan
 from graphweave.core.options import Options
 from graphweave.lower.schedule import schedule
 from tests.programs.random_programs import random_program
@@ -58,7 +58,7 @@ def test_needs_are_found_once_for_the_schedule_and_all_kernels(monkeypatch: pyte
     monkeypatch.setattr(needs, "_method", counted)
     for number in range(20):
         facts = Facts(optimise(random_program(number)).program)
-        plan = make_plan("test", facts, Options(), {})
+        plan = make_plan(PlanName("test"), facts, Options(), {})
         before = len(found)
         assert schedule(facts, (*facts.hoist.values, *facts.hoist.checks), Options()) == plan.schedule
         assert len(found) == before

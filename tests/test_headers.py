@@ -16,7 +16,7 @@ import torch
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.codegen.cpp.native import Header, includes
-from graphweave.compiler.plan import make_plan
+from graphweave.compiler.plan import PlanName, make_plan
 from graphweave.core.options import Target, options_for
 from graphweave.core.settings import override
 from graphweave.core.types import DType, Fold
@@ -141,7 +141,10 @@ def test_a_dumped_kernel_compiles_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("target", "suffixes"), [("cpp", ["cpp", "py"]), ("triton", ["py", "py"])])
 def test_a_dumped_kernel_is_named_by_its_language(tmp_path: Path, target: Target, suffixes: list[str]) -> None:
     with override(dump=tmp_path / "dump"):
-        dump_plan(make_plan("test", Facts(moving((3,), DType.i64, Fold.sum, 0.0)), options_for(target), {}), "wrapper")
+        dump_plan(
+            make_plan(PlanName("test"), Facts(moving((3,), DType.i64, Fold.sum, 0.0)), options_for(target), {}),
+            "wrapper",
+        )
     files = sorted((tmp_path / "dump").glob("*_*"))
     assert [f.name.rpartition(".")[2] for f in files if f.suffix in (".cpp", ".py")] == suffixes
     assert files[-1].read_text() == "wrapper"

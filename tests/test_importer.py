@@ -111,7 +111,8 @@ def test_gather_along_features_is_no_pull() -> None:
     captured = one(lambda h, c: h.gather(1, c).exp(), x(N, W), columns)
     assert moves(captured) == []
     assert "aten.gather.default" in captured.targets()
-    assert any("aten.gather.default" in why for why in captured.imported.refused.values())
+    called = [captured.imported.program.nodes[r] for r in captured.imported.refused]
+    assert any(isinstance(n, Aten) and n.target == "aten.gather.default" for n in called)
 
 
 def test_gather_with_an_index_for_each_number_is_no_pull() -> None:
@@ -450,7 +451,7 @@ def test_users_line_is_kept() -> None:
     captured = one(_numbers, x(N, W), SRC)
     program = captured.imported.program
     pulled = next(r for r, n in enumerate(program.nodes) if isinstance(n, Pull))
-    assert "test_importer.py:" in program.locs[pulled] and program.locs[pulled].endswith("m = h[i]")
+    assert program.locs[pulled].path == __file__ and program.locs[pulled].code == "m = h[i]"
 
 
 # ---------------------------------------------------------------- models
@@ -514,4 +515,4 @@ def test_products_of_weights_have_their_reason() -> None:
         torch._dynamo.mark_static(weight.requires_grad_())
     captured = one(lambda h, c, b, i: (h[i] @ (c @ b).view(2, W, 2)[1]).exp(), x(N, W), coefficients, bases, SRC)
     assert [t for t in captured.targets() if "mm" in t] == ["aten.mm.default"] * 3
-    assert set(captured.imported.refused.values()) == {f"aten.mm.default: {OF_SHARED_DATA}"}
+    assert set(captured.imported.refused.values()) == {OF_SHARED_DATA}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.analysis.facts import Facts
 from graphweave.core.errors import IndexRangeError, IRError, ParseError
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.execute.calls import call_step
@@ -87,7 +88,7 @@ def test_each_node_has_a_type_and_text_that_reads_back(node: Node, given: tuple[
     count = len(given)
     first = [Input(f"in{i}", g) if isinstance(g, Type | AnyType) else UniquePairs(0, 0, P) for i, g in enumerate(given)]
     spaces = tuple((s, None) for s in (V, W, E, F, P, U))
-    program = Program((*first, node), (*given, t), (*("",) * count, "m.py:1 x"), (), spaces)
+    program = Program((*first, node), (*given, t), (*(NOWHERE,) * count, Location("m.py", 1, "x")), (), spaces)
     assert parse(show(program)) == program
     assert set(operands(node)) == set(range(count))
     assert operands(with_operands(node, lambda r: r + 7)) == tuple(r + 7 for r in operands(node))
@@ -137,7 +138,7 @@ def test_a_space_may_have_any_name(name: str) -> None:
         MapOf(0, space),
         UniquePairs(0, 0, P),
     )
-    program = Program(nodes, types, ("",) * 4, (0,), ((space, read("s0")), (V, read("s1")), (P, None)))
+    program = Program(nodes, types, (NOWHERE,) * 4, (0,), ((space, read("s0")), (V, read("s1")), (P, None)))
     assert parse(show(program)) == program
 
 
@@ -275,7 +276,9 @@ def test_unique_pairs_are_those_of_each_row(case: object, dtype: torch.dtype) ->
 def _joined(first: Tensor, second: Tensor, wraps: tuple[bool, bool] = (False, False)) -> Program:
     b = Builder()
     ids = [b.add(Input(n, Type(s, (), DType.i64))) for n, s in (("first", E), ("second", F))]
-    joined = b.add(JoinIndices((*ids, ids[0]), (V, UNIT, W), (2, 0, 2), (*wraps, wraps[0]), U), "net.py:9 x[second]")
+    joined = b.add(
+        JoinIndices((*ids, ids[0]), (V, UNIT, W), (2, 0, 2), (*wraps, wraps[0]), U), Location("net.py", 9, "x[second]")
+    )
     return b.program(
         [joined], [(V, read("s0")), (W, read("s1")), (E, read("s2")), (F, read("s3")), (U, read("s2 + s3 + s2"))]
     )
@@ -333,8 +336,8 @@ def test_an_assertion_has_no_value_and_refuses_what_is_out_of_range(numbers: lis
     value = torch.tensor(numbers, dtype=torch.int64)
     b = Builder()
     x = b.add(Input("y", Type(E, tuple(value.shape[1:]), DType.i64)))
-    check = b.add(AssertIndex(x, 7), "loss.py:4 nll(y)")
-    assert check == b.add(AssertIndex(x, 7), "loss.py:5 nll(y)") and check != b.add(AssertIndex(x, 8))
+    check = b.add(AssertIndex(x, 7), Location("loss.py", 4, "nll(y)"))
+    assert check == b.add(AssertIndex(x, 7), Location("loss.py", 5, "nll(y)")) and check != b.add(AssertIndex(x, 8))
     program = b.program([check], [(E, read("s0"))])
     verify(program)
     if bad is None:

@@ -249,7 +249,7 @@ def test_explain_names_the_loop_and_what_is_compiled_in_it() -> None:
     assert "a loop runs as Python, and what is in it is compiled: Could not extract" in text
     assert "inference kernels" in text and "runs eagerly" not in text
     (line,) = (b.where for b in report.breaks)
-    assert line.endswith(f"test_loops_of_data.py:{each_graph.__code__.co_firstlineno + 2}")
+    assert line.own.endswith(f"test_loops_of_data.py:{each_graph.__code__.co_firstlineno + 2}")
 
 
 def test_explain_counts_and_names_what_runs_as_python() -> None:

@@ -12,7 +12,7 @@ from graphweave.analysis.cones import map_type
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import extract
 from graphweave.compiler.compile import optimise
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop import interp as loop
@@ -48,7 +48,7 @@ def plans(numbers: range, dtype: DType = DType.f32, options: Options = OPTIONS[0
     for number in numbers:
         program = random_program(number, dtype)
         for how, subject in (("", program), (", optimised", optimise(program).program)):
-            yield f"program {number}{how}", make_plan("test", Facts(subject), options, {})
+            yield f"program {number}{how}", make_plan(PlanName("test"), Facts(subject), options, {})
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "starved", "apart"])

@@ -11,6 +11,7 @@ import pytest
 
 import graphweave.ir.message
 from graphweave.core.errors import IRError, ParseError
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands
@@ -43,7 +44,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.ir.message.parse import any_type, parse
+from graphweave.ir.message.parse import any_type, parse, read_location
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from tests.programs.examples import SPACES, E, V, W, gat, one_node
@@ -102,8 +103,8 @@ ODD = Program(
         *([Type(E, (0, 3), DType.i16)] * 10),
     ),
     locs=(
-        "a.py:1 x = '#'", "", '"starts quoted', " blanks ", "line\nbreak", "tab\there", *[""] * 25,
-        "\u2028 \u00e9 %3",
+        *map(read_location, ("a.py:1 x = '#'", "", '"starts quoted', " blanks ", "line\nbreak", "tab\there")),
+        *[NOWHERE] * 25, Location("/lib/b.py", 7, "\u2028 \u00e9 %3", Location("c d.py", 2)),
     ),
     outputs=(10, None, 3, 3),
     spaces=((Space("odd space"), read("2*s0 + 1")), (E, None), (Space("any"), read(' "x" # y'))),
@@ -171,7 +172,7 @@ def put(program: Program, ref: int, node: Node) -> Program:
     ("edit", "complaint"),
     [
         (lambda p: replace(p, types=p.types[:-1]), "expected a type and a location for each"),
-        (lambda p: replace(p, locs=(*p.locs, "")), "expected a type and a location for each"),
+        (lambda p: replace(p, locs=(*p.locs, NOWHERE)), "expected a type and a location for each"),
         (lambda p: replace(p, outputs=(99,)), "output %99 is no node"),
         (lambda p: replace(p, outputs=(-1,)), "output %-1 is no node"),
         (lambda p: replace(p, spaces=p.spaces[:1]), "space E is not declared"),

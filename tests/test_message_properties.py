@@ -10,7 +10,7 @@ from graphweave.core.types import DType, Fold, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Arg, Aten, Atom, Input, MapOf, Operand, Program, Push, Type, ValueType
-from graphweave.ir.message.parse import any_type, parse
+from graphweave.ir.message.parse import any_type, parse, read_location
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from tests.programs.compare import assert_all_close
@@ -36,7 +36,9 @@ def test_any_call_reads_back(
     target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg], described: str, loc: str, serial: int
 ) -> None:
     t = any_type(described)
-    program = Program((Aten(target, args, tuple(kwargs.items()), t, serial),), (t,), (loc,), (0, None), ())
+    program = Program(
+        (Aten(target, args, tuple(kwargs.items()), t, serial),), (t,), (read_location(loc),), (0, None), ()
+    )
     back = parse(show(program))
     assert back == program
     assert show(back) == show(program)

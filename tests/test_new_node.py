@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from graphweave.core.errors import ParseError
+from graphweave.core.lines import NOWHERE
 from graphweave.core.types import DType, Fold, Space
 from graphweave.ir.loop.nodes import Expr, Kernel, Lane, Let, Lit, Load, Stmt, Store, Var, expression, statement
 from graphweave.ir.loop.parse import parse as parse_kernel
@@ -80,7 +81,7 @@ V, E = Space("V"), Space("E")
 )
 def test_a_node_of_message_programs(new: Scan | Lookup, text: str) -> None:
     t = Type(V, (), DType.f32)
-    program = Program((Input("x", t), Input("y", t), new), (t,) * 3, ("",) * 3, (2,), ((V, 7), (E, None)))  # type: ignore[arg-type]
+    program = Program((Input("x", t), Input("y", t), new), (t,) * 3, (NOWHERE,) * 3, (2,), ((V, 7), (E, None)))  # type: ignore[arg-type]
     assert f"%2: V[] f32 = {text}\n" in show(program)
     if not (isinstance(new, Lookup) and new.weight is not None):  # the first tuple takes the whole list
         assert parse(show(program)) == program

@@ -15,7 +15,7 @@ from torch_geometric.utils import softmax
 
 import graphweave
 from graphweave.analysis.facts import Facts
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.options import Options
 from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import graph_compilation
@@ -93,18 +93,18 @@ def walks(plan: Plan) -> tuple[int, int]:
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:
-    (kernel,) = make_plan("test", Facts(attention(2, 8)), Options(), {}).kernels.values()
+    (kernel,) = make_plan(PlanName("test"), Facts(attention(2, 8)), Options(), {}).kernels.values()
     golden("online_softmax.txt", show(kernel.lowered.kernel))
 
 
 def test_one_comparison_a_tile() -> None:
-    (kernel,) = make_plan("test", Facts(attention(2, 8)), Options(), {}).kernels.values()
+    (kernel,) = make_plan(PlanName("test"), Facts(attention(2, 8)), Options(), {}).kernels.values()
     assert re.search(r"if \(tile_begin > csr_begin\) \{\n\s+bool push_11_reference_raised = false;", kernel.text)
 
 
 def test_the_options_choose() -> None:
-    assert walks(make_plan("test", Facts(attention(2, 8)), Options(), {})) == (1, 2)
-    assert walks(make_plan("test", Facts(attention(2, 8)), Options(online="never"), {})) == (2, 0)
+    assert walks(make_plan(PlanName("test"), Facts(attention(2, 8)), Options(), {})) == (1, 2)
+    assert walks(make_plan(PlanName("test"), Facts(attention(2, 8)), Options(online="never"), {})) == (2, 0)
 
 
 MESSAGE = (
@@ -227,7 +227,7 @@ def test_attention(heads: int, width: int, dtype: str, options: Options) -> None
 
 def test_interpreted_kernels() -> None:
     program = attention(2, 3, "f64")
-    plan = make_plan("test", Facts(program), Options(online="always", online_tile=2), {})
+    plan = make_plan(PlanName("test"), Facts(program), Options(online="always", online_tile=2), {})
     for graph in (*TINY, ZOO[9]):
         given = inputs(program, graph, 3)
         for kernel in plan.kernels.values():

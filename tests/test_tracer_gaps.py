@@ -170,5 +170,5 @@ def test_a_scripted_module_breaks_the_graph_and_the_rest_is_compiled(door: str, 
     if door == "graphweave.compile":
         assert graphweave.counters()["graph_breaks"] > 0
         (found,) = graphweave.explain(f, *given).breaks
-        assert "test_tracer_gaps.py" in found.where
+        assert "test_tracer_gaps.py" in found.where.own
         assert "scripted" in found.why

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 import graphweave as gw
 from graphweave.codegen import triton
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.options import options_for
 from graphweave.execute import build
 from graphweave.execute.dump import dump_plan
@@ -74,7 +74,7 @@ def texts() -> dict[str, str]:
         "rewritten": told.rewrites[0].after,
     }
     for plan, graph in zip(plans, told.graphs, strict=True):
-        half = plan.name.rpartition("_")[2]
+        half = plan.name.half
         found[f"{half}.wrapper"] = graph.wrapper
         found |= _plan_texts(half, plan)
         if plan.prelude is not None:
@@ -82,7 +82,7 @@ def texts() -> dict[str, str]:
     weights = [t.detach().clone() for t in (weight, attention, weight, attention)]
     merged = gw.explain(two_relations, x, (src, dst), (dst.clone(), src.clone()), *weights)
     found |= {"merged": merged.rewrites[0].after, "relations": inspect.getsource(two_relations)}
-    again = make_plan("forward", plans[0].facts, options_for("triton"), {})
+    again = make_plan(PlanName("forward"), plans[0].facts, options_for("triton"), {})
     found["forward.triton"] = next(triton.print_kernel(k.lowered.kernel) for k in again.kernels.values())
     return {name: _tidy(name, text) for name, text in found.items()}
 

@@ -17,7 +17,7 @@ def with_halo(statistics: Statistics, program: Program, sharding: Sharding) -> S
             read = program.types[node.x]
             assert isinstance(read, Type)
             own, both = (read.space, node.space) if isinstance(node, Exchange) else (node.space, read.space)
-            more[both] = statistics.rows(own) + halo[node.link.removeprefix(f"{sharding.link}:")]
+            more[both] = statistics.rows(own) + halo[node.link.node_type]
     statistics = Statistics((*statistics.counted, *more.items()), statistics.default)
     known, unions = {space for space, _ in statistics.counted}, dict[Space, tuple[Space, ...]]()
     for node, t in zip(program.nodes, program.types, strict=True):

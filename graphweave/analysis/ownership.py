@@ -27,6 +27,7 @@ from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.analysis.refused_rows import Refusals, refuse
+from graphweave.core.ranks import LinkName
 from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message.builder import operands
@@ -74,10 +75,10 @@ class Sharding:
     """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
     types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo`
     the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have
-    (parameters, buffers). `link` begins the names of links (`core/ranks.py`). With `stale`, the forward uses halo rows
+    (parameters, buffers). `group` names the ranks (`core/ranks.py`). With `stale`, the forward uses halo rows
     of the last step."""
 
-    link: str
+    group: str
     rank: int
     edges: tuple[tuple[str, str, str], ...]
     halo: tuple[tuple[str, int], ...]
@@ -85,9 +86,9 @@ class Sharding:
     shared: frozenset[str]
     stale: bool = False
 
-    def link_to(self, node_type: str) -> str:
+    def link_to(self, node_type: str) -> LinkName:
         """The name of the link for rows of a node type."""
-        return f"{self.link}:{node_type}"
+        return LinkName(self.group, node_type)
 
 
 @dataclass(frozen=True, slots=True)

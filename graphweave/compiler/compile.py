@@ -16,6 +16,7 @@ from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.contract import Contract
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.plan import PlanName
 from graphweave.compiler.report import PassNote, record_pass, record_rewrites
 from graphweave.compiler.request import Half, Halves, Request
 from graphweave.compiler.walk import begin, rewrite
@@ -74,12 +75,12 @@ def _optimise_over_ranks(request: Request, name: str) -> Rewritten:
 
 
 def _inference(made: Halves, facts: PassFacts, name: str) -> Halves:
-    request, program = made.request, made.program
+    request, program, half = made.request, made.program, PlanName("inference", name)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
-    part = _finish(made, extract(program, inputs, [*program.outputs, *facts.keep]), facts, f"{name}_inference")
+    part = _finish(made, extract(program, inputs, [*program.outputs, *facts.keep]), facts, half)
     watches = _watched(part.program.outputs, request)
     contract = Contract(len(program.outputs), request.promises, watches=watches)
-    return replace(made, parts=(_half(made, part, f"{name}_inference", contract),))
+    return replace(made, parts=(_half(made, part, half, contract),))
 
 
 def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
@@ -91,30 +92,31 @@ def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
     cut = split(program, count, facts, frozenset(made.moved(request.constants)), exposed)
     sizes = len(program.nodes), len(cut.forward.program.nodes) + len(cut.backward.program.nodes)
     record_pass(PassNote("partition", "partition", *sizes, time.perf_counter() - begun, True))
+    ahead, behind = PlanName("forward", name), PlanName("backward", name)
     cut = replace(
         cut,
-        forward=_finish(made, cut.forward, facts, f"{name}_forward"),
-        backward=_finish(made, cut.backward, facts, f"{name}_backward"),
+        forward=_finish(made, cut.forward, facts, ahead),
+        backward=_finish(made, cut.backward, facts, behind),
     )
-    back = _half(made, cut.backward, f"{name}_backward", Contract(promises=request.promises[count:]))
+    back = _half(made, cut.backward, behind, Contract(promises=request.promises[count:]))
     given = cut.forward.program.outputs[:count]
     contract = Contract(
         count + len(cut.saved), request.promises[:count], _private(cut, back.facts, count), _watched(given, request)
     )
-    forward = _half(made, cut.forward, f"{name}_forward", contract)
+    forward = _half(made, cut.forward, ahead, contract)
     forward = replace(forward, saved=tuple(cut.forward.where[r] for r in cut.saved))
     return replace(made, parts=(forward, back), split=cut)
 
 
-def _finish(made: Halves, part: Extract, facts: PassFacts, name: str) -> Extract:
+def _finish(made: Halves, part: Extract, facts: PassFacts, name: PlanName) -> Extract:
     """A half after its own passes."""
-    done = rewrite("half", made.request.road.half, part.program, replace(facts, keep=()), name)
+    done = rewrite("half", made.request.road.half, part.program, replace(facts, keep=()), str(name))
     if done.program is part.program:
         return part
     return Extract(done.program, {r: done.where[at] for r, at in part.where.items() if at in done.where})
 
 
-def _half(made: Halves, part: Extract, name: str, contract: Contract) -> Half:
+def _half(made: Halves, part: Extract, name: PlanName, contract: Contract) -> Half:
     request, choices = made.request, made.request.facts.choices
     contract = replace(contract, names=made.glossary.names, verify=choices.verify, cuda_graphs=choices.cuda_graphs)
     return Half(

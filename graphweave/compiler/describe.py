@@ -10,6 +10,8 @@ from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote, collecting, record_graph
+from graphweave.core.errors import NO_KERNEL, Reason
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.nodes import (
@@ -30,7 +32,7 @@ from graphweave.lower.schedule import Region
 
 
 def record(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...] = (),
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...] = (),
     recompute: str = "",
 ) -> None:  # fmt: skip
     """Add a note about `plan` to every report that is being collected."""
@@ -39,7 +41,7 @@ def record(
 
 
 def describe(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...],
+    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...],
     recompute: str = "",
 ) -> GraphNote:  # fmt: skip
     """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
@@ -48,8 +50,8 @@ def describe(
     fallbacks = [
         FallbackNote(
             _operators(program, step),
-            glossary.in_words(program, why),
-            "; ".join(_locations(program, step.members)),
+            glossary.in_words(why),
+            _locations(program, step.members),
             any(map(rows.on_edges, step.members)),
         )
         for i, why in plan.refused.items()
@@ -62,14 +64,15 @@ def describe(
         node = program.nodes[step.ref]
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if plan.facts.flow.is_work(step.ref):
-            why = refused.get(step.ref, "no kernel computes it")
-            words, on_edges = glossary.in_words(program, why), rows.on_edges(step.ref)
-            fallbacks.append(FallbackNote(operation(node), words, program.locs[step.ref], on_edges))
+            why = refused.get(step.ref, NO_KERNEL)
+            words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
+            fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
-        plan.name, show(program), _kernel_notes(plan, glossary), tuple(fallbacks), len(plan.hoisted), names, wrapper,
-        recompute, keeps, products, () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
+        str(plan.name), plan.name.half, show(program), _kernel_notes(plan, glossary), tuple(fallbacks),
+        len(plan.hoisted), names, wrapper, recompute, keeps, products,
+        () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
     )  # fmt: skip
 
 
@@ -149,5 +152,5 @@ def _kind(node: Node) -> str:
     return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
 
 
-def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[str, ...]:
+def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:
     return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

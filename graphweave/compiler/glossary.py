@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphweave.analysis.flow import ancestors, is_integral, is_view
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.errors import Reason
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Operand, Program, Ref, Type
@@ -41,11 +41,21 @@ class Glossary:
     def bytes_of(self, t: Type) -> int:
         return self.statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize
 
-    def in_words(self, program: Program, reason: str) -> str:
+    def in_words(self, reason: Reason) -> str:
         """`reason`, given by a stage of the compiler, with the user's words in place of names of the IR."""
-        for space, _ in program.spaces:
-            reason = re.sub(rf"\b{re.escape(space.name)}\b", self.space(space), reason)
-        return re.sub(r"%\d+", "a value", reason)
+        return "".join(map(self._word, reason.parts))
+
+    def _word(self, part: object) -> str:
+        match part:
+            case Space():
+                return self.space(part)
+            case Type(space, shape, dtype):
+                return f"{dtype.value} {list(shape)} on {self.space(space)}"
+            case MapType(dom, cod):
+                return f"a map from {self.space(dom)} to {self.space(cod)}"
+            case Operand():
+                return "a value"
+        return str(part)
 
 
 def index_words(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
@@ -109,8 +119,8 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
         else:
             words = on or [w for w in _members(program, space, known)] or _from_values(program, space, names)
         if words:
-            known[space] = f"{'edges' if is_edges else 'rows'} of {_listed(words)}"
-            yield space, known[space]
+            known[space] = _listed(words)
+            yield space, f"{'edges' if is_edges else 'rows'} of {known[space]}"
 
 
 def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
@@ -124,13 +134,13 @@ def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> l
 
 
 def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list[str]:
-    """The words of the spaces of which `space` is the disjoint union."""
+    """What the rows of the spaces are called of which `space` is the disjoint union."""
     joins = (n for n in program.nodes if isinstance(n, Join) and n.space == space)
     join = next(joins, None)
     if join is None:
         return []
     parts = [known.get(t.space, "") for r in join.xs if isinstance(t := program.types[r], Type)]
-    return list(dict.fromkeys(p.partition(" of ")[2] for p in parts if p))
+    return list(dict.fromkeys(filter(None, parts)))
 
 
 def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:

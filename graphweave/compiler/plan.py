@@ -15,7 +15,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
 from graphweave.compiler.road import PRELUDE
 from graphweave.compiler.walk import rewrite
-from graphweave.core.errors import IRError
+from graphweave.core.errors import IRError, Reason
 from graphweave.core.log import logger
 from graphweave.core.options import Options, Target
 from graphweave.core.types import DType
@@ -54,6 +54,18 @@ class KernelPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanName:
+    """ "graph3_forward". Kernels are called by the `half` alone, "forward_0" and so on, so that equal kernels of two
+    graphs are one entry of the disk cache."""
+
+    half: str
+    graph: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.graph}_{self.half}" if self.graph else self.half
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of `schedule` in order. A step that is a Region has an entry either in `kernels`, or in `refused` with
     the reason why it has no kernel. Both are indexed by its position among the steps.
@@ -62,11 +74,11 @@ class Plan:
     checks. It is a plan that hoists nothing itself.
     """
 
-    name: str
+    name: PlanName
     facts: Facts
     schedule: StepOrder
     kernels: Mapping[int, KernelPlan]
-    refused: Mapping[int, str]
+    refused: Mapping[int, Reason]
     options: Options
     constants: Mapping[str, Any] = field(default_factory=dict)
     hoisted: tuple[Ref, ...] = ()
@@ -79,7 +91,7 @@ class Plan:
 
 
 def make_plan(
-    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None,
+    name: PlanName, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None,
     prelude_passes: Sequence[Pass] = PRELUDE,
 ) -> Plan:  # fmt: skip
     """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts.
@@ -92,21 +104,21 @@ def make_plan(
     plan = _plan_steps(name, facts, options, hoisted, statistics)
     if not hoisted:
         return replace(plan, constants=constants)
-    prelude = _prelude(facts.program, hoisted)
+    prelude, named = _prelude(facts.program, hoisted), PlanName("prelude", str(name))
     given = PassFacts(options=options, statistics=statistics or Statistics())
-    once = rewrite("prelude", prelude_passes, prelude.program, given, f"{name}_prelude").program
+    once = rewrite("prelude", prelude_passes, prelude.program, given, str(named)).program
     inputs = tuple(old for old, new in prelude.where.items() if isinstance(prelude.program.nodes[new], Input))
     return replace(
         plan,
         constants=constants,
         hoisted=kept,
         prelude_inputs=inputs,
-        prelude=_plan_steps(f"{name}_prelude", Facts(once), options, (), statistics),
+        prelude=_plan_steps(named, Facts(once), options, (), statistics),
     )
 
 
 def _plan_steps(
-    name: str, facts: Facts, options: Options, made: tuple[Ref, ...], statistics: Statistics | None
+    name: PlanName, facts: Facts, options: Options, made: tuple[Ref, ...], statistics: Statistics | None
 ) -> Plan:
     """The plan of a program where `made` is there already."""
     order = schedule(facts, made, options, statistics)
@@ -114,13 +126,13 @@ def _plan_steps(
     calls = len(order.steps) - regions
     _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(made))
     kernels: dict[int, KernelPlan] = {}
-    refused: dict[int, str] = {}
+    refused: dict[int, Reason] = {}
     for i, step in enumerate(order.steps):
         if isinstance(step, Region):
             try:
-                kernels[i] = lower_region(facts, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
+                kernels[i] = lower_region(facts, step, order, f"{name.half}_{i}", options, DType.i32)
             except IRError as error:
-                refused[i] = str(error)
+                refused[i] = error.reason
                 _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
     return Plan(name, facts, order, kernels, refused, options)
 
@@ -135,14 +147,6 @@ def check_schedule(plans: Iterable[Plan]) -> None:
     kernels = [k for plan in plans for k in plan.kernels.values()]
     if any(walks_edges(k.lowered.kernel) for k in kernels):
         check_taken(plans[0].options.schedule, plans[0].options.target, [k.scheduled.not_taken for k in kernels])
-
-
-def kernel_prefix(name: str) -> str:
-    """The common part of kernels' names: those of "graph3_forward" are "forward_0", "forward_1" and so on.
-
-    It leaves out the number of the graph, so that equal kernels of two graphs are one entry of the disk cache.
-    """
-    return name.rpartition("_")[2]
 
 
 def lower_region(

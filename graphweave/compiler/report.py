@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphweave.core.lines import Location
 from graphweave.ir.message.nodes import (
     Program,
 )
@@ -24,7 +25,7 @@ class KernelNote:
     computes: tuple[str, ...]
     text: str
     does: str
-    lines: tuple[str, ...]
+    lines: tuple[Location, ...]
     loops: str = ""
     """The kernel's loop IR, or that of the kernels over source partitions that run instead."""
 
@@ -34,12 +35,12 @@ class KernelNote:
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
-    """Work that is left to PyTorch: the operator, the reason, the user's line, and whether it may work on as many rows
+    """Work that is left to PyTorch: the operator, the reason, the user's lines, and whether it may work on as many rows
     as there are edges (`analysis/edge_rows.py`)."""
 
     what: str
     why: str
-    where: str
+    where: tuple[Location, ...]
     on_edges: bool = True
 
 
@@ -50,12 +51,13 @@ class SavedNote:
     space: str
     shape: str
     bytes: int
-    where: str
+    where: Location
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNote:
-    """One compiled graph: forward, backward or inference. `recompute` is the policy by which `saved` was chosen.
+    """One compiled graph. Its `half` is "forward", "backward" or "inference", and `recompute` is the policy by which
+    `saved` was chosen.
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
@@ -63,6 +65,7 @@ class GraphNote:
     """
 
     name: str
+    half: str
     ir: str
     kernels: tuple[KernelNote, ...]
     fallbacks: tuple[FallbackNote, ...]

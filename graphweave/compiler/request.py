@@ -10,8 +10,9 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.contract import Contract
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.plan import Plan, make_plan
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.compiler.road import ROAD, Road
+from graphweave.core.errors import Reason
 from graphweave.core.options import Options
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Program, Ref
@@ -42,7 +43,7 @@ class Request:
     exposed: Exposed | None = None
     constants: Mapping[Ref, Any] = field(default_factory=dict)
     promises: Sequence[Promise | None] = ()
-    refused: Mapping[Ref, str] = field(default_factory=dict)
+    refused: Mapping[Ref, Reason] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     road: Road = ROAD
 
@@ -55,7 +56,7 @@ class Half:
     over.
     """
 
-    name: str
+    name: PlanName
     facts: Facts
     where: Mapping[Ref, Ref]
     contract: Contract

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class GraphweaveError(Exception):
     """Base of every error this package raises on purpose."""
@@ -47,8 +49,30 @@ class LoopError(GraphweaveError, ValueError):
     something outside the language; the message ends with the user's line."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is no kernel. `parts` are words and, between them, the spaces, types and values that they speak
+    of, which a report names as the user does."""
+
+    parts: tuple[object, ...]
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.parts))
+
+
+NO_KERNEL = Reason(("no kernel computes it",))
+
+
 class IRError(GraphweaveError, ValueError):
-    """An ill-formed program of the message IR or the loop IR."""
+    """An ill-formed program of the message IR or the loop IR, or what no program says. The arguments are the parts of
+    the reason."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*parts)
+        self.reason = Reason(parts)
+
+    def __str__(self) -> str:
+        return str(self.reason)
 
 
 class DeclarationError(GraphweaveError, ValueError):

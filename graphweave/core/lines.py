@@ -1,9 +1,5 @@
 """Lines of source code as a reader names them: the user's files relative to the current directory, those of libraries
-by package path.
-
-A location is the text `file:line code` of the innermost line that made a value. If that line is a library's,
-` <- file:line` follows: the innermost line of the user's own code.
-"""
+by package path."""
 
 from __future__ import annotations
 
@@ -13,24 +9,20 @@ import sysconfig
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from traceback import FrameSummary
 from types import CodeType
 from typing import NamedTuple, TypeVar
 
-import torch
-
-CALLED_FROM = " <- "
-"""Separates, in a location, the line of a library from the user's own line that called it."""
-
 _PARENT = str(Path(__file__).parents[2]) + os.sep
 _PACKAGE = os.path.join(_PARENT, "graphweave") + os.sep
 _LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
 _FRONTENDS = os.path.join(_PACKAGE, "frontends") + os.sep
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH = tuple(os.path.join(folder, "") for folder in getattr(find_spec("torch"), "submodule_search_locations", ()))
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
-_LINE = re.compile(r"(.*?):(\d+)(?: |$)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?.*(?:\n[ \t]*(?!\s|File ")(?:code: )?(.*))?')
 
 
@@ -41,6 +33,11 @@ _MADE = ("<frozen ", "<eval_with_key>")
 def is_library(path: str) -> bool:
     """Whether a file belongs to an installed package, to Python or to this package, and not to the user."""
     return path.startswith((_PACKAGE, _STDLIB, *_MADE)) or _INSTALLED.match(path) is not None
+
+
+def is_frontend(path: str) -> bool:
+    """Whether a file is one of this package's that lead into the compiler."""
+    return path.startswith(_FRONTENDS)
 
 
 def is_generated(path: str) -> bool:
@@ -99,30 +96,69 @@ def own_frame(stack: Sequence[FrameT]) -> FrameT | None:
 def calling_function(trace: str) -> str:
     """The user's outermost function in a traceback, with its line: "forward (train.py:8)". If no line is the user's, a
     library's function; "" if all lines belong to PyTorch and the frontends."""
-    known = [f for f in frames(trace) if f.name and not f.filename.startswith((_TORCH, _FRONTENDS))]
+    known = [f for f in frames(trace) if f.name and not f.filename.startswith((*_TORCH, _FRONTENDS))]
     if not known:
         return ""
     first = next((f for f in known if not is_library(f.filename)), known[0])
     return f"{first.name} ({shown_frame(first)})"
 
 
-def location(trace: str) -> str:
-    """The location of a traceback; "" where nothing is known.
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The innermost line that made a value, with its code. If it is a library's, `called_from` is the innermost line of
+    the user's own code. A location without path is a text that names no line; one without any text is `NOWHERE`.
+    """
+
+    path: str = ""
+    number: int = 0
+    code: str = ""
+    called_from: Location | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.path or self.code)
+
+    def __str__(self) -> str:
+        """The text "file:line code", then " <- file:line"."""
+        place = f"{self.path}:{self.number}" if self.path else ""
+        here = f"{place} {self.code}" if place and self.code else place or self.code
+        return f"{here} <- {self.called_from}" if self.called_from else here
+
+    @property
+    def line(self) -> str:
+        """The innermost line as a reader names it: "train.py:8"; "" if it is not known."""
+        return f"{shown_path(self.path)}:{self.number}" if self.path else ""
+
+    @property
+    def own(self) -> str:
+        """The user's own line, such as "train.py:8"; "" if it is not known."""
+        return self.called_from.line if self.called_from else "" if is_library(self.path) else self.line
+
+    @property
+    def shown(self) -> str:
+        """ "train.py:8" or "train.py:8 (torch_geometric/nn/conv/gat_conv.py:330)"; "" where nothing is known."""
+        return f"{self.own} ({self.line})" if self.own and self.own != self.line else self.line
+
+
+NOWHERE = Location()
+
+
+def location(trace: str) -> Location:
+    """The location of a traceback; `NOWHERE` if nothing is known.
 
     The innermost line is the one outside torch and, if there is such a line, outside this package, whose layers count
     as libraries.
     """
-    found, ours = "", ""
+    found = ours = NOWHERE
     for path, line, _, code in reversed(frames(trace)):
         if path.startswith(_TORCH) or is_generated(path):
             continue
         if found:
             if not is_library(path):
-                return f"{found}{CALLED_FROM}{path}:{line}"
+                return replace(found, called_from=Location(path, line))
             continue
-        here = f"{path}:{line} {code}".rstrip()
+        here = Location(path, line, code)
         if path.startswith(_PACKAGE) and not path.startswith(_LAYERS):
-            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
+            ours = ours or (NOWHERE if is_frontend(path) else here)
         elif is_library(path):
             found = here
         else:
@@ -148,28 +184,6 @@ def raised_at(error: BaseException, outside: tuple[str, ...]) -> RaisedAt | None
             inside = tuple(f.filename for f in frames[i + 1 :])
             return RaisedAt(frame.filename, frame.lineno or 0, (frame.line or "").strip(), inside)
     return None
-
-
-def split_location(location: str) -> tuple[str, str]:
-    """(the innermost line, the user's own line) of a location, each as "file:line". They are equal if the innermost
-    line is the user's; the second is "" if no line of the user's is known."""
-    inner, _, caller = location.rpartition(CALLED_FROM)
-    if not re.fullmatch(r".*:\d+", caller) or not inner:
-        inner, caller = location, ""
-    found = _LINE.match(inner)
-    if found is None:
-        return "", ""
-    line = f"{shown_path(found[1])}:{found[2]}"
-    if caller:
-        path, _, number = caller.rpartition(":")
-        return line, f"{shown_path(path)}:{number}"
-    return line, "" if is_library(found[1]) else line
-
-
-def shown_location(location: str) -> str:
-    """ "train.py:8" or "train.py:8 (torch_geometric/nn/conv/gat_conv.py:330)"; "" where nothing is known."""
-    line, own = split_location(location)
-    return f"{own} ({line})" if own and own != line else line
 
 
 def shown_text(text: str) -> str:

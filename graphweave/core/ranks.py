@@ -1,13 +1,15 @@
 """What programs need of the other ranks: the rows of others, sums over all ranks. Links by name, as programs name them.
 
-A program that runs on several ranks names its *link*, "part0:_N" for rows of the node type "_N" of one part, because
-programs are text and a link holds a process group. `runtime/rank_link.py` has the links.
+A program that runs on several ranks names its *group*, such as "part0", and its *links*, such as "part0:_N" for rows of
+the node type "_N" of one part, because programs are text and a link holds a process group. `runtime/rank_link.py` has
+the links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from graphweave.core.errors import ShardError
@@ -34,58 +36,81 @@ class Link(Summing, Protocol):
     def steady(self, x: Any) -> Any: ...
 
 
-_links: WeakValueDictionary[str, Any] = WeakValueDictionary()
+@dataclass(frozen=True, slots=True)
+class LinkName:
+    """Names the link for rows of a node type of a part, whose ranks are `group`."""
+
+    group: str
+    node_type: str
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.node_type}"
 
 
-def register(name: str, link: Summing) -> None:
-    """Make `link` known to programs as `name`, for as long as somebody holds it."""
-    _links[name] = link
+_groups: WeakValueDictionary[str, Summing] = WeakValueDictionary()
+_links: WeakValueDictionary[LinkName, Link] = WeakValueDictionary()
+_N = TypeVar("_N", str, LinkName)
+_L = TypeVar("_L")
 
 
-def link_of(name: str) -> Any:
+def register(name: str, group: Summing, links: Mapping[str, Link]) -> None:
+    """Make the ranks of a part known to programs as `name`, and the link of each node type, for as long as somebody
+    holds them."""
+    _groups[name] = group
+    _links.update({LinkName(name, node_type): link for node_type, link in links.items()})
+
+
+def group_of(name: str) -> Summing:
+    """The ranks of this name. Raises ShardError if nobody holds them any more."""
+    return _held(_groups, name)
+
+
+def link_of(name: LinkName) -> Link:
     """The link of this name. Raises ShardError if nobody holds it any more."""
-    found = _links.get(name)
+    return _held(_links, name)
+
+
+def _held(known: Mapping[_N, _L], name: _N) -> _L:
+    found = known.get(name)
     if found is None:
         raise ShardError(
-            f"a program runs on the ranks of {name!r}, whose part is gone (there are {', '.join(_links) or 'none'})."
-            " Keep the result of graphweave.distributed.shard, and call that."
+            f"a program runs on the ranks of '{name}', whose part is gone (there are"
+            f" {', '.join(map(str, known)) or 'none'}). Keep the result of graphweave.distributed.shard, and call that."
         )
     return found
 
 
-def exchanged(x: Any, link: str, slot: int = 0) -> Any:
+def exchanged(x: Any, link: LinkName, slot: int = 0) -> Any:
     """`x` [own rows, ...], then the halo rows from their owners; those of the last call of a slot above 0."""
     return link_of(link).begin(x, slot)()
 
 
-def summed_back(x: Any, fold: str, link: str) -> Any:
+def summed_back(x: Any, fold: str, link: LinkName) -> Any:
     """`x` [own and halo rows, ...], folded into the rows of the owners: [own rows, ...]."""
     return link_of(link).begin_sum(x, fold)()
 
 
-def begun(x: Any, link: str, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
+def begun(x: Any, link: LinkName, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
     """`exchanged`, begun: the result is a function that waits for the rows and returns them. It has the tensor of the
     `rows`, of which the own ones are there."""
-    found: Callable[[], Any] = link_of(link).begin(x, slot, in_place=in_place)
-    return found
+    return link_of(link).begin(x, slot, in_place=in_place)
 
 
-def begun_back(x: Any, fold: str, link: str, *, in_place: bool = False) -> Callable[[], Any]:
+def begun_back(x: Any, fold: str, link: LinkName, *, in_place: bool = False) -> Callable[[], Any]:
     """`summed_back`, begun: the result is a function that waits for the rows and returns the folded ones."""
-    found: Callable[[], Any] = link_of(link).begin_sum(x, fold, in_place=in_place)
-    return found
+    return link_of(link).begin_sum(x, fold, in_place=in_place)
 
 
-def halo_rows(link: str) -> int:
+def halo_rows(link: LinkName) -> int:
     """The number of rows that this rank reads of others over the link."""
-    return int(link_of(link).num_halo)
+    return link_of(link).num_halo
 
 
-def steady_rows(x: Any, link: str) -> Any:
+def steady_rows(x: Any, link: LinkName) -> Any:
     """`exchanged`, kept for as long as x stays the same on all ranks."""
     return link_of(link).steady(x)
 
 
-def all_reduced(x: Any, fold: str, link: str) -> Any:
+def all_reduced(x: Any, fold: str, group: str) -> Any:
     """The fold of `x` over all ranks, on every rank."""
-    return link_of(link).all_reduce(x, fold)
+    return group_of(group).all_reduce(x, fold)

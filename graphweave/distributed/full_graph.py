@@ -57,9 +57,7 @@ def shard(
         )
         for kind, n in part.nodes.items()
     }  # fmt: skip
-    for kind, link in links.items():
-        register(f"{name}:{kind}", link)
-    register(name, ranks)
+    register(name, ranks, links)
     module = model if isinstance(model, torch.nn.Module) else None
     if module is not None:
         _send_from_first(module, ranks)

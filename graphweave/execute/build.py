@@ -35,7 +35,7 @@ def build(halves: Halves, schedules: Sequence[Schedule] = ()) -> tuple[Executabl
         for half, schedule in zip_longest(halves.parts, schedules):
             plans.append(half.plan(by_schedule(options, schedule)))
             steps.append(Steps.of(plans[-1]))
-            begin(plans[-1].name, steps[-1])
+            begin(str(plans[-1].name), steps[-1])
         if not schedules:
             check_schedule(plans)
         needs = _needs(halves, plans, steps)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
-from graphweave.core.ranks import halo_rows
+from graphweave.core.ranks import LinkName, halo_rows
 from graphweave.core.types import Space
 from graphweave.execute.cpp_step import CppStep, OnGraph
 from graphweave.ir.loop.interp import FOLDS
@@ -30,7 +30,7 @@ class Arriving:
 
     map: Ref
     space: Space
-    link: str
+    link: LinkName
 
 
 class CppTwoParts:
@@ -40,7 +40,7 @@ class CppTwoParts:
     the halo rows, which are the last of the step's rows.
     """
 
-    def __init__(self, step: CppStep, arriving: Sequence[Arriving] = (), back: str | None = None) -> None:
+    def __init__(self, step: CppStep, arriving: Sequence[Arriving] = (), back: LinkName | None = None) -> None:
         self.step, self._arriving, self._back = step, tuple(arriving), back
         self._last: tuple[Any, ...] = (None, None, None)
 

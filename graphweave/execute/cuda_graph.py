@@ -106,7 +106,7 @@ class CudaGraphs:
 
     @classmethod
     def of(cls, run: Run, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
-        return cls(run, plan.name, device, structure(plan), why_not(plan, verify=verify))
+        return cls(run, str(plan.name), device, structure(plan), why_not(plan, verify=verify))
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Empties `args`, as `run` does."""

@@ -17,7 +17,7 @@ def dump_plan(plan: Plan, wrapper: str = "") -> None:
         return
     if plan.prelude is not None:
         dump_plan(plan.prelude)
-    dump_program(plan.name, plan.program)
+    dump_program(str(plan.name), plan.program)
     for k in plan.kernels.values():
         dump_text(f"{k.lowered.kernel.name}.loop.txt", show_kernel(k.lowered.kernel))
         dump_text(f"{k.lowered.kernel.name}.{'py' if plan.options.target == 'triton' else 'cpp'}", k.text)

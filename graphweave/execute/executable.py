@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from graphweave.compiler.contract import ANYHOW, Contract
-from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
+from graphweave.compiler.plan import KernelPlan, Plan, lower_region
 from graphweave.core.types import DType
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
 from graphweave.execute.range_errors import MapError, in_words
@@ -83,5 +83,5 @@ def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:
     """The same region for 64-bit indices, lowered when a graph first needs it."""
     region = plan.kernels[i].region
     return lambda: lower_region(
-        plan.facts, region, plan.schedule, f"{kernel_prefix(plan.name)}_{i}_wide", plan.options, DType.i64
+        plan.facts, region, plan.schedule, f"{plan.name.half}_{i}_wide", plan.options, DType.i64
     )

@@ -15,7 +15,6 @@ from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import is_typed, sources
 from graphweave.compiler.glossary import index_words
 from graphweave.core.errors import IndexRangeError
-from graphweave.core.lines import shown_location
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
@@ -44,7 +43,7 @@ class MapError(IndexRangeError):
     def __init__(self, error: IndexRangeError, program: Program, ref: Ref, user: Ref) -> None:
         super().__init__(
             error.said, index=error.index, what=error.what, do=error.do,
-            where=error.where or shown_location(program.locs[user]),
+            where=error.where or program.locs[user].shown,
         )  # fmt: skip
         self.program, self.ref = program, ref
 

@@ -31,7 +31,7 @@ def check_step(
     types = zip(part.program.nodes, part.program.types, strict=True)
     # An index that is declared as i64 may come in 32 bits.
     wide = {n.name for n, t in types if isinstance(n, Input) and isinstance(t, Type) and t.dtype is DType.i64}
-    lines = sorted({program.locs[r] for r in region.members if program.locs[r]})
+    lines = sorted({str(program.locs[r]) for r in region.members if program.locs[r]})
 
     def check(rows: Mapping[str, int], values: Sequence[Any], outputs: Sequence[Any]) -> None:
         given = {name: v.long() if name in wide else v for name, v in zip(names, values, strict=True)}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.flow import ancestors
 from graphweave.compiler.plan import Plan
+from graphweave.core.ranks import LinkName
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_two_parts import Arriving, CppTwoParts
 from graphweave.ir.message.builder import operands
@@ -24,12 +25,12 @@ class Travel:
             if isinstance(node, Exchange):
                 readers.setdefault(node.x, []).append(node)
         given = frozenset(results)
-        self.sent: dict[Ref, str] = {
+        self.sent: dict[Ref, LinkName] = {
             x: by[0].link for x, by in readers.items() if len(by) == 1 and not by[0].steady and x not in given
         }
         """Values that one exchange sends, and its link. They may lie before the halo rows, since no user gets them."""
 
-    def of(self, step: CppStep) -> dict[Ref, str]:
+    def of(self, step: CppStep) -> dict[Ref, LinkName]:
         """Those of `sent` that a step writes."""
         return {r: self.sent[r] for r in step.writes if r in self.sent}
 

@@ -14,7 +14,7 @@ from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
-from graphweave.core.ranks import begun, begun_back
+from graphweave.core.ranks import LinkName, begun, begun_back
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
@@ -216,8 +216,9 @@ class Wrapper:
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
         kept = GivenOut(given) if given else memo.kept
-        link = next((n.link for n in plan.program.nodes if isinstance(n, Exchange | ExchangeBack | AllReduce)), None)
-        self._scope["memo"] = kept if link is None else AgreedMemo(link, kept)
+        moves = (n for n in plan.program.nodes if isinstance(n, Exchange | ExchangeBack | AllReduce))
+        group = next((n.group if isinstance(n, AllReduce) else n.link.group for n in moves), None)
+        self._scope["memo"] = kept if group is None else AgreedMemo(group, kept)
         names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
@@ -264,7 +265,7 @@ class Wrapper:
         if ref in self._ready or ref in self._begun:
             return
         values = self._ensure(node.x)
-        self._scope |= {"begun": begun, "begun_back": begun_back}
+        self._scope |= {"begun": begun, "begun_back": begun_back, "LinkName": LinkName}
         if isinstance(node, Exchange):
             slot = f", {node.slot}" if node.slot else ""
             in_place = ", in_place=True" if node.x in self._written and node.x in self._travel.sent else ""

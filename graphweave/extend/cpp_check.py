@@ -58,7 +58,9 @@ def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
             facts = PassFacts(options=options_for("cpp"), choices=Choices(unseen_edits=False))
             (made,) = build(compile(Request(_program(op, cases), facts)))
             if made.plan.refused:
-                raise subject.wrong(f"no kernel was made ({'; '.join(made.plan.refused.values())}). Please report it")
+                raise subject.wrong(
+                    f"no kernel was made ({'; '.join(map(str, made.plan.refused.values()))}). Please report it"
+                )
             for chosen in numbers:
                 _check_numbers(subject, op, made, cases, chosen)
         except CompileError as error:

@@ -70,7 +70,9 @@ def heterograph(
     if num_nodes_dict is not None and (missing := sorted(ends.keys() - num_nodes_dict.keys())):
         raise DataError(f"heterograph: num_nodes_dict has no number for node types {', '.join(missing)}. Add them.")
     given: dict[str, int | None] = dict.fromkeys(ends) if num_nodes_dict is None else dict(num_nodes_dict)
-    nodes = {t: _nodes_needed(ends.get(t, ()), given[t], f"node type {t!r}") for t in sorted(given)}
+    nodes = {
+        t: _nodes_needed(ends.get(t, ()), given[t], f"node type {t!r}", f"nodes of type {t!r}") for t in sorted(given)
+    }
     return assemble(Graph, nodes, relations)
 
 
@@ -142,13 +144,12 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
     return index.to(idtype or index.dtype).contiguous().detach()
 
 
-def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str) -> int:
+def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str, of: str = "nodes") -> int:
     """The number of nodes: `given`, or one more than the largest index. Checks all indices, except under tracing."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
         raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}). Pass such a number, or none.")
     if given is not None and torch.compiler.is_compiling():
         return given  # indices have no values under tracing; the compiled code checks them when it uses them
-    of = f"nodes of {what.removeprefix('node ')}" if what.startswith("node type") else "nodes"
     needed = 0
     for name, index in ends:
         if index.numel() == 0:

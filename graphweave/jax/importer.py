@@ -7,7 +7,7 @@ trace (`values.py`). What a message program cannot say is an error that names JA
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.core import Literal as JaxLiteral
 
 from graphweave.core.errors import DataError, IRError
+from graphweave.core.lines import NOWHERE, Location, is_library
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Push, Ref, Type
@@ -36,9 +37,6 @@ _INLINED = frozenset({
     "custom_vjp_call_jaxpr", "custom_lin",
 })  # fmt: skip
 """Primitives whose meaning is that of their body."""
-
-_OWN = ("/graphweave/jax/", "/site-packages/jax/", "/site-packages/jaxlib/", "/importlib/")
-"""Files with one of these in their path are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +254,10 @@ def _needed(jaxpr: Any) -> set[Any]:
     return needed
 
 
-def line_of(eqn: Any) -> str:
-    """The user's line that made an equation, as "file:line code"; "" where there is none."""
-    for name, line in _frames(eqn.source_info.traceback):
-        if not any(part in name for part in _OWN):
-            return f"{name}:{line} {linecache.getline(name, line).strip()}"
-    return ""
-
-
-def _frames(traceback: Any) -> Iterator[tuple[str, int]]:
-    for frame in getattr(traceback, "frames", None) or ():
-        yield frame.file_name, frame.line_num
+def line_of(eqn: Any) -> Location:
+    """The user's line that made an equation; `NOWHERE` if there is none."""
+    for frame in getattr(eqn.source_info.traceback, "frames", None) or ():
+        if not is_library(frame.file_name):
+            code = linecache.getline(frame.file_name, frame.line_num).strip()
+            return Location(frame.file_name, frame.line_num, code)
+    return NOWHERE

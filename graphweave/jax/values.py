@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, typed
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message.builder import Builder
@@ -45,7 +46,7 @@ class Values:
         """With `row_wise`, a total over rows is refused."""
         self.build = build
         self.row_wise = row_wise
-        self.loc = ""
+        self.loc = NOWHERE
         """The user's line, which nodes that are added get."""
 
     def add(self, node: Node) -> Ref:

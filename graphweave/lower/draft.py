@@ -133,4 +133,4 @@ class Draft:
 
     def comment(self, ref: Ref) -> list[Stmt]:
         loc = self.program.locs[ref]
-        return [Comment(loc)] if loc else []
+        return [Comment(str(loc))] if loc else []

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from graphweave.analysis.cones import type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import PushedProduct, blocks_of, gathered, pushed_product
+from graphweave.core.lines import NOWHERE
 from graphweave.core.options import Options
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import (
@@ -109,7 +110,7 @@ def _with_sum(program: Program, pushed: PushedProduct, m: Ref) -> tuple[Program,
     """`program` with one node more, and that node: the push of the scaled rows, which are multiplied after it."""
     build, x = Builder.of(program), pushed.product.x
     if pushed.scale is not None:
-        x = build.add(Pointwise(Op.mul, (shaped(build, pushed.scale, (), ""), x)))
+        x = build.add(Pointwise(Op.mul, (shaped(build, pushed.scale, (), NOWHERE), x)))
     out = build.add(Push(x, m, Fold.sum))
     return build.program(program.outputs, program.spaces), out
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from graphweave.analysis.cones import KERNEL_DTYPES
 from graphweave.analysis.flow import Flow
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AddMatMul, MatMul, Pointwise, Program, Ref, Type
@@ -79,7 +80,7 @@ def _shared(program: Program, ref: Ref) -> bool:
 
 
 def _accumulated(
-    build: Builder, program: Program, terms: list[tuple[int, Ref]], where: dict[Ref, Ref], loc: str
+    build: Builder, program: Program, terms: list[tuple[int, Ref]], where: dict[Ref, Ref], loc: Location
 ) -> Ref:
     products = [(s, r) for s, r in terms if _shared(program, r)]
     others = [(s, r) for s, r in terms if not _shared(program, r)]

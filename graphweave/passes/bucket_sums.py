@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.flow import BETWEEN_RANKS
+from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder
@@ -56,7 +57,7 @@ def _buckets(program: Program, given: PassFacts) -> list[list[Ref]]:
         if not isinstance(node, AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
             continue
         if isinstance(t, Type) and (t.space == UNIT or isinstance(rows.get(t.space), int)):
-            found[(node.link, t.dtype)].append(ref)
+            found[(node.group, t.dtype)].append(ref)
     return list(found.values())
 
 
@@ -71,7 +72,7 @@ def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], re
         count = rows.get(t.space)
         shapes.append((count, *t.shape) if isinstance(count, int) else t.shape)
         flat.append(_reshaped(build, node.x, replace(t, space=UNIT, shape=(numel(shapes[-1]),)), build.locs[ref]))
-    total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.link), loc)
+    total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.group), loc)
     start = 0
     for ref, shape in zip(refs, shapes, strict=True):
         t = build.types[ref]
@@ -82,7 +83,7 @@ def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], re
         start = stop
 
 
-def _reshaped(build: Builder, ref: Ref, to: Type, loc: str, shape: tuple[int, ...] | None = None) -> Ref:
+def _reshaped(build: Builder, ref: Ref, to: Type, loc: Location, shape: tuple[int, ...] | None = None) -> Ref:
     """The elements of `ref`, in order, as a value of type `to`. Rows become numbers of shared data and come back by a
     view of PyTorch's, with the whole `shape`."""
     t = build.types[ref]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, Pull, Ref
 
 
-def composed(build: Builder, m: Ref | None, n: Ref, loc: str) -> Ref | None:
+def composed(build: Builder, m: Ref | None, n: Ref, loc: Location) -> Ref | None:
     """The map r -> m(n(r)): pulling along m, then n, is pulling along it. None where m leads to unit."""
     if m is None:
         return None
@@ -24,7 +25,7 @@ def follows(build: Builder, t: Ref | None, m: Ref) -> bool:
     return isinstance(index, Pull) and index.map == m
 
 
-def above(build: Builder, t: Ref | None, m: Ref, loc: str) -> Ref | None:
+def above(build: Builder, t: Ref | None, m: Ref, loc: Location) -> Ref | None:
     """The map a with t = a . m, for a `t` that follows `m`."""
     if t is None:
         return None

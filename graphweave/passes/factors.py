@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
@@ -114,7 +115,7 @@ def _padded(p: Product, shape: tuple[int, ...]) -> tuple[Factor, ...]:
     return tuple(replace(f, shape=(*ones, *f.shape)) for f in p.factors)
 
 
-def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: str) -> Ref:
+def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: Location) -> Ref:
     """The product of `factors`, narrow ones first; their order in `factors` does not matter.
 
     A divisor narrower than the whole product becomes a reciprocal: one division a row instead of one an element. No
@@ -136,7 +137,7 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
     return one if total is None else build.add(Pointwise(Op.mul, (one, total)), loc)
 
 
-def viewed(build: Builder, f: Factor, loc: str) -> Ref:
+def viewed(build: Builder, f: Factor, loc: Location) -> Ref:
     own = value_type(build, f.ref).shape
     if (1,) * (len(f.shape) - len(own)) + own == f.shape:
         return f.ref
@@ -151,15 +152,15 @@ def below_reshapes(build: Builder, ref: Ref) -> Ref:
     return ref
 
 
-def _inverse(build: Builder, ref: Ref, dtype: DType, loc: str) -> Ref:
+def _inverse(build: Builder, ref: Ref, dtype: DType, loc: Location) -> Ref:
     return build.add(Pointwise(Op.div, (build.add(Const(1.0, Type(UNIT, (), dtype)), loc), ref)), loc)
 
 
-def negated(build: Builder, ref: Ref, sign: int, loc: str) -> Ref:
+def negated(build: Builder, ref: Ref, sign: int, loc: Location) -> Ref:
     return ref if sign > 0 else build.add(Pointwise(Op.neg, (ref,)), loc)
 
 
-def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
+def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: Location) -> Ref:
     """`ref` with exactly this shape: reshaped if it has as many elements, else broadcast."""
     own = value_type(build, ref).shape
     if own == shape:

@@ -84,7 +84,7 @@ class _Totals:
                 if not node.slot:  # rows of the last step are other numbers
                     self.sent.setdefault(node.x, ref)
             elif isinstance(node, ExchangeBack):
-                self.halo[node.space] = mean[node.link.removeprefix(f"{sharding.link}:")]
+                self.halo[node.space] = mean[node.link.node_type]
         self._with_halo: dict[Ref, Ref | None] = {}
         self._parts: dict[Ref, Ref] = {}
         self.backs = frozenset(

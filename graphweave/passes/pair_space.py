@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, PairIndex, Ref, UniquePairs
 from graphweave.ir.message.pairs import pairs_of
@@ -35,11 +36,11 @@ def pair_maps(build: Builder, m: Ref, t: Ref) -> PairMaps:
     )
 
 
-def pair_of(build: Builder, a: Ref, b: Ref, loc: str) -> Ref:
+def pair_of(build: Builder, a: Ref, b: Ref, loc: Location) -> Ref:
     """The map from each row to its pair; `a` and `b` are the two index tensors, one integer a row each."""
     rows = build.add(PairIndex(_pairs(build, a, b, loc), "rows"), loc)
     return build.add(MapOf(rows, pairs_of(build.nodes, a, b)), loc)
 
 
-def _pairs(build: Builder, a: Ref, b: Ref, loc: str) -> Ref:
+def _pairs(build: Builder, a: Ref, b: Ref, loc: Location) -> Ref:
     return build.add(UniquePairs(a, b, pairs_of(build.nodes, a, b)), loc)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.facts import Facts
+from graphweave.core.lines import Location
 from graphweave.core.locality import RowOrder
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
@@ -209,7 +210,7 @@ class _Relabelled:
         ends = (t.dom, t.cod) if isinstance(t, MapType) else (row_space(self._program, ref),)
         return any(space in self.near_space for space in ends)
 
-    def _loc(self, ref: Ref) -> str:
+    def _loc(self, ref: Ref) -> Location:
         return self._program.locs[ref]
 
     def _ranks(self, space: Space) -> Ref:

@@ -14,6 +14,7 @@ from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.typed import is_typed_product
+from graphweave.core.lines import NOWHERE
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Program, Push, Ref
@@ -194,4 +195,4 @@ def _refused(best: _Rewriting, other: _Rewriting) -> Step:
     seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)
     gained = sorted(difference(best.cost.per_row(), other.cost.per_row()).items(), key=lambda item: item[0].name)
     totals = best.cost.total(statistics), other.cost.total(statistics)
-    return Step((other.start.name,), "", *totals, seconds, tuple(gained), False)
+    return Step((other.start.name,), NOWHERE, *totals, seconds, tuple(gained), False)

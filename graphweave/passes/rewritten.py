@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Program, Ref
 
@@ -17,7 +18,7 @@ class Step:
     """
 
     rules: tuple[str, ...]
-    loc: str
+    loc: Location
     before: tuple[float, float, float]
     after: tuple[float, float, float]
     seconds: float

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -105,7 +106,7 @@ def _is_number(program: NodesAndTypes, ref: Ref) -> bool:
     return isinstance(t, Type) and numel(t.shape) == 1
 
 
-def applied(build: Builder, op: RowOperator, values: Mapping[Ref, Ref], loc: str) -> Ref:
+def applied(build: Builder, op: RowOperator, values: Mapping[Ref, Ref], loc: Location) -> Ref:
     """The operator applied to other rows: `values` has one of the same space for each base, all of one shape."""
     done = dict(values)
     for ref in op.steps:
@@ -125,7 +126,7 @@ def applied(build: Builder, op: RowOperator, values: Mapping[Ref, Ref], loc: str
     return done[op.ref]
 
 
-def transposed(build: Builder, op: RowOperator, g: Ref, loc: str) -> dict[Ref, Ref]:
+def transposed(build: Builder, op: RowOperator, g: Ref, loc: Location) -> dict[Ref, Ref]:
     """The rows, one value for each base, that the transpose of the operator makes of the rows `g`."""
     parts: dict[Ref, list[Ref]] = {op.ref: [g]}
     for ref in reversed(op.steps):
@@ -147,7 +148,7 @@ def transposed(build: Builder, op: RowOperator, g: Ref, loc: str) -> dict[Ref, R
     return {base: total(build, parts[base], loc) for base in op.bases}
 
 
-def total(build: Builder, values: Iterable[Ref], loc: str) -> Ref:
+def total(build: Builder, values: Iterable[Ref], loc: Location) -> Ref:
     """The sum of `values`; the same values in another order give the same node."""
     first, *others = sorted(values)
     for r in others:
@@ -155,7 +156,7 @@ def total(build: Builder, values: Iterable[Ref], loc: str) -> Ref:
     return first
 
 
-def _in_row(build: Builder, ref: Ref, x: Ref, loc: str) -> Ref:
+def _in_row(build: Builder, ref: Ref, x: Ref, loc: Location) -> Ref:
     """The reshape, minus or number of step `ref` applied to `x`; a reshape leaves it as it is."""
     match build.nodes[ref]:
         case Pointwise(Op.neg):
@@ -225,6 +226,6 @@ def _keeps_zero(build: Builder, ref: Ref, m: Ref) -> bool:
     return value_type(build, s).space == UNIT or keeps_zero(build, s, m, divides=node.op is Op.div)
 
 
-def guarded(build: Builder, base: Ref, m: Ref | None, loc: str) -> Ref:
+def guarded(build: Builder, base: Ref, m: Ref | None, loc: Location) -> Ref:
     """`base`, with 0 in rows to which `m` sends no edge."""
     return base if m is None else where_edges(build, base, m, value_type(build, base).dtype, loc)

@@ -25,6 +25,7 @@ from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.halo_rows import Numbers, halo_of
 from graphweave.analysis.ownership import Sharding, owned_rows
 from graphweave.core.errors import ShardError
+from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
 from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -170,7 +171,7 @@ class _Sharded:
         return self._by_segment(self.where[ref], space, exchange, loc, sends=True)
 
     def _by_segment(
-        self, whole: Ref, space: Space, change: Callable[[Ref, Space, int], Ref], loc: str, *, sends: bool = False
+        self, whole: Ref, space: Space, change: Callable[[Ref, Space, int], Ref], loc: Location, *, sends: bool = False
     ) -> Ref:
         """`change(rows, segment, number)` of each segment of `space` that has halo rows, the segments behind each other
         again. It makes own rows of own and halo rows, or with `sends` the other way round."""
@@ -291,9 +292,9 @@ class _Sharded:
         assert isinstance(t, Type)
         if node.map is not None and node.map in self._halo.leaving:
             return self._sent_back(folded, fold, t.space, loc)
-        return self.build.add(AllReduce(folded, fold, self._sharding.link), loc)
+        return self.build.add(AllReduce(folded, fold, self._sharding.group), loc)
 
-    def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: str) -> Ref:
+    def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: Location) -> Ref:
         """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
 
         def back(part: Ref, segment: Space, _: int) -> Ref:
@@ -334,14 +335,14 @@ class _Sharded:
         t = self._program.types[ref]
         return isinstance(t, AnyType) and t.dims is None and t.items is None
 
-    def _count(self, size: Ref, loc: str) -> Ref:
+    def _count(self, size: Ref, loc: Location) -> Ref:
         """A number of rows over all ranks, or a function of such, as an i64 or f64 of shared data."""
         node = self._program.nodes[size]
         name = node.target.removeprefix("builtin.") if isinstance(node, Aten) else ""
         if not isinstance(node, Aten) or node.target == "aten.sym_size.int":
             kwargs = (("dtype", Atom("torch.int64")),)
             own = Aten("aten.scalar_tensor.default", (Operand(self.where[size]),), kwargs, Type(UNIT, (), DType.i64))
-            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.link), loc)
+            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.group), loc)
         if name not in (*_ON_SIZES, "truediv"):
             raise ShardError(
                 f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which"
@@ -354,7 +355,7 @@ class _Sharded:
         cast = tuple(self._cast(a, dtype, loc) for a in args)
         return self.build.add(Pointwise(_ON_SIZES.get(name, Op.div), cast), loc)
 
-    def _counted(self, arg: object, loc: str) -> Ref:
+    def _counted(self, arg: object, loc: Location) -> Ref:
         if isinstance(arg, Operand):
             if self._differs(arg.ref):
                 return self._count(arg.ref, loc)
@@ -369,17 +370,17 @@ class _Sharded:
         assert isinstance(t, Type)
         return t.dtype
 
-    def _cast(self, ref: Ref, dtype: DType, loc: str) -> Ref:
+    def _cast(self, ref: Ref, dtype: DType, loc: Location) -> Ref:
         return ref if self._dtype(ref) is dtype else self.build.add(Cast(ref, dtype), loc)
 
-    def _number(self, value: Number, dtype: DType, loc: str) -> Ref:
+    def _number(self, value: Number, dtype: DType, loc: Location) -> Ref:
         return self.build.add(Const(value, Type(UNIT, (), dtype)), loc)
 
-    def _seed(self, seed: Ref, space: Space, loc: str) -> Ref:
+    def _seed(self, seed: Ref, space: Space, loc: Location) -> Ref:
         """The seed of random numbers: another one on each rank for rows of its own, the same for what all have."""
         new = self.where[seed]
         if space not in self._owned.sharded:
-            return self.build.add(AllReduce(new, Fold.max, self._sharding.link), loc)
+            return self.build.add(AllReduce(new, Fold.max, self._sharding.group), loc)
         if self._sharding.rank == 0:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
 from graphweave.passes.factors import below_reshapes
@@ -33,7 +34,7 @@ class SinkReshape:
         return Rewritten(build.program(outputs, program.spaces), where)
 
 
-def _sunk(build: Builder, node: Node, t: ValueType, loc: str) -> Ref:
+def _sunk(build: Builder, node: Node, t: ValueType, loc: Location) -> Ref:
     if not _moves_reshape(build.nodes, node):
         return build.add(node, loc)
     assert isinstance(node, Pull | Push) and isinstance(t, Type)

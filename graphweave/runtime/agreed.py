@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from graphweave.core.counters import bump
-from graphweave.core.ranks import link_of
+from graphweave.core.ranks import group_of
 from graphweave.runtime.kept_rows import KeptRows
 from graphweave.runtime.memo import Results, memo
 
@@ -19,12 +19,12 @@ from graphweave.runtime.memo import Results, memo
 class AgreedMemo:
     """`memo.kept` for functions in which ranks exchange rows: all ranks take what they remember, or all compute it."""
 
-    def __init__(self, link: str, kept: Callable[..., Results]) -> None:
-        """`link` names a link of the ranks, and `kept` gives what is remembered, or computes it."""
-        self._link, self._kept = link, kept
+    def __init__(self, group: str, kept: Callable[..., Results]) -> None:
+        """`group` names the ranks, and `kept` gives what is remembered, or computes it."""
+        self._group, self._kept = group, kept
 
     def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        if not link_of(self._link).all_agree(memo.holds(fn, *inputs)):
+        if not group_of(self._group).all_agree(memo.holds(fn, *inputs)):
             memo.drop(fn, *inputs)
         return self._kept(fn, *inputs)
 

@@ -10,6 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from graphweave.core.formulas import evaluate
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import (
@@ -88,7 +89,7 @@ class _Gradients:
         return t
 
     def node(self, node: Node) -> Ref:
-        return self.build.add(node, "backward")
+        return self.build.add(node, Location(code="backward"))
 
     def op(self, op: Op, *args: Ref) -> Ref:
         return self.node(Pointwise(op, args))

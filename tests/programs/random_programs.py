@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from graphweave.core.lines import Location
 from graphweave.core.operators import ANY, MODEST
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -133,7 +134,7 @@ class Growing:
         self.dst_space = self.choose((V, W))
         index_type = Type(E, (), self.choose((DType.i64, DType.i32)))
         for name, cod in (("src", V), ("dst", self.dst_space)):
-            index = self.builder.add(Input(name, index_type), f"model.py:1 {name}")
+            index = self.builder.add(Input(name, index_type), Location("model.py", 1, name))
             self.maps.append(self.builder.add(MapOf(index, cod, self.choose((False, False, False, True)))))
         for space in {V: 0, self.dst_space: 0, self.choose((E, UNIT)): 0}:
             self.input(Type(space, self.choose(_SHAPES), self.dtype))
@@ -147,7 +148,7 @@ class Growing:
         return self.keep(Input(f"{t.space}_{len(self.builder.nodes)}", t), 5.0, exact=True)
 
     def add(self, node: Node) -> Ref:
-        return self.builder.add(node, f"model.py:{len(self.builder.nodes)} step")
+        return self.builder.add(node, Location("model.py", len(self.builder.nodes), "step"))
 
     def op(self, op: Op, *args: Ref) -> Ref:
         return self.add(Pointwise(op, args))

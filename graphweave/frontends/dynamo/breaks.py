@@ -8,7 +8,7 @@ from typing import Any
 
 from torch._dynamo.utils import graph_break_reasons, guard_failures
 
-from graphweave.core.lines import own_frame, shown_code, shown_frame
+from graphweave.core.lines import NOWHERE, Location, own_frame, shown_code
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
 from graphweave.frontends.tracing.dropped_frames import LOOP_IN_PYTHON
 from graphweave.frontends.tracing.reasons import function_name, line_of, one_line
@@ -16,13 +16,13 @@ from graphweave.frontends.tracing.reasons import function_name, line_of, one_lin
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A graph break: `why` in one line, `where` as "file:line", and `reason` as Dynamo gives it, with its hints.
+    """A graph break: `why` in one line, `where` its line, and `reason` as Dynamo gives it, with its hints.
 
     `times` counts how often it was met, over all calls of the line and all settings that were tried.
     """
 
     why: str
-    where: str
+    where: Location
     reason: str
     times: int
 
@@ -38,7 +38,7 @@ class Recompilation:
 
 def breaks_since(seen: int) -> tuple[Break, ...]:
     """The graph breaks that Dynamo has listed after the first `seen`, one for each line."""
-    found: dict[str, list[str]] = {}
+    found: dict[Location, list[str]] = {}
     for reason in graph_break_reasons[seen:]:
         found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
     # Dynamo lists a break at a branch twice, once as plain text.
@@ -79,9 +79,9 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
     return tuple(out)
 
 
-def _where(stack: Sequence[Any]) -> str:
-    """The user's own line, followed in brackets by the innermost line if that is another."""
+def _where(stack: Sequence[Any]) -> Location:
+    """The innermost line, and the user's own if that is another."""
     if not stack:
-        return ""
-    lines = [shown_frame(f) for f in (own_frame(stack), stack[-1]) if f is not None]
-    return lines[0] if lines[0] == lines[-1] else f"{lines[0]} ({lines[-1]})"
+        return NOWHERE
+    inner, own = stack[-1], own_frame(stack)
+    return Location(inner.filename, inner.lineno, called_from=own and Location(own.filename, own.lineno))

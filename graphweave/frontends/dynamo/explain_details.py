@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, PassNote, RewriteNote
-from graphweave.core.lines import shown_location
 from graphweave.passes.rewritten import Step
 
 
@@ -67,4 +66,4 @@ def _step_text(step: Step) -> str:
         if b != a
     )
     gain = f"{'gains' if step.taken else 'would lose'} {1e3 * abs(step.seconds):.3g} ms"
-    return f"{rules}: {costs}; {gain} [{shown_location(step.loc) or 'generated'}]"
+    return f"{rules}: {costs}; {gain} [{step.loc.shown or 'generated'}]"

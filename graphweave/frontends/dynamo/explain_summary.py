@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, SavedNote, TuningNote
-from graphweave.core.lines import shown_text, split_location
+from graphweave.core.lines import Location, shown_text
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
 _MAX_LINES = 2
@@ -26,7 +26,7 @@ _MAX_SHAPES = 4
 _TABLE_EDGES = 8
 """Columns of the terminal that the borders of a table take."""
 _HALVES = ("inference", "forward", "backward")
-"""The last words in the names of compiled graphs, in the order of the report."""
+"""What compiled graphs are, in the order of the report."""
 _PRELUDE = "once-a-graph"
 """The word for kernels that run once a graph."""
 _MAX_PADDED = 76
@@ -36,13 +36,23 @@ _MAX_WIDTH = 160
 """Width in characters of a line of text. What is longer goes on in the next line."""
 
 
+_Lines: TypeAlias = tuple[str, str]
+"""The user's lines and those of libraries, as a row shows them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the report: `about` is the heading of its group, `where` a line of source code or ""."""
+    """A line of the report: `about` is the heading of its group. `where` are the user's lines and `inside` those of
+    libraries that they call, or ""."""
 
     about: str
     text: str
     where: str = ""
+    inside: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.where} ({self.inside})" if self.inside else self.where
 
 
 class Explained(Protocol):
@@ -83,7 +93,7 @@ def summary(report: Explained) -> list[Row]:
     rows += _left(report.graphs)
     rows += [Row("runs eagerly", shown_text(why)) for why in report.eager]
     rows += _kept(report.graphs)
-    rows += [Row("graph break", b.why, b.where) for b in report.breaks]
+    rows += [Row("graph break", b.why, *_lines((b.where,))) for b in report.breaks]
     unnamed = report.graph_breaks - sum(b.times for b in report.breaks)
     if unnamed > 0:
         rows.append(Row("graph break", f"{unnamed} more without a line; TORCH_LOGS=graph_breaks shows them"))
@@ -100,11 +110,11 @@ def as_text(rows: Iterable[Row]) -> str:
     for r in rows:
         about = r.about if r.about != last else ""
         first, *others = textwrap.wrap(r.text, _MAX_WIDTH - left - 4, break_on_hyphens=False) or [""]
-        line = f"{about:<{left}}  {first:<{middle if r.where else 0}}  {r.where}".rstrip()
+        line = f"{about:<{left}}  {first:<{middle if r.where else 0}}  {r.place}".rstrip()
         if len(line) > _MAX_WIDTH:
             line = f"{about:<{left}}  {first}"
-            fits = others and len(f"{others[-1]}  {r.where}") <= _MAX_WIDTH - left - 4
-            others = [*others[:-1], f"{others[-1]}  {r.where}"] if fits else [*others, r.where]
+            fits = others and len(f"{others[-1]}  {r.place}") <= _MAX_WIDTH - left - 4
+            others = [*others[:-1], f"{others[-1]}  {r.place}"] if fits else [*others, r.place]
         lines += [line, *(f"{'':<{left}}    {more}" for more in others)]
         last = r.about
     return "\n".join(lines) + "\n"
@@ -114,16 +124,16 @@ def as_table(rows: Iterable[Row]) -> str:
     """The rows as a table as wide as the terminal, without the lines of libraries if these do not fit."""
     rows = list(rows)
     columns = shutil.get_terminal_size().columns
-    needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "where")) + _TABLE_EDGES
+    needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "place")) + _TABLE_EDGES
     if needed > columns:
-        rows = [replace(r, where=r.where.partition(" (")[0]) for r in rows]
+        rows = [replace(r, inside="") for r in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True, style="bold")
     table.add_column("what became of it", overflow="fold")
     table.add_column("line", overflow="fold")
     last = ""
     for r in rows:
-        table.add_row(Text(r.about if r.about != last else ""), Text(r.text), Text(r.where))
+        table.add_row(Text(r.about if r.about != last else ""), Text(r.text), Text(r.place))
         last = r.about
     out = io.StringIO()
     Console(file=out, width=columns, force_terminal=True).print(table)
@@ -142,7 +152,7 @@ def _work(report: Explained) -> list[Row]:
     """The rows about launches and bytes of one call, forward and backward, compared to eager mode."""
     call = "a step" if any(c.trains for c in report.captures) else "a call"
     kernels = sum(len(g.kernels) for g in report.graphs)
-    halves = Counter(_half(g) for g in report.graphs for _ in g.kernels)
+    halves = Counter(g.half for g in report.graphs for _ in g.kernels)
     of = f" ({', '.join(f'{n} {half}' for half, n in halves.items())})" if len(halves) > 1 else ""
     products = sum(g.products for g in report.graphs)
     left = sum(len(g.fallbacks) for g in report.graphs)
@@ -181,12 +191,10 @@ def _tuned(note: TuningNote) -> Iterator[Row]:
 
 def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:
     """The rows about kernels, those of the prelude first."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    for g in graphs:
-        found.update((f"{_half(g)} kernels", k.does, _lines(k.lines)) for k in g.kernels)
-    found.update((f"{_PRELUDE} kernels", k.does, _lines(k.lines)) for k in _once(graphs))
-    in_order = sorted(found.items(), key=lambda item: (_PRELUDE, *_HALVES).index(item[0][0].partition(" ")[0]))
-    return [Row(half, does + _times(n), where) for (half, does, where), n in in_order]
+    found = Counter((_PRELUDE, k.does, _lines(k.lines)) for k in _once(graphs))
+    for half in _HALVES:
+        found.update((half, k.does, _lines(k.lines)) for g in graphs if g.half == half for k in g.kernels)
+    return [Row(f"{half} kernels", does + _times(n), *where) for (half, does, where), n in found.items()]
 
 
 def _once(graphs: Iterable[GraphNote]) -> list[KernelNote]:
@@ -195,12 +203,8 @@ def _once(graphs: Iterable[GraphNote]) -> list[KernelNote]:
 
 
 def _left(graphs: Iterable[GraphNote]) -> list[Row]:
-    found: Counter[tuple[str, str]] = Counter()
-    for g in graphs:
-        found.update(
-            (f"{f.what}: {f.why.removeprefix(f'{f.what}: ')}", _lines(f.where.split("; "))) for f in g.fallbacks
-        )
-    return [Row("left to PyTorch", " ".join(what.split()) + _times(n), where) for (what, where), n in found.items()]
+    found = Counter((f"{f.what}: {f.why}", _lines(f.where)) for g in graphs for f in g.fallbacks)
+    return [Row("left to PyTorch", " ".join(what.split()) + _times(n), *where) for (what, where), n in found.items()]
 
 
 def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
@@ -210,8 +214,7 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
         return []
     found: dict[tuple[str, str], list[SavedNote]] = {}
     for s in (s for g in graphs for s in g.keeps):
-        _, own = split_location(s.where)
-        found.setdefault((s.space, own), []).append(s)
+        found.setdefault((s.space, s.where.own), []).append(s)
     held = sum(s.bytes for notes in found.values() for s in notes)
     total = f"{size(held)} beside the arguments" if found else "nothing beside the arguments"
     rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]
@@ -219,22 +222,16 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
         shapes = Counter(s.shape for s in notes)
         words = _few([f"{n} x {shape}" if n > 1 else shape for shape, n in shapes.items()], _MAX_SHAPES)
         lines = _lines(s.where for s in notes)
-        rows.append(Row("saved for backward", f"{space}: {words}, {size(sum(s.bytes for s in notes))}", lines))
+        rows.append(Row("saved for backward", f"{space}: {words}, {size(sum(s.bytes for s in notes))}", *lines))
     return rows
 
 
-def _half(graph: GraphNote) -> str:
-    return graph.name.rpartition("_")[2]
-
-
-def _lines(locations: Iterable[str]) -> str:
-    """A few of the user's own lines and, in parentheses, lines of libraries, with the number of lines left out."""
-    pairs = [split_location(loc) for loc in locations if loc]
-    own = list(dict.fromkeys(mine for _, mine in pairs if mine))
-    inner = list(dict.fromkeys(line for line, mine in pairs if line and line != mine))
-    if not own:
-        return _few(inner, _MAX_LINES)
-    return f"{_few(own, _MAX_LINES)} ({_few(inner, 1)})" if inner else _few(own, _MAX_LINES)
+def _lines(locations: Iterable[Location]) -> _Lines:
+    """A few of the user's own lines and of lines of libraries, with the number of lines left out."""
+    locations = list(locations)
+    own = list(dict.fromkeys(loc.own for loc in locations if loc.own))
+    inner = list(dict.fromkeys(loc.line for loc in locations if loc.line and loc.line != loc.own))
+    return (_few(own, _MAX_LINES), _few(inner, 1)) if own else (_few(inner, _MAX_LINES), "")
 
 
 def _few(lines: Sequence[str], shown: int) -> str:

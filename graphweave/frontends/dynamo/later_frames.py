@@ -19,7 +19,7 @@ from torch._dynamo.exc import Unsupported, UserError
 from torch._dynamo.types import ConvertFrameReturn
 
 from graphweave.core.interrupts import interrupt_in
-from graphweave.core.lines import shown_code
+from graphweave.core.lines import is_frontend, shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
 from graphweave.frontends.tracing.capture_settings import CallUnderWay, backend_within, under_way
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
@@ -37,9 +37,8 @@ def leave_for_good(call: CallUnderWay) -> None:
     """
     for code, error in call.left.items():
         torch._dynamo.eval_frame.skip_code(code)
-        begins = shown_code(code)
-        if not begins.startswith("graphweave/frontends/"):  # functions called from our own frames are frames, too
-            leave_to_python(function_name(code.co_name), begins, error)
+        if not is_frontend(code.co_filename):  # functions called from our own frames are frames, too
+            leave_to_python(function_name(code.co_name), shown_code(code), error)
 
 
 def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:

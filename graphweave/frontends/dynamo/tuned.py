@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -27,6 +25,7 @@ from graphweave.core.schedule import Schedule
 from graphweave.frontends.calls.captured_sizes import hint
 from graphweave.frontends.dynamo.captured_request import CapturedGraph
 from graphweave.frontends.dynamo.progress import told
+from graphweave.ir.message.fingerprint import program_fingerprint
 from graphweave.ir.message.show import show
 from graphweave.tuning import store
 from graphweave.tuning.bucket import GraphShape, shape_of
@@ -38,9 +37,6 @@ from graphweave.tuning.search import GraphToTune, search
 from graphweave.tuning.trial import PreparedForm, Workshop
 
 _log = logger(__name__)
-
-_SYMBOL = re.compile(r"\b[su]\d+\b")
-"""A symbol of PyTorch's for a size, s33, or for one that data decides, u0."""
 
 _ORDERS: tuple[RowOrder, ...] = ("locality", "degree")
 
@@ -155,18 +151,11 @@ def _key(what: CapturedGraph, shape: GraphShape) -> dict[str, str]:
     """All on which the choice depends: the program with its feature sizes, the user's options, the statistics of the
     graph, and the machine with this version."""
     asked = {name: value for name, value in what.asked.options.items() if name not in ("schedule", "budget", "verify")}
-    program = hashlib.sha256(_renamed(show(what.request.program)).encode()).hexdigest()
+    program = program_fingerprint(what.request.program)
     return {
         "program": program, "results": str(what.request.num_forward), "options": repr(sorted(asked.items())),
         "graph": shape.bucket(), "machine": identity(),
     }  # fmt: skip
-
-
-def _renamed(text: str) -> str:
-    """The text of a program with its symbols of sizes numbered as they come: PyTorch numbers them anew in each
-    trace."""
-    names: dict[str, str] = {}
-    return _SYMBOL.sub(lambda found: names.setdefault(found[0], f"size{len(names)}"), text)
 
 
 def _stored(key: Mapping[str, str]) -> Outcome | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from graphweave.analysis.flow import reached
 from graphweave.compiler.compile import optimise
 from graphweave.core.errors import GraphweaveError
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
@@ -44,10 +45,10 @@ class Firing:
     program: Program
 
     @property
-    def line(self) -> str:
+    def line(self) -> Location:
         """The user's line from which the node came."""
         ref = self.program.outputs[0]
-        return "" if ref is None else self.program.locs[ref]
+        return NOWHERE if ref is None else self.program.locs[ref]
 
     def said(self) -> str:
         found = _rules.get(self.rule)

@@ -58,7 +58,7 @@ def split_modules(
     primals = [place[r] for r in _input_refs(ahead, partition.forward.where)]
     names = [n.name for n in primals]
     run = ahead if reference is None else checked_forward(reference, ahead, names)
-    forward = _call(graph, run, ahead.plan.name, primals)
+    forward = _call(graph, run, str(ahead.plan.name), primals)
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(partition.saved):
@@ -74,7 +74,7 @@ def split_modules(
         more = _kept(graph, forward, primals, num_fwd_outputs + len(partition.saved))
         takes += more
         known += [n for n in more if n not in known]
-    backward = _call(graph, run_back, back.plan.name, takes)
+    backward = _call(graph, run_back, str(back.plan.name), takes)
     results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
     graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
     symbols = [n for n in known if isinstance(n.meta.get("val"), _SYMBOLIC)]

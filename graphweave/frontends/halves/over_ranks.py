@@ -6,8 +6,6 @@ captured, and choices by cost are made from the same numbers of rows, the mean o
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from graphweave.core.log import logger
 from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
+from graphweave.ir.message.fingerprint import program_fingerprint
 from graphweave.ir.message.nodes import AnyType, Input, Program, Ref, Type
 from graphweave.passes.pass_facts import Measure
 from graphweave.runtime.rank_link import RankGroup, RankLink
@@ -67,8 +66,8 @@ class OverRanks:
         shared = frozenset(n for n, v in values.items() if isinstance(v, Tensor) and self.is_shared(v))
         own_edges = {names[i]: ends for i, ends in self.edges_among(given).items()}
         own: dict[str, Any] = {
-            "program": _fingerprint(program),
-            "but for numbers": _fingerprint(program, numbers=False),
+            "program": program_fingerprint(program),
+            "but for numbers": program_fingerprint(program, numbers=False),
             "compiled in": self._rows_compiled_in(program, values, shared | own_edges.keys()),
             "edges": own_edges,
             "too few": self._too_few(program, values),
@@ -254,12 +253,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
     if a is b:
         return True
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
-
-
-def _fingerprint(program: Program, numbers: bool = True) -> str:
-    kept = program.nodes, program.types, program.outputs, program.spaces
-    text = re.sub(r"cuda:\d+", "cuda", repr(kept))
-    return hashlib.sha256((text if numbers else re.sub(r"\d+", "#", text)).encode()).hexdigest()
 
 
 def _shape_env() -> Any:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from graphweave.core.errors import GraphweaveError, VerifyError
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
 from graphweave.frontends.halves.added_rules import Suspects
-from graphweave.frontends.importing.importer import Imported, attribute, location
+from graphweave.frontends.importing.importer import Imported, attribute, location_of
 from graphweave.frontends.spellings.masks import copy_of
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.layouts import Promise, lies, memory_of
@@ -125,7 +125,7 @@ class Reference:
         return said if firing is None else f"{said} {firing.said()}"
 
     def _line(self, i: int) -> str:
-        return location(self._results[i]) or "an unknown line"
+        return str(location_of(self._results[i])) or "an unknown line"
 
     def _name(self, i: int) -> str:
         return f"result {i}" if i < self._gradients else f"the gradient of input {i - self._gradients}"
@@ -144,7 +144,7 @@ class Reference:
         env = self._run(given, nodes)
         for node, value in zip(nodes, values, strict=True):
             if _comparable(node, env[node]) and _differs(value, env[node], 0.0):
-                return location(node)
+                return str(location_of(node))
         return ""
 
     def _constants(self) -> dict[str, Any]:

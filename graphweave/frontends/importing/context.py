@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
+from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, alike, converted, typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
@@ -69,7 +70,7 @@ class Context:
         self.columns: set[Ref] = set()
         """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
-        self.loc = ""
+        self.loc = NOWHERE
         self.serial = 0
         """The number of the last call that draws or writes. It tells equal calls apart."""
 
@@ -81,7 +82,7 @@ class Context:
     def type(self, ref: Ref) -> Type:
         t = self.builder.types[ref]
         if not isinstance(t, Type):
-            raise IRError(f"operand is {t}, not a value on a space")
+            raise IRError("operand is ", t, ", not a value on a space")
         return t
 
     def value(self, arg: Any) -> Ref:
@@ -256,10 +257,10 @@ class Context:
         t = self.type(ref)
         if t.space == UNIT and space != UNIT and len(t.shape) == rank(node):
             if t.shape[0] != 1:
-                raise IRError(f"shared data of {t.shape[0]} rows against rows of {space}")
+                raise IRError(f"shared data of {t.shape[0]} rows against ", space)
             ref = self.emit(Reshape(ref, t.shape[1:]))
         elif t.space != UNIT and (t.space != space or rank(arg) != rank(node)):
-            raise IRError(f"a value of rows of {t.space} against rows of {space}")
+            raise IRError("a value on ", t.space, " against ", space)
         return ref if dtype is None else self.cast(ref, dtype)
 
     def map(self, op: Op, *args: Ref) -> Ref:

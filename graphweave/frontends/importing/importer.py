@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.flow import reached
 from graphweave.compiler.road import SPELLINGS
 from graphweave.compiler.walk import respell
-from graphweave.core import lines
-from graphweave.core.errors import IRError
+from graphweave.core.errors import NO_KERNEL, IRError, Reason
+from graphweave.core.lines import Location, location
 from graphweave.core.sizes import Opaque, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, shape, unbacked, val
@@ -93,7 +93,7 @@ class Imported:
     inputs: tuple[Ref, ...]
     vals: dict[Ref, Any]
     space_rows: dict[Space, Size]
-    refused: dict[Ref, str]
+    refused: dict[Ref, Reason]
     effects: tuple[Ref, ...]
     attributes: dict[Ref, Any]
     drawn: dict[str, Ref]
@@ -124,7 +124,7 @@ class _Importer:
         self.cx = Context(self.spaces)
         self.inputs: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
-        self.refused: dict[Ref, str] = {}
+        self.refused: dict[Ref, Reason] = {}
         self.drawn: dict[str, Ref] = {}
         self.promises: list[Promise | None] = []
         self.bases: dict[fx.Node, Ref] = {}
@@ -133,7 +133,7 @@ class _Importer:
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
         for node in self.gm.graph.nodes:
-            self.cx.loc = location(node)
+            self.cx.loc = location_of(node)
             if node.op == "output":
                 outputs = self._outputs(node)
             elif self.same_as[node] is node:
@@ -183,19 +183,19 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target) or handler_of(node.target), "no kernel computes it"
+        handler, why = HANDLERS.get(node.target) or handler_of(node.target), NO_KERNEL
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
                 if ref is not None and self.cx.builder.types[ref] == self.cx.wanted(node):
                     return ref
-            except IRError as reason:
-                why = str(reason)
+            except IRError as error:
+                why = error.reason
         ref = self._outside(node)
         if node.target in _COUNT_DATA:
             self._assert_rows(node, ref)
         if node.target in MOVES_ROWS or why == OF_SHARED_DATA or self._amid_maps(node):
-            self.refused.setdefault(ref, f"{target_name(node.target)}: {why}")
+            self.refused.setdefault(ref, why)
         return ref
 
     def _assert_rows(self, node: fx.Node, ref: Ref) -> None:
@@ -408,9 +408,9 @@ _COUNT_DATA = frozenset({aten.bincount.default, aten.nonzero.default, aten.maske
 """Calls whose results have as many rows as their data says."""
 
 
-def location(node: fx.Node) -> str:
-    """Where the user wrote `node`, in the form of `core/lines.py`."""
-    return lines.location(node.meta.get("stack_trace") or "")
+def location_of(node: fx.Node) -> Location:
+    """Where the user wrote `node`."""
+    return location(node.meta.get("stack_trace") or "")
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:

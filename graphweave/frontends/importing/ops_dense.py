@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.core.errors import IRError
+from graphweave.core.errors import IRError, Reason
 from graphweave.core.numbers import neutral
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
@@ -18,7 +18,7 @@ from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref,
 
 aten = torch.ops.aten
 
-OF_SHARED_DATA = "a product of shared matrices, which has no rows: the vendor's library multiplies them"
+OF_SHARED_DATA = Reason(("a product of shared matrices, which has no rows: the vendor's library multiplies them",))
 """Why products of weights with each other, such as those of a basis decomposition, stay calls of PyTorch. They do not
 grow with the graph, and no kernel would multiply them faster or save a tensor."""
 
@@ -30,7 +30,7 @@ def _product(cx: Context, a: Any, b: Any) -> Ref:
         return cx.emit(Gram(cx.value(x), cx.value(b)))
     left = cx.value(a)
     if cx.type(left).space == UNIT:
-        raise IRError(OF_SHARED_DATA)
+        raise IRError(*OF_SHARED_DATA.parts)
     return cx.emit(MatMul(left, cx.value(b)))
 
 
@@ -54,7 +54,7 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
     x, w = (cx.value(a) for a in node.args[:2])
     features = cx.type(w).shape
     if cx.type(x).space == UNIT or len(features) != 1:
-        raise IRError(OF_SHARED_DATA)
+        raise IRError(*OF_SHARED_DATA.parts)
     return cx.reshape(cx.emit(MatMul(x, cx.reshape(w, (features[0], 1)))), ())
 
 
@@ -210,7 +210,7 @@ def _dot(cx: Context, node: fx.Node) -> Ref:
     x, y = (cx.value(a) for a in node.args[:2])
     space = cx.type(x).space
     if space == UNIT or cx.type(y).space != space:
-        raise IRError(OF_SHARED_DATA)
+        raise IRError(*OF_SHARED_DATA.parts)
     return cx.push(cx.map(Op.mul, x, y), cx.emit(ToUnit(space)), Fold.sum)
 
 

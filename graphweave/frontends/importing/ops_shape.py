@@ -35,7 +35,7 @@ def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
 def _view(cx: Context, node: fx.Node) -> Ref:
     x, t = cx.value(node.args[0]), cx.result(node)
     if cx.type(x).space != t.space:
-        raise IRError(f"a view of rows of {cx.type(x).space} as rows of {t.space}")
+        raise IRError("a view of ", cx.type(x).space, " as ", t.space)
     return cx.reshape(x, t.shape)
 
 
@@ -313,7 +313,7 @@ def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
     t = cx.result(node)
     other = next((cx.type(ref).space for ref in operands if cx.type(ref).space != t.space), t.space)
     if other != t.space:
-        raise IRError(f"writes into rows of {t.space} with what lies on {other}")
+        raise IRError("writes into ", t.space, " with what lies on ", other)
     return t
 
 

@@ -60,7 +60,9 @@ def _source(cx: Context, node: fx.Node, arg: Any, map_: Ref, *, wide: bool = Fal
         ref = cx.broadcast(ref, features)
     t = cx.type(ref)
     if t.space != dom or t.shape != features:
-        raise IRError(f"pushes {list(t.shape)} on {t.space} where {list(features)} on {dom} would be all of it")
+        raise IRError(
+            f"pushes {list(t.shape)} on ", t.space, f" where {list(features)} on ", dom, " would be all of it"
+        )
     return ref
 
 
@@ -73,7 +75,7 @@ def _index(node: fx.Node) -> fx.Node:
 def _base(cx: Context, node: fx.Node) -> Ref:
     base, t = cx.value(node.args[0]), cx.result(node)
     if cx.type(base) != t:
-        raise IRError(f"a base of {cx.type(base)} for a result of {t}")
+        raise IRError("a base of ", cx.type(base), " for a result of ", t)
     return base
 
 

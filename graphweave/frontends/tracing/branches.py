@@ -130,13 +130,14 @@ def _caught(tracer: Any) -> bool:
 
 def _check(tracer: Any, value: Any, expected: bool, statement: ast.Raise) -> None:
     name = tracer.f_code.co_filename
-    where = f"{shown_path(name)}:{statement.lineno}:{statement.col_offset}"
-    _errors[where] = _error(statement, {**vars(builtins), **tracer.f_globals}, where)
+    line = f"{shown_path(name)}:{statement.lineno}"
+    where = f"{line}:{statement.col_offset}"
+    _errors[where] = _error(statement, {**vars(builtins), **tracer.f_globals}, line)
     op = _OF_TENSOR if isinstance(value, TensorVariable) else _OF_NUMBER
     tracer.output.create_proxy("call_function", op, (value.as_proxy(), expected, where), {})
 
 
-def _error(statement: ast.Raise, names: dict[str, Any], where: str) -> Callable[[], Exception]:
+def _error(statement: ast.Raise, names: dict[str, Any], line: str) -> Callable[[], Exception]:
     """Makes the exception that the statement raises. A message that is computed is replaced by its source."""
     raised = statement.exc
     called = raised.func if isinstance(raised, ast.Call) else raised
@@ -147,12 +148,12 @@ def _error(statement: ast.Raise, names: dict[str, Any], where: str) -> Callable[
     args: list[Any] = []
     if isinstance(raised, ast.Call):
         constant = all(isinstance(a, ast.Constant) for a in raised.args) and not raised.keywords
-        text = f"{ast.unparse(statement)} ({where.rpartition(':')[0]})"
+        text = f"{ast.unparse(statement)} ({line})"
         args = [a.value for a in raised.args if isinstance(a, ast.Constant)] if constant else [text]
     try:
         kind(*args)
     except TypeError:  # it takes other arguments
-        kind, args = RuntimeError, [f"{ast.unparse(statement)} ({where.rpartition(':')[0]})"]
+        kind, args = RuntimeError, [f"{ast.unparse(statement)} ({line})"]
     return lambda: kind(*args)
 
 

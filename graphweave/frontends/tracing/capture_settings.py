@@ -28,7 +28,7 @@ from torch.fx.experimental import _config as shape_config
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
-from graphweave.core.lines import shown_code
+from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
@@ -226,7 +226,7 @@ class DuringCompilation:
             bump("eager_fallbacks")
             where = f"{function_name(code.co_name)} ({shown_code(code)})"
             record_eager(f"{where} in the first call; from the second on only a loop in it is Python's")
-        elif not shown_code(code).startswith("graphweave/frontends/"):  # what they call is traced by itself
+        elif not is_frontend(code.co_filename):  # what they call is traced by itself
             self._left(code, error)
 
     def _trace_refused(self, code: CodeType, fullgraph: bool, error: Exception) -> None:

@@ -41,7 +41,7 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
-from graphweave.ir.loop.verify_parameters import fail, one_line, verify_parameters
+from graphweave.ir.loop.verify_parameters import PlacedError, fail, one_line, verify_parameters
 from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Visible, inside_tile
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
@@ -92,10 +92,10 @@ class _Verifier:
             place = f"{path}[{i}].{_label(stmt)}"
             try:
                 self._statement(stmt, scope, place)
+            except PlacedError:
+                raise
             except IRError as error:
-                if str(error).startswith("body["):
-                    raise
-                raise IRError(f"{place}: {error}") from None
+                raise PlacedError(f"{place}: {error}") from None
 
     def _statement(self, stmt: Stmt, scope: Visible, place: str) -> None:
         if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):

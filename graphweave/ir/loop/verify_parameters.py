@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role
@@ -9,8 +11,12 @@ from graphweave.ir.loop.nodes import Buffer, Kernel, Role
 _INDEX = (DType.i64, DType.i32)
 
 
-def fail(place: str, problem: str) -> None:
-    raise IRError(f"{place}: {problem}")
+class PlacedError(IRError):
+    """An error whose message begins with its place in a kernel."""
+
+
+def fail(place: str, problem: str) -> NoReturn:
+    raise PlacedError(f"{place}: {problem}")
 
 
 def verify_parameters(kernel: Kernel) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold, computed
 from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, Store, TileGram, TileMatMul
 from graphweave.ir.loop.verify_parameters import fail
@@ -105,12 +104,12 @@ class Products:
             if scope.types.get(stmt.row) not in INDEX:
                 fail(place, f"'{stmt.row}' is not an index here.")
             if buffer is None or buffer.role is not Role.input or buffer.rows is None:
-                raise IRError(f"{place}: '{stmt.w}' is not an input with rows.")
+                fail(place, f"'{stmt.w}' is not an input with rows.")
             return math.prod(buffer.shape)
         if stmt.w in scope.allocs:
             return math.prod(scope.allocs[stmt.w])
         if buffer is None or buffer.role is not Role.input or buffer.rows is not None:
-            raise IRError(f"{place}: '{stmt.w}' is neither shared data nor an alloc of the row.")
+            fail(place, f"'{stmt.w}' is neither shared data nor an alloc of the row.")
         return math.prod(buffer.shape)
 
     def _sum(self, name: str, scope: Visible, place: str) -> int:
@@ -119,7 +118,7 @@ class Products:
             return math.prod(scope.allocs[name])
         buffer = self.buffers.get(name)
         if buffer is None or buffer.role is not Role.total or buffer.fold is not Fold.sum:
-            raise IRError(f"{place}: '{name}' is neither a total that sums nor an alloc of the row.")
+            fail(place, f"'{name}' is neither a total that sums nor an alloc of the row.")
         return math.prod(buffer.shape)
 
     def _element_type(self, at: Place, scope: Visible) -> DType:
@@ -143,7 +142,7 @@ class Products:
                 if csr == ROWS
                 else "a stash of its CSR"
             )
-            raise IRError(f"{place}: '{name}' is neither an array of the tile nor {of}.")
+            fail(place, f"'{name}' is neither an array of the tile nor {of}.")
         if math.prod(shape) < 1 or not shape:
             fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)
@@ -155,5 +154,5 @@ class Products:
         if at.shift is not None and scope.types.get(at.shift) not in INDEX:
             fail(place, f"'{at.shift}' is not an index here.")
         if buffer is None or buffer.role is not role or buffer.rows is None or math.prod(buffer.shape) < 1:
-            raise IRError(f"{place}: '{at.buffer}' is not an {role.name} with rows of one element or more.")
+            fail(place, f"'{at.buffer}' is not an {role.name} with rows of one element or more.")
         return math.prod(buffer.shape)

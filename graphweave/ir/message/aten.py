@@ -114,14 +114,15 @@ def materialise(arg: Arg, values: Mapping[Ref, Any] | Sequence[Any]) -> Any:
         case Operand(ref):
             return values[ref]
         case Atom(text):
-            return _atom(text)
+            return torch_value(text)
         case tuple():
             return [materialise(a, values) for a in arg]
         case _:
             return arg
 
 
-def _atom(text: str) -> Any:
+def torch_value(text: str) -> Any:
+    """The object of torch that an atom names."""
     head, _, inside = text.removesuffix(")").partition("(")
     if head == "device":
         return torch.device(inside)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from graphweave.core.exact import exact
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.records import values_of
 from graphweave.core.sizes import Size
 from graphweave.core.types import Space
@@ -28,7 +29,7 @@ class Builder:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.types: list[ValueType] = []
-        self.locs: list[str] = []
+        self.locs: list[Location] = []
         self.operands: list[tuple[Ref, ...]] = []
         self._keys: list[Any] = []
         self._seen: dict[Any, Ref] = {}
@@ -42,7 +43,7 @@ class Builder:
         build._seen = {key: ref for ref, key in reversed(list(enumerate(build._keys)))}
         return build
 
-    def add(self, node: Node, loc: str = "") -> Ref:
+    def add(self, node: Node, loc: Location = NOWHERE) -> Ref:
         """The position of `node`. Raises IRError if it is ill typed."""
         key = _exact(node)
         known = self._seen.get(key)
@@ -71,7 +72,7 @@ class Builder:
                 break
         return self._append(key, node, known, build.locs[ref], used)
 
-    def _append(self, key: Any, node: Node, node_type: ValueType, loc: str, used: tuple[Ref, ...]) -> Ref:
+    def _append(self, key: Any, node: Node, node_type: ValueType, loc: Location, used: tuple[Ref, ...]) -> Ref:
         ref = len(self.nodes)
         self.types.append(node_type)
         self.nodes.append(node)
@@ -130,7 +131,7 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
     return arg
 
 
-_EXACT = frozenset("AnyType DType Fold None Op PairPart Ref Size Space Type bool int str tuple".split())  # noqa: SIM905
+_EXACT = frozenset("AnyType DType Fold LinkName None Op PairPart Ref Size Space Type bool int str tuple".split())  # noqa: SIM905
 """Words in annotations of fields whose values are exactly the same if they are equal; 0.0 and -0.0 are not."""
 
 

@@ -34,6 +34,7 @@ from graphweave.ir.message.nodes import (
     MatMul,
     Node,
     NumbersOfSegments,
+    Operand,
     Own,
     Pad,
     PairIndex,
@@ -115,7 +116,7 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
         case LaidOut(x) | Own(x) | Kept(x):
             held = _at(x, types, node)
             if not isinstance(held, Type | AnyType):
-                raise IRError(f"{node!r}: operand %{x} must be a tensor (got {held})")
+                raise IRError(f"{node!r}: operand ", Operand(x), f" must be a tensor (got {held})")
             return held
         case AssertIndex(index):
             t = _value(index, types, node)
@@ -245,7 +246,9 @@ def _made_once(node: Node, types: Sequence[ValueType]) -> Type | PairsType:
         case PairIndex(pairs, part):
             of = _at(pairs, types, node)
             if not isinstance(of, PairsType) or part not in get_args(PairPart):
-                raise IRError(f"{node!r}: operand %{pairs} must be unique pairs, read as rows, a or b (got {of})")
+                raise IRError(
+                    f"{node!r}: operand ", Operand(pairs), f" must be unique pairs, read as rows, a or b (got {of})"
+                )
             return Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
         case JoinIndices(indices, of, at, wraps, space):
             ts = [_index(i, types, node) for i in indices]
@@ -283,20 +286,20 @@ def _with(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
 def _value(ref: Ref, types: Sequence[ValueType], node: Node) -> Type:
     t = _at(ref, types, node)
     if not isinstance(t, Type):
-        raise IRError(f"{node!r}: operand %{ref} must be a value on a space (got {t})")
+        raise IRError(f"{node!r}: operand ", Operand(ref), f" must be a value on a space (got {t})")
     return t
 
 
 def _map(ref: Ref, types: Sequence[ValueType], node: Node) -> MapType:
     t = _at(ref, types, node)
     if not isinstance(t, MapType):
-        raise IRError(f"{node!r}: operand %{ref} must be a map (got {t})")
+        raise IRError(f"{node!r}: operand ", Operand(ref), f" must be a map (got {t})")
     return t
 
 
 def _at(ref: Ref, types: Sequence[ValueType], node: Node) -> ValueType:
     if not 0 <= ref < len(types):
-        raise IRError(f"{node!r}: operand %{ref} is not an earlier node (there are {len(types)})")
+        raise IRError(f"{node!r}: operand ", Operand(ref), f" is not an earlier node (there are {len(types)})")
     return types[ref]
 
 

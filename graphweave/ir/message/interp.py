@@ -165,8 +165,8 @@ def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device 
             return call(exchanged, values[x], link, slot)
         case ExchangeBack(x, fold, link):
             return call(summed_back, values[x], fold.value, link)
-        case AllReduce(x, fold, link):
-            return call(all_reduced, values[x], fold.value, link)
+        case AllReduce(x, fold, group):
+            return call(all_reduced, values[x], fold.value, group)
         case After(x):
             return values[x]
         case LaidOut(x, order, whole):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphweave.core.exact import Exact
+from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.graph_nodes import Inverse as Inverse
@@ -365,6 +366,9 @@ class Operand:
 
     ref: Ref
 
+    def __str__(self) -> str:
+        return f"%{self.ref}"
+
 
 Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | None"
 
@@ -402,8 +406,7 @@ NOTHING = AnyType(other="none")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`nodes[i]` may use `nodes[:i]`. `types[i]` is the result of infer(), `locs[i]` the user's line ("file:line
-    code").
+    """`nodes[i]` may use `nodes[:i]`. `types[i]` is the result of infer(), `locs[i]` the user's line.
 
     `spaces` has the row count of each space, None if only values on the space tell it. `outputs` has None for results
     that are not tensors (as FX graphs do).
@@ -411,6 +414,6 @@ class Program:
 
     nodes: tuple[Node, ...]
     types: tuple[ValueType, ...]
-    locs: tuple[str, ...]
+    locs: tuple[Location, ...]
     outputs: tuple[Ref | None, ...]
     spaces: tuple[tuple[Space, Size | None], ...]

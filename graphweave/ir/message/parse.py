@@ -6,6 +6,7 @@ import json
 import re
 
 from graphweave.core.errors import ParseError
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.sizes import Size, read, read_several, split
 from graphweave.core.types import DType, Space
 from graphweave.ir.codecs import QUOTED
@@ -15,6 +16,9 @@ from graphweave.ir.reader import Reader
 from graphweave.ir.syntax import Literal, word
 
 _ANY = re.compile(r'any\s*(?=")', re.ASCII)
+_LINE = r"(.+?):(0|[1-9]\d*)"
+_LOCATION = re.compile(rf"(?:{_LINE}(?: (.+?))?|(.+?))(?: <- (?!.* <- ){_LINE})?", re.ASCII | re.DOTALL)
+
 _SPACE, _RETURN, _COLON, _EQUALS, _COMMA, _COMMENT = map(Literal, ("space", "return", ":", "=", ",", "#"))
 
 _OUTPUT = word(r"%\d+|none\b", "an operand such as %3, or none", lambda text: None if text == "none" else int(text[1:]))
@@ -24,7 +28,7 @@ def parse(text: str) -> Program:
     """The program that `text` shows. Raises ParseError with the line and what was expected; checks no types."""
     nodes: list[Node] = []
     types: list[ValueType] = []
-    locs: list[str] = []
+    locs: list[Location] = []
     spaces: list[tuple[Space, Size | None]] = []
     outputs: tuple[Ref | None, ...] | None = None
     for number, line in enumerate(text.split("\n"), start=1):
@@ -60,6 +64,15 @@ def any_type(text: str) -> AnyType:
     return AnyType(other=text)
 
 
+def read_location(text: str) -> Location:
+    """The location that `text` shows. A text of no known form is one without a line."""
+    found = _LOCATION.fullmatch(text)
+    if found is None:
+        return NOWHERE
+    path, number, code, other, caller, line = found.groups()
+    return Location(path or "", int(number or 0), code or other or "", Location(caller, int(line)) if caller else None)
+
+
 # ---------------------------------------------------------------- lines
 
 
@@ -81,7 +94,7 @@ def _return_line(reader: Reader) -> tuple[Ref | None, ...]:
     return tuple(outputs)
 
 
-def _node_line(reader: Reader, ref: Ref) -> tuple[Node, ValueType, str]:
+def _node_line(reader: Reader, ref: Ref) -> tuple[Node, ValueType, Location]:
     Literal(f"%{ref}").take(reader)
     _COLON.take(reader)
     t = _value_type(reader)
@@ -89,9 +102,9 @@ def _node_line(reader: Reader, ref: Ref) -> tuple[Node, ValueType, str]:
     node = MESSAGE.read("Node", reader, {"type": t})
     if not _COMMENT.stands(reader):
         reader.end()
-        return node, t, ""
+        return node, t, NOWHERE
     _COMMENT.take(reader)
-    return node, t, _rest(reader)
+    return node, t, read_location(_rest(reader))
 
 
 def _value_type(reader: Reader) -> ValueType:

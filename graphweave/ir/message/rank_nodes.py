@@ -1,13 +1,14 @@
 """Nodes of the message IR that move rows between ranks (docs/design/distributed.md).
 
-They are imported from `nodes.py`, like all others. `link` names the process group and the rows that ranks read of each
-other (`core/ranks.py`). With one rank there is no halo: all of them give their operand.
+They are imported from `nodes.py`, like all others. `group` names the ranks, and `link` the rows of a node type that
+they read of each other (`core/ranks.py`). With one rank there is no halo: all of them give their operand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.core.ranks import LinkName
 from graphweave.core.types import Fold, Space
 from graphweave.ir.message.types import MESSAGE, Ref
 
@@ -26,7 +27,7 @@ class Exchange:
     """
 
     x: Ref
-    link: str
+    link: LinkName
     space: Space
     slot: int = 0
     steady: bool = False
@@ -43,11 +44,11 @@ class ExchangeBack:
 
     x: Ref
     fold: Fold
-    link: str
+    link: LinkName
     space: Space
 
 
-@node("allreduce.{fold} {x} over {link}")
+@node("allreduce.{fold} {x} over {group}")
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """out = fold of x over all ranks, the same on every rank: `x: S x F -> S x F`, where S is the unit space or another
@@ -55,4 +56,4 @@ class AllReduce:
 
     x: Ref
     fold: Fold
-    link: str
+    group: str

@@ -14,7 +14,7 @@ def show(program: Program) -> str:
     rows = ((space, "" if size is None else show_size(size)) for space, size in program.spaces)
     lines = [f"space {show_name(space.name)} = {_rest(size)}" for space, size in rows]
     for ref, (node, t, loc) in enumerate(zip(program.nodes, program.types, program.locs, strict=True)):
-        comment = f"  # {_rest(loc)}" if loc else ""
+        comment = f"  # {_rest(str(loc))}" if loc else ""
         lines.append(f"%{ref}: {show_type(t)} = {MESSAGE.write(node)}{comment}")
     outputs = ", ".join("none" if ref is None else f"%{ref}" for ref in program.outputs)
     lines.append(f"return {outputs}".rstrip())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from graphweave.core.ranks import LinkName
 from graphweave.core.types import Space
 from graphweave.ir.codecs import COMMON, NUMBER, QUOTED, STRING
 from graphweave.ir.message.nodes import MESSAGE, AnyType, Arg, Atom, Operand, Type
@@ -34,6 +35,16 @@ NAME = Codec(lambda name, around: show_name(name), _read_name, rf"(?:{_BARE}|{ST
 SPACE = Codec(
     lambda space, around: show_name(space.name), lambda reader, around: Space(_read_name(reader, around)), NAME.begins
 )
+
+
+def _read_link(reader: Reader, around: Around) -> LinkName:
+    group, colon, node_type = _read_name(reader, around).partition(":")
+    if not colon:
+        reader.miss('a link such as "part0:_N"')
+    return LinkName(group, node_type)
+
+
+LINK = Codec(lambda link, around: show_name(str(link)), _read_link, NAME.begins)
 REF = word(r"%\d+", "an operand such as %3", lambda text: int(text[1:]), lambda ref: f"%{ref}")
 
 
@@ -113,6 +124,7 @@ MESSAGE.complete(
         "PairPart": NAME,
         "RowOrder": NAME,
         "Space": SPACE,
+        "LinkName": LINK,
         "Ref": REF,
         "Arg": Codec(_show_arg, _read_arg),
         "tuple[str, Arg]": Codec(

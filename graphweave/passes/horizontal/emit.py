@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import (
@@ -47,8 +48,8 @@ class Emitter:
             if isinstance(node, Input):
                 self._done[i] = self.build.add(node, self.loc(i))
 
-    def loc(self, i: Ref) -> str:
-        return self.graph.program.locs[i] if i < len(self.graph.program.locs) else ""
+    def loc(self, i: Ref) -> Location:
+        return self.graph.program.locs[i] if i < len(self.graph.program.locs) else NOWHERE
 
     def segments(self, refs: Sequence[Ref]) -> Segments:
         return tuple(self.graph.value(r).space for r in refs)
@@ -113,7 +114,7 @@ class Emitter:
 
     # -------------------------------------------------------- operands of packs
 
-    def picked(self, refs: Sequence[Ref], loc: str) -> Picked:
+    def picked(self, refs: Sequence[Ref], loc: Location) -> Picked:
         """One value that holds all of `refs`: their pack, the only one of them, or a copy of each distinct one."""
         distinct = list(dict.fromkeys(refs))
         if len(distinct) == 1:
@@ -130,7 +131,7 @@ class Emitter:
         place = {r: k for k, r in enumerate(distinct)}
         return Picked(self._join(distinct, of, loc), of, tuple(place[r] for r in refs))
 
-    def _join(self, refs: Sequence[Ref], of: Segments, loc: str) -> Ref:
+    def _join(self, refs: Sequence[Ref], of: Segments, loc: Location) -> Ref:
         return self.build.add(Join(tuple(self.one(r) for r in refs), self.unions.space(of)), loc)
 
     def _slices(self, refs: Sequence[Ref]) -> tuple[Ref, int] | None:
@@ -151,7 +152,7 @@ class Emitter:
         assert isinstance(node, Slice)
         return node.start
 
-    def many(self, refs: Sequence[Ref], loc: str) -> Ref:
+    def many(self, refs: Sequence[Ref], loc: Location) -> Ref:
         """`refs` on the union of their spaces, in order."""
         node, t = self.graph.nodes[refs[0]], self.graph.value(refs[0])
         segments = self.segments(refs)
@@ -164,7 +165,7 @@ class Emitter:
     def _one_constant(self, refs: Sequence[Ref], first: Const) -> bool:
         return all(isinstance(n := self.graph.nodes[r], Const) and repr(n.value) == repr(first.value) for r in refs)
 
-    def operand(self, refs: Sequence[Ref], on: Segments, loc: str) -> Ref:
+    def operand(self, refs: Sequence[Ref], on: Segments, loc: Location) -> Ref:
         """`refs`, one for each lane, as an operand of row-wise work on the union `on`."""
         if not self.graph.is_unit(refs[0]):
             return self.many(refs, loc)
@@ -176,7 +177,7 @@ class Emitter:
             return shared
         return self.build.add(Pull(shared, self.unions.types(on, range(len(on)), len(on), loc)), loc)
 
-    def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref | None:
+    def types(self, of: Segments, number: Sequence[int], count: int, loc: Location) -> Ref | None:
         """`Unions.types` as the map of a product: None for the map to unit."""
         return None if count == 1 else self.unions.types(of, number, count, loc)
 
@@ -212,7 +213,9 @@ class Emitter:
                 assert not isinstance(node, Tree)
                 return self.build.add(with_operands(node, lambda _: self.many(columns[0], loc)), loc)
 
-    def _product(self, node: MatMul | Gram, columns: Sequence[Sequence[Ref]], lanes: Sequence[Ref], loc: str) -> Ref:
+    def _product(
+        self, node: MatMul | Gram, columns: Sequence[Sequence[Ref]], lanes: Sequence[Ref], loc: Location
+    ) -> Ref:
         """The product of all lanes. Weights that differ from lane to lane are chosen along a map."""
         m: Ref | None
         if isinstance(node, MatMul) and node.map is None and len(set(columns[1])) == 1:
@@ -228,20 +231,20 @@ class Emitter:
         ends = self.many(columns[0], loc), self.many(columns[1], loc)
         return self.build.add(MatMul(*ends, m) if isinstance(node, MatMul) else Gram(*ends, m), loc)
 
-    def _pull(self, xs: Sequence[Ref], maps: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
+    def _pull(self, xs: Sequence[Ref], maps: Sequence[Ref], lanes: Sequence[Ref], loc: Location) -> Ref:
         if not isinstance(self.graph.nodes[maps[0]], MapOf):
             return self._spread(xs, lanes, loc)
         found = self.picked(xs, loc)
         return self.build.add(Pull(found.ref, self.unions.joined(maps, found.of, found.at, loc)), loc)
 
-    def _spread(self, xs: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
+    def _spread(self, xs: Sequence[Ref], lanes: Sequence[Ref], loc: Location) -> Ref:
         """Pulls of shared data to every row."""
         on = self.segments(lanes)
         if len(set(xs)) == 1:
             return self.build.add(Pull(self.one(xs[0]), self.unions.types(on, (0,) * len(on), 1, loc)), loc)
         return self.build.add(Pull(self.many(xs, loc), self.unions.types(on, range(len(on)), len(on), loc)), loc)
 
-    def _map(self, maps: Sequence[Ref], to: Segments, at: Sequence[int], loc: str) -> Ref:
+    def _map(self, maps: Sequence[Ref], to: Segments, at: Sequence[int], loc: Location) -> Ref:
         """Maps of pushes, or of types, into the segments `at` of the union `to`."""
         if isinstance(self.graph.nodes[maps[0]], MapOf):
             return self.unions.joined(maps, to, at, loc)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.core.lines import Location
 from graphweave.core.numbers import neutral
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.nodes import (
@@ -51,7 +52,7 @@ def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
     return _whole(emit, out, trees, loc)
 
 
-def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: str) -> Ref:
+def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: Location) -> Ref:
     """`out` on the union of the trees' spaces: if all leaves were shared data, it is pulled to every row."""
     on = emit.segments(trees)
     if on[0] != UNIT and emit.build.types[out].space == UNIT:  # type: ignore[union-attr]
@@ -84,7 +85,7 @@ def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
     return out
 
 
-def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> Ref:
+def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location) -> Ref:
     """For each tree the fold of its leaves of one kind: on the union of the trees' spaces, or one shared value."""
     refs, tree = leaves.refs, leaves.tree
     if sorted(tree) == list(range(len(on))):
@@ -111,7 +112,7 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> R
     return emit.build.add(Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
 
 
-def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: str) -> Ref:
+def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: Location) -> Ref:
     """A row for each tree: the shared leaf for the one tree that has it, the neutral value for the others."""
     t = emit.graph.value(leaf)
     nothing = emit.build.add(Const(neutral(_FOLD[op], t.dtype), t), loc)
@@ -119,7 +120,7 @@ def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc
     return emit.build.add(Join(rows, emit.unions.space((UNIT,) * count)), loc)
 
 
-def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: str) -> Ref:
+def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: Location) -> Ref:
     """push(push(x, m), fold) -> push(x, fold . m), so that no row for each relation and node is stored."""
     xs, maps = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x = emit.many(xs, loc)
@@ -128,14 +129,14 @@ def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: str) -> Ref:
     return emit.build.add(Push(x, emit.unions.types(emit.segments(xs), leaves.tree, len(to), loc), Fold.sum), loc)
 
 
-def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: str) -> Ref:
+def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: Location) -> Ref:
     """A sum of grams is the gram of all their rows."""
     xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x, y = emit.many(xs, loc), emit.many(ys, loc)
     return emit.build.add(Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
 
 
-def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref | None:
+def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: Location) -> Ref | None:
     """x V + x W -> x (V + W), if every tree has leaves and all of a tree's multiply the same rows; None otherwise."""
     x_of: dict[int, Ref] = {}
     for r, n in zip(leaves.refs, leaves.tree, strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.core.lines import Location
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
@@ -73,7 +74,7 @@ class Unions:
 
     # -------------------------------------------------------- maps
 
-    def joined(self, maps: Sequence[Ref], of: Segments, at: Sequence[int], loc: str) -> Ref:
+    def joined(self, maps: Sequence[Ref], of: Segments, at: Sequence[int], loc: Location) -> Ref:
         """Maps of the original as one: from the union of their domains to that of `of`, map k to segment at[k]."""
         nodes = [self._program.nodes[m] for m in maps]
         assert all(isinstance(n, MapOf) for n in nodes)
@@ -83,30 +84,29 @@ class Unions:
         if len(maps) == 1 and len(of) == 1:
             return self.build.add(MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
         index = JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
-        return self._map(index, of, loc, self._program.locs[maps[0]])
+        made = self.build.add(index, self._program.locs[maps[0]] or loc)
+        return self.build.add(MapOf(made, self.space(of)), loc)
 
-    def rows(self, to: Segments, picked: Picked, loc: str) -> Ref | None:
+    def rows(self, to: Segments, picked: Picked, loc: Location) -> Ref | None:
         """The map from the union `to` to the picked rows of each of its segments; None if they lie there in order."""
         if to == picked.of and picked.at == tuple(range(len(to))):
             return None
         return self._map(RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
 
-    def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref:
+    def types(self, of: Segments, number: Sequence[int], count: int, loc: Location) -> Ref:
         """The map from the union `of` to `count` rows: all rows of segment k go to row number[k]."""
         if count == 1:
             return self.build.add(ToUnit(self.space(of)), loc)
         return self._map(NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
 
-    def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: str) -> Ref:
+    def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: Location) -> Ref:
         """The map from the union `of` to that of `to` that sends segment k to segment at[k], row by row."""
         if len(to) == 1 and to[0] == UNIT:
             return self.build.add(ToUnit(self.space(of)), loc)
         return self._map(RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
 
-    def _map(
-        self, index: JoinIndices | RowsOfSegments | NumbersOfSegments, cod: Segments, loc: str, made_at: str = ""
-    ) -> Ref:
-        return self.build.add(MapOf(self.build.add(index, made_at or loc), self.space(cod)), loc)
+    def _map(self, index: RowsOfSegments | NumbersOfSegments, cod: Segments, loc: Location) -> Ref:
+        return self.build.add(MapOf(self.build.add(index, loc), self.space(cod)), loc)
 
     def _space_of(self, ref: Ref) -> Space:
         return _value(self._program, ref).space

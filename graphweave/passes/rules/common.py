@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, DType, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Pointwise, Ref
@@ -35,7 +36,7 @@ def common(build: Builder, ref: Ref) -> Ref | None:
     return shaped(build, multiplied(build, factors, t.dtype, t.space, loc), t.shape, loc)
 
 
-def _without(build: Builder, p: Product, shared: Counter[Factor], dtype: DType, loc: str) -> Ref:
+def _without(build: Builder, p: Product, shared: Counter[Factor], dtype: DType, loc: Location) -> Ref:
     left = (Counter(p.factors) - shared).elements()
     return negated(build, multiplied(build, left, dtype, UNIT, loc), p.sign, loc)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
@@ -154,5 +155,5 @@ def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
             raise AssertionError(f"%{ref} is not pulled")
 
 
-def _pull(build: Builder, ref: Ref, pairs: PairMaps, loc: str) -> Ref:
+def _pull(build: Builder, ref: Ref, pairs: PairMaps, loc: Location) -> Ref:
     return build.add(Pull(ref, pairs.pair), loc)

@@ -6,6 +6,7 @@ index of m pulled along n, which depends on the graph alone. It pays where value
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, Pull, Push, Ref
@@ -29,7 +30,7 @@ def compose_maps(build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _composed(build: Builder, m: Ref, n: Ref, loc: str) -> Ref | None:
+def _composed(build: Builder, m: Ref, n: Ref, loc: Location) -> Ref | None:
     both = isinstance(build.nodes[m], MapOf) and isinstance(build.nodes[n], MapOf)
     return composed(build, m, n, loc) if both else None
 

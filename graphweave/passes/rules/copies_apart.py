@@ -7,6 +7,7 @@ because rows of all heads are not copied behind each other, and edges can take t
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Gram, Join, MapOf, MatMul, Pointwise, Ref
@@ -43,7 +44,7 @@ def _copies(build: Builder, ref: Ref) -> tuple[Ref, ...] | None:
     return node.xs if len(node.xs) > 1 else None
 
 
-def _maps(build: Builder, m: Ref, loc: str) -> list[Ref] | None:
+def _maps(build: Builder, m: Ref, loc: Location) -> list[Ref] | None:
     node = build.nodes[m]
     indices = _copies(build, node.index) if isinstance(node, MapOf) else None
     if indices is None or not isinstance(node, MapOf):

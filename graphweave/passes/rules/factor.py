@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, rounded
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, operands
@@ -66,7 +67,7 @@ def is_edge_sum(build: Builder, push: object) -> bool:
     return value_type(build, push.x).dtype.is_float
 
 
-def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> Ref:
+def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: Location) -> Ref:
     """`value` in rows to which `m` sends edges, 0 in the others."""
     mt = build.types[m]
     assert isinstance(mt, MapType)

@@ -7,6 +7,7 @@ nothing is copied, or once instead of once for each segment.
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Const, Join, Part, Pointwise, Ref
@@ -37,7 +38,7 @@ def _whole(build: Builder, xs: tuple[Ref, ...], space: object) -> Ref | None:
     return first.x if all(build.nodes[x] == Part(first.x, first.of, k) for k, x in enumerate(xs)) else None
 
 
-def _sum(build: Builder, a: Ref, b: Ref, loc: str) -> Ref | None:
+def _sum(build: Builder, a: Ref, b: Ref, loc: Location) -> Ref | None:
     one, other = build.nodes[a], build.nodes[b]
     if not isinstance(one, Join) or not isinstance(other, Join) or one.space != other.space:
         return None

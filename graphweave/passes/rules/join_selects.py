@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Const, Pointwise, Ref
@@ -58,7 +59,7 @@ def _selected(build: Builder, ref: Ref, most: int) -> _Selected | None:
             return None
 
 
-def _times(build: Builder, term: _Selected, loc: str) -> Ref:
+def _times(build: Builder, term: _Selected, loc: Location) -> Ref:
     out = term.value
     for k in term.numbers:
         out = build.add(Pointwise(Op.mul, (out, k)), loc)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -65,7 +66,7 @@ def moved_into(build: Builder, ref: Ref, side: int, found: Pushed) -> Ref:
     return build.add(Gram(far, x, t) if side else Gram(x, far, t), loc)
 
 
-def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int, m: Ref, loc: str) -> Ref:
+def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int, m: Ref, loc: Location) -> Ref:
     """`sign` times `ref` times `scales`, numbers of rows that are pulled along `m` for this."""
     t = value_type(build, ref)
     ones = (1,) * len(t.shape)
@@ -73,7 +74,7 @@ def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int
     return negated(build, multiplied(build, [Factor(ref, t.shape), *numbers], t.dtype, t.space, loc), sign, loc)
 
 
-def pulled(build: Builder, ref: Ref, m: Ref, loc: str) -> Ref:
+def pulled(build: Builder, ref: Ref, m: Ref, loc: Location) -> Ref:
     """pull(ref, m); pull(x, n . m) if `ref` is pull(x, n), and `ref` itself if it is shared data."""
     node, mt = build.nodes[ref], build.types[m]
     assert isinstance(mt, MapType)
@@ -137,7 +138,7 @@ def _pull(build: Builder, ref: Ref) -> Pull | None:
     return node if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf) else None
 
 
-def _where_pulled(build: Builder, pull: Pull, loc: str) -> Ref:
+def _where_pulled(build: Builder, pull: Pull, loc: Location) -> Ref:
     """What `pull` reads, with 0 in rows that it does not read if those may not be finite: 0 times NaN is not 0."""
     if finite_without_edges(build, pull.x, pull.map):
         return pull.x

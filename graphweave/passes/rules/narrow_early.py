@@ -7,6 +7,7 @@ the bytes. Rounding also no longer hides that a product's rows are a concatenati
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.core.types import HALF, DType
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Cast, Concat, Pull, Ref
@@ -23,7 +24,7 @@ def narrow_early(build: Builder, ref: Ref) -> Ref | None:
     return None if new == ref else new
 
 
-def _narrowed(build: Builder, x: Ref, dtype: DType, loc: str) -> Ref:
+def _narrowed(build: Builder, x: Ref, dtype: DType, loc: Location) -> Ref:
     match build.nodes[x]:
         case Pull(y, m):
             return build.add(Pull(_narrowed(build, y, dtype, loc), m), loc)

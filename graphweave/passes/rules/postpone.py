@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
@@ -69,7 +70,7 @@ def _has_place(build: Builder, ref: Ref) -> bool:
     return not isinstance(node, Const) or node.type.shape == ()
 
 
-def _above(build: Builder, ref: Ref, loc: str) -> Ref:
+def _above(build: Builder, ref: Ref, loc: Location) -> Ref:
     """The value whose pull is `ref`. A constant becomes shared data."""
     node = build.nodes[ref]
     match node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from graphweave.core.lines import Location
 from graphweave.core.types import Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -79,7 +80,7 @@ def _is_number(build: Builder, ref: Ref) -> bool:
     return numel(value_type(build, ref).shape) == 1
 
 
-def _times(build: Builder, ref: Ref, found: _Scaled, loc: str) -> Ref:
+def _times(build: Builder, ref: Ref, found: _Scaled, loc: Location) -> Ref:
     """`ref` times the numbers of `found`."""
     rank, out = len(value_type(build, ref).shape), ref
     for op, s in found.numbers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -98,7 +99,7 @@ def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Re
     return None
 
 
-def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: str) -> Ref | None:
+def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: Location) -> Ref | None:
     own = value_type(build, w).shape
     if own == shape:
         return w
@@ -111,7 +112,7 @@ def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
     return _summed(build, x, m, build.locs[ref])
 
 
-def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
+def _summed(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
     """push(x, m) as a gram, if `x` is an outer product up to reshapes and permutations; None otherwise."""
     found = _outer(build, x, m, loc)
     if found is not None:
@@ -136,7 +137,7 @@ def _has_types(build: Builder, node: Node, m: Ref) -> bool:
             return False
 
 
-def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
+def _outer(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
     t = value_type(build, x)
     p = product(build, x)
     shape = p.shape
@@ -151,7 +152,7 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
     return negated(build, build.add(Gram(x_rows, y_rows, m), loc), p.sign, loc)
 
 
-def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: str) -> Ref:
+def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: Location) -> Ref:
     """The product of `factors`, all of which have size 1 along dim `drop` of `shape`, without that dim."""
     own = shape[:drop] + shape[drop + 1 :]
     factors = [replace(f, shape=f.shape[:drop] + f.shape[drop + 1 :]) for f in factors]

@@ -7,6 +7,7 @@ backward has three transposed forms, for the gradients of the rows, of the matri
 
 from __future__ import annotations
 
+from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -141,7 +142,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
     return negated(build, shaped(build, summed, t.shape, loc), p.sign, loc)
 
 
-def _shared_gradient(build: Builder, node: Gram, loc: str) -> Ref | None:
+def _shared_gradient(build: Builder, node: Gram, loc: Location) -> Ref | None:
     """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t); its transpose for gram(d, typed(x, W, t))."""
     for y, d, turned in ((node.x, node.y, False), (node.y, node.x, True)):
         typed = _typed(build, y)
@@ -157,13 +158,13 @@ def _shared_gradient(build: Builder, node: Gram, loc: str) -> Ref | None:
     return None
 
 
-def _times(build: Builder, w: Ref, q: Ref, loc: str) -> Ref:
+def _times(build: Builder, w: Ref, q: Ref, loc: Location) -> Ref:
     """w[t] q for every type t: `w: R x [K, J]`, `q: unit x [J, H]`."""
     wide = build.add(Reshape(w, (*value_type(build, w).shape, 1)), loc)
     return _sum(build, build.add(Pointwise(Op.mul, (wide, q)), loc), 1, loc)
 
 
-def _before(build: Builder, q: Ref, w: Ref, loc: str) -> Ref:
+def _before(build: Builder, q: Ref, w: Ref, loc: Location) -> Ref:
     """q w[t] for every type t: `q: unit x [H, J]`, `w: R x [J, K]`."""
     h, j = value_type(build, q).shape
     wide = build.add(Reshape(q, (h, j, 1)), loc)
@@ -230,7 +231,7 @@ def _typed(build: Builder, ref: Ref) -> MatMul | None:
     return node if len(value_type(build, node.x).shape) == 1 else None
 
 
-def _sum(build: Builder, ref: Ref, dim: int, loc: str) -> Ref:
+def _sum(build: Builder, ref: Ref, dim: int, loc: Location) -> Ref:
     return build.add(Reduce(ref, Fold.sum, (dim,), False), loc)
 
 
