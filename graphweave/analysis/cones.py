@@ -15,31 +15,9 @@ from graphweave.analysis.flow import Flow, reached
 from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pushed_product
 from graphweave.core.types import UNIT, DType, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    Input,
-    MapOf,
-    MapType,
-    MatMul,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16, DType.bool, DType.i32, DType.i64})
 """Element types of values that kernels read and compute."""
@@ -56,7 +34,7 @@ _MAX_SHARED_ELEMENTS = 4096
 
 def space_of(program: Program, ref: Ref) -> Space | None:
     t = program.types[ref]
-    return t.space if isinstance(t, Type) else None
+    return t.space if isinstance(t, ir.Type) else None
 
 
 def row_space(program: Program, ref: Ref) -> Space:
@@ -64,26 +42,26 @@ def row_space(program: Program, ref: Ref) -> Space:
     return space_of(program, ref) or UNIT
 
 
-def type_of(program: Program, ref: Ref) -> Type:
+def type_of(program: Program, ref: Ref) -> ir.Type:
     t = program.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     return t
 
 
-def map_type(program: Program, ref: Ref) -> MapType:
+def map_type(program: Program, ref: Ref) -> ir.MapType:
     t = program.types[ref]
-    assert isinstance(t, MapType)
+    assert isinstance(t, ir.MapType)
     return t
 
 
 def _elements(program: Program, ref: Ref) -> int:
     t = program.types[ref]
-    return numel(t.shape) if isinstance(t, Type) else 0
+    return numel(t.shape) if isinstance(t, ir.Type) else 0
 
 
 def _readable(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, MapType) or (isinstance(t, Type) and t.dtype in KERNEL_DTYPES and numel(t.shape) > 0)
+    return isinstance(t, ir.MapType) or (isinstance(t, ir.Type) and t.dtype in KERNEL_DTYPES and numel(t.shape) > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +94,33 @@ class Cones:
         Products of matrices that kernels compute in tiles of edges or by type are light, too.
         """
         program, node, t = self.program, self.program.nodes[ref], self.program.types[ref]
-        if not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
+        if not isinstance(t, ir.Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
             return False
-        if isinstance(node, MatMul | Gram):
+        if isinstance(node, ir.MatMul | ir.Gram):
             return self._is_multiplied(ref)
-        if isinstance(node, Push):
+        if isinstance(node, ir.Push):
             source = program.types[node.x]
-            good = isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
+            good = isinstance(source, ir.Type) and t.dtype.is_float and numel(source.shape) > 0
             return good and pushed_product(program, ref) is None
         if t.space == UNIT:
             good = (
-                isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice)
+                isinstance(node, ir.Pointwise | ir.Cast | ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice)
                 and numel(t.shape) <= _MAX_SHARED_ELEMENTS
             )
         else:
             good = isinstance(
-                node, Pointwise | Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad | Concat | Pull | Random
+                node,
+                ir.Pointwise
+                | ir.Cast
+                | ir.Reduce
+                | ir.Reshape
+                | ir.Broadcast
+                | ir.Permute
+                | ir.Slice
+                | ir.Pad
+                | ir.Concat
+                | ir.Pull
+                | ir.Random,
             )
         return good and all(_readable(program, r) for r in self.flow.operands[ref])
 
@@ -139,14 +128,14 @@ class Cones:
     def is_push(self, ref: Ref) -> bool:
         """Whether `ref` folds the rows of edges (or of nodes, to a total): a push, or a Gram in tiles."""
         node = self.program.nodes[ref]
-        if isinstance(node, Push):
+        if isinstance(node, ir.Push):
             return pushed_product(self.program, ref) is None
-        return isinstance(node, Gram) and self._is_multiplied(ref)
+        return isinstance(node, ir.Gram) and self._is_multiplied(ref)
 
     def widens(self, ref: Ref) -> bool:
         """Whether the row-wise node `ref` has larger rows than each of the rows that it is computed from."""
         wider = self._widest[ref] < _elements(self.program, ref)
-        return wider and isinstance(self.program.nodes[ref], Pointwise | Broadcast)
+        return wider and isinstance(self.program.nodes[ref], ir.Pointwise | ir.Broadcast)
 
     @cached_property
     def _widest(self) -> list[int]:
@@ -154,9 +143,9 @@ class Cones:
         program, out = self.program, list[int]()
         for ref, node in enumerate(program.nodes):
             own, rows = _elements(program, ref), list[int]()
-            if isinstance(node, Pointwise | Broadcast | Reshape):
+            if isinstance(node, ir.Pointwise | ir.Broadcast | ir.Reshape):
                 types = ((r, program.types[r]) for r in self.flow.operands[ref])
-                rows = [out[r] for r, t in types if isinstance(t, Type) and t.space != UNIT]
+                rows = [out[r] for r, t in types if isinstance(t, ir.Type) and t.space != UNIT]
             out.append(min(own, max(rows, default=own)))
         return out
 
@@ -169,7 +158,7 @@ class Cones:
     def pushed_along(self, ref: Ref) -> Ref | None:
         """The map along which a push, or a gram by type, is folded into rows; None for a total and for other nodes."""
         node = self.program.nodes[ref]
-        if not isinstance(node, Push | Gram) or not self.is_push(ref) or space_of(self.program, ref) == UNIT:
+        if not isinstance(node, ir.Push | ir.Gram) or not self.is_push(ref) or space_of(self.program, ref) == UNIT:
             return None
         return node.map
 
@@ -182,7 +171,7 @@ class Cones:
         matrix once for all its rows. None for any other node: it is computed for its own rows, in their order.
         """
         if is_typed_product(node := self.program.nodes[ref]) and is_walked(self.program, ref):
-            assert isinstance(node, MatMul)
+            assert isinstance(node, ir.MatMul)
             return node.map
         if self.is_push(ref) or not self.is_light(ref) or space_of(self.program, ref) == UNIT:
             return None
@@ -201,7 +190,7 @@ class Cones:
         """The map along which `ref` reads most; its tiles are computed for the rows of that map, unless `ref` itself
         folds along one."""
         node = self.program.nodes[ref]
-        space = space_of(self.program, node.x if isinstance(node, Push | Gram) else ref)
+        space = space_of(self.program, node.x if isinstance(node, ir.Push | ir.Gram) else ref)
         assert space is not None
         width = self._widths(ref)
         return max(self.flow.maps_from[space], key=lambda m: (width.get(m, 0), self._has_many_rows(m), m))
@@ -240,14 +229,14 @@ class Cones:
 
     def is_shared(self, ref: Ref) -> bool:
         """Whether `ref` is shared data that is computed from nothing but shared data."""
-        return space_of(self.program, ref) == UNIT and not isinstance(self.program.nodes[ref], Push | Gram)
+        return space_of(self.program, ref) == UNIT and not isinstance(self.program.nodes[ref], ir.Push | ir.Gram)
 
     def beneath_views(self, ref: Ref, stored: frozenset[Ref]) -> tuple[Ref, ...]:
         """The values that a node of shared data reads, seen through views of values that are not `stored`."""
         operands = self.flow.operands
 
         def is_view(r: Ref) -> bool:
-            view = isinstance(self.program.nodes[r], Reshape | Permute | Broadcast | Slice)
+            view = isinstance(self.program.nodes[r], ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice)
             return view and self.is_light(r) and r not in stored
 
         seen = reached(operands[ref], lambda r: operands[r] if is_view(r) else ())
@@ -278,10 +267,12 @@ class _Walk:
 
     def visit(self, r: Ref) -> None:
         node, light = self._program.nodes[r], self._cones.is_light(r)
-        if isinstance(node, Const) or r in self._inner:
+        if isinstance(node, ir.Const) or r in self._inner:
             return
-        seen_through = isinstance(node, Reshape | Random) and light
-        exists = r in self._stored or not light or isinstance(node, Push | Gram | Input) or is_typed_product(node)
+        seen_through = isinstance(node, ir.Reshape | ir.Random) and light
+        exists = (
+            r in self._stored or not light or isinstance(node, ir.Push | ir.Gram | ir.Input) or is_typed_product(node)
+        )
         if space_of(self._program, r) == UNIT:
             leaf, found = exists, self._of_unit
         else:
@@ -295,21 +286,21 @@ class _Walk:
     def below(self, ref: Ref) -> None:
         """Visit the operands of `ref`."""
         match self._program.nodes[ref]:
-            case Pull(x, m) if isinstance(self._program.nodes[m], MapOf):
+            case ir.Pull(x, m) if isinstance(self._program.nodes[m], ir.MapOf):
                 self._pulls[(x, m)] = None
-            case Push(x) | Pull(x):  # a pull of shared data
+            case ir.Push(x) | ir.Pull(x):  # a pull of shared data
                 self.visit(x)
-            case MatMul(x, w, None):
+            case ir.MatMul(x, w, None):
                 self._shared[w] = None  # read as a whole
                 self.visit(x)
-            case AddMatMul(a, x, w, None):
+            case ir.AddMatMul(a, x, w, None):
                 self._shared[w] = None
                 self.visit(a)
                 self.visit(x)
-            case MatMul(x, w, int(m)):  # the matrix of the row's own type
+            case ir.MatMul(x, w, int(m)):  # the matrix of the row's own type
                 self._pulls[(matrices(self._program, w).w, m)] = None
                 self.visit(x)
-            case Gram(x, y):
+            case ir.Gram(x, y):
                 self.visit(x)
                 self.visit(y)
             case _:

@@ -28,25 +28,9 @@ from graphweave.analysis.typed import (
     sources,
 )
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    Input,
-    MapOf,
-    MapType,
-    MatMul,
-    Opaque,
-    Pad,
-    Pointwise,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.ir.message.pairs import pair_space
 
 BANDWIDTH = 20e9
@@ -123,7 +107,7 @@ class _Counter:
         self.live = sorted(reached(self.outputs, self._sources))
         self.calls = frozenset(r for r in self.live if self._is_call(r))
         self.late = facts.flow.depending(tangents)
-        cods = {t.cod for t in self.types if isinstance(t, MapType)}
+        cods = {t.cod for t in self.types if isinstance(t, ir.MapType)}
         self.edges = facts.flow.edge_spaces - cods
         self.given = frozenset(r for r in facts.flow.graph_only if not self._made_by_walks(r))
         self.cost = Cost()
@@ -139,7 +123,7 @@ class _Counter:
 
     def _made_by_walks(self, ref: Ref) -> bool:
         """Whether `ref` is a value of edges that kernels recompute, even if it depends on the graph alone."""
-        return self._on_edges(ref) and not isinstance(self.nodes[ref], Opaque | Input)
+        return self._on_edges(ref) and not isinstance(self.nodes[ref], ir.Opaque | ir.Input)
 
     def count(self) -> Cost:
         totals = self._walks_of_pushes()
@@ -150,16 +134,16 @@ class _Counter:
             t = self.types[ref]
             if ref in self.typed:
                 self._typed(ref)
-            if isinstance(t, Type) and t.space in self.edges:
+            if isinstance(t, ir.Type) and t.space in self.edges:
                 self._edge_level(ref, t, columns)
-            elif isinstance(t, Type) and t.space == UNIT:
+            elif isinstance(t, ir.Type) and t.space == UNIT:
                 self._shared(ref, t)
-            elif isinstance(t, Type):
+            elif isinstance(t, ir.Type):
                 self._node_level(ref, t)
         self._tensors()
         for _, m in columns:
             mt = self.types[m]
-            assert isinstance(mt, MapType)
+            assert isinstance(mt, ir.MapType)
             self.cost.add(mt.dom, bytes=_INDEX_BYTES)
         return self.cost
 
@@ -171,28 +155,28 @@ class _Counter:
         for ref in reversed(self.live):
             node, t = self.nodes[ref], self.types[ref]
             late = ref in self.late
-            if isinstance(node, Push) and ref not in self.typed:
+            if isinstance(node, ir.Push) and ref not in self.typed:
                 along = self.types[node.map]
-                assert isinstance(along, MapType)
+                assert isinstance(along, ir.MapType)
                 if along.cod == UNIT:
                     totals.append(ref)
-                elif not isinstance(self.nodes[node.x], Const):
+                elif not isinstance(self.nodes[node.x], ir.Const):
                     self._mark(node.x, {(late, node.map, None)})
-            elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
+            elif isinstance(node, ir.Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Opaque) or ref in self.typed:
+            elif isinstance(node, ir.Opaque) or ref in self.typed:
                 for r in self._read_by_call(ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
                 self._mark(ref, {(late, None, ref)})
-            if ref in self.walks and isinstance(t, Type) and ref not in self.given and not self._is_leaf(ref):
+            if ref in self.walks and isinstance(t, ir.Type) and ref not in self.given and not self._is_leaf(ref):
                 for r in self.operands[ref]:
                     self._mark(r, self.walks[ref])
         return totals
 
     def _is_leaf(self, ref: Ref) -> bool:
         """Whether walks read the value of edges: it is pulled, or the stored rows of a typed product."""
-        return isinstance(self.nodes[ref], Pull) or ref in self.typed
+        return isinstance(self.nodes[ref], ir.Pull) or ref in self.typed
 
     def _mark(self, ref: Ref, walks: set[Walk]) -> None:
         if self._on_edges(ref):
@@ -200,7 +184,7 @@ class _Counter:
 
     def _on_edges(self, ref: Ref) -> bool:
         t = self.types[ref]
-        return isinstance(t, Type) and t.space in self.edges
+        return isinstance(t, ir.Type) and t.space in self.edges
 
     def _walk_of_total(self, ref: Ref) -> None:
         """A total over edges joins the walk in which it gathers least."""
@@ -218,7 +202,7 @@ class _Counter:
 
     def _dom(self, m: Ref | None) -> Space | None:
         t = self.types[m] if m is not None else None
-        return t.dom if isinstance(t, MapType) else None
+        return t.dom if isinstance(t, ir.MapType) else None
 
     def _cone(self, roots: Iterable[Ref]) -> list[Ref]:
         seen: set[Ref] = set()
@@ -237,21 +221,25 @@ class _Counter:
 
     def _read_bytes(self, ref: Ref, walk: Walk) -> float:
         node, t = self.nodes[ref], self.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         size = numel(t.shape) * t.dtype.itemsize
-        if isinstance(node, Pull) and ref not in self.given:
-            return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
-        leaf = isinstance(node, Input | Opaque) or ref in self.typed or (ref in self.given and not is_structure(node))
+        if isinstance(node, ir.Pull) and ref not in self.given:
+            return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], ir.MapOf) else size
+        leaf = (
+            isinstance(node, ir.Input | ir.Opaque)
+            or ref in self.typed
+            or (ref in self.given and not is_structure(node))
+        )
         return size if leaf else 0
 
     # -------------------------------------------------------- costs
 
-    def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
+    def _edge_level(self, ref: Ref, t: ir.Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Opaque) or ref in self.typed:
+            if ref in self.given or isinstance(node, ir.Pull | ir.Input | ir.Opaque) or ref in self.typed:
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
-                if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
+                if isinstance(node, ir.Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
                 continue
             self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
@@ -262,16 +250,16 @@ class _Counter:
         """A typed product reads its rows where they lie and each matrix once; on edges it writes rows for the walks."""
         node, pushed = self.nodes[ref], pushed_product(self.program, ref)
         if pushed is not None:
-            assert isinstance(node, Push)
+            assert isinstance(node, ir.Push)
             self._pushed(pushed, node.map)
             return
-        assert isinstance(node, MatMul | Gram) and node.map is not None
+        assert isinstance(node, ir.MatMul | ir.Gram) and node.map is not None
         t, types, rows = self.types[ref], self.types[node.map], self.types[node.x]
-        assert isinstance(t, Type) and isinstance(types, MapType) and isinstance(rows, Type)
-        ends = (node.x,) if isinstance(node, MatMul) else (node.x, node.y)
+        assert isinstance(t, ir.Type) and isinstance(types, ir.MapType) and isinstance(rows, ir.Type)
+        ends = (node.x,) if isinstance(node, ir.MatMul) else (node.x, node.y)
         moved = sum(self._size(r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r))
-        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, MatMul) else t
-        assert isinstance(matrix, Type)
+        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, ir.MatMul) else t
+        assert isinstance(matrix, ir.Type)
         self.cost.add(rows.space, bytes=moved + _INDEX_BYTES, products=2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
         if t.space in self.edges:
@@ -282,7 +270,7 @@ class _Counter:
         node = pushed.product
         assert node.map is not None
         rows, types, matrix = self.types[node.x], self.types[node.map], self.types[matrices(self.program, node.w).w]
-        assert isinstance(rows, Type) and isinstance(types, MapType) and isinstance(matrix, Type)
+        assert isinstance(rows, ir.Type) and isinstance(types, ir.MapType) and isinstance(matrix, ir.Type)
         scale = 0 if pushed.scale is None else self._size(pushed.scale)
         moved = self._size(node.x) + scale + 3 * _INDEX_BYTES
         self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), _LANES))
@@ -292,60 +280,60 @@ class _Counter:
 
     def _size(self, ref: Ref) -> int:
         t = self.types[ref]
-        return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) else 0
+        return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) else 0
 
-    def _node_level(self, ref: Ref, t: Type) -> None:
+    def _node_level(self, ref: Ref, t: ir.Type) -> None:
         if ref in self.given or ref in self.typed:
             return
         node = self.nodes[ref]
-        if isinstance(node, Push):
+        if isinstance(node, ir.Push):
             source = self.types[node.x]
-            assert isinstance(source, Type)
-            if not isinstance(self.nodes[node.x], Const):
+            assert isinstance(source, ir.Type)
+            if not isinstance(self.nodes[node.x], ir.Const):
                 self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
         else:
             self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
 
-    def _shared(self, ref: Ref, t: Type) -> None:
+    def _shared(self, ref: Ref, t: ir.Type) -> None:
         node = self.nodes[ref]
-        if isinstance(node, Gram | Push):
+        if isinstance(node, ir.Gram | ir.Push):
             source = self.types[node.x]
-            assert isinstance(source, Type)
+            assert isinstance(source, ir.Type)
             walks = len(self.walks.get(node.x, ())) if source.space in self.edges else 1
-            if walks and isinstance(node, Gram):
+            if walks and isinstance(node, ir.Gram):
                 other = self.types[node.y]
-                assert isinstance(other, Type)
+                assert isinstance(other, ir.Type)
                 in_place = source.space not in self.edges or gram_fits(source, other)
                 stored = 0 if in_place else 2 * (self._size(node.x) + self._size(node.y))  # written, read by a call
                 self.cost.add(source.space, bytes=stored, products=2 * numel(t.shape))
             elif walks:
                 self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
-        elif isinstance(node, MatMul):
+        elif isinstance(node, ir.MatMul):
             self.cost.add(UNIT, products=self._products(ref))
         elif numel(t.shape) <= _MAX_SHARED_ELEMENTS:
             self.cost.add(UNIT, flops=self._flops(ref))
 
     def _flops(self, ref: Ref) -> float:
         node, t = self.nodes[ref], self.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         match node:
-            case Pointwise(op, _):
+            case ir.Pointwise(op, _):
                 return max(numel(t.shape), _LANES) * op.facts.cost
-            case Reduce(x):
+            case ir.Reduce(x):
                 source = self.types[x]
-                assert isinstance(source, Type)
+                assert isinstance(source, ir.Type)
                 return 2 * max(numel(source.shape), _LANES)
-            case Cast() | Concat() | Pad():
+            case ir.Cast() | ir.Concat() | ir.Pad():
                 return max(numel(t.shape), _LANES)
             case _:
                 return 0
 
     def _products(self, ref: Ref) -> float:
         node = self.nodes[ref]
-        if not isinstance(node, MatMul):
+        if not isinstance(node, ir.MatMul):
             return 0
         w = self.types[node.w]
-        assert isinstance(w, Type)
+        assert isinstance(w, ir.Type)
         return 2 * numel(w.shape)
 
     # -------------------------------------------------------- tensors
@@ -362,11 +350,11 @@ class _Counter:
             if ref in self.typed:
                 streamed = self._sources(ref)
                 for r in self._read_by_call(ref):
-                    read(r, "call" if r in streamed and not isinstance(self.nodes[r], MapOf) else "gather", ref)
+                    read(r, "call" if r in streamed and not isinstance(self.nodes[r], ir.MapOf) else "gather", ref)
             elif ref in self.calls:
                 for r in self.operands[ref]:
                     read(r, "call", ref)
-            elif isinstance(node, Pull):
+            elif isinstance(node, ir.Pull):
                 walks = self.walks.get(ref, ())
                 for r in self.operands[ref]:
                     if any(w[1] != node.map for w in walks):
@@ -379,23 +367,23 @@ class _Counter:
                         read(r, "row", late)
         for ref in self.live:
             t, node = self.types[ref], self.nodes[ref]
-            if not isinstance(t, Type) or t.space == UNIT or t.space in self.edges or is_structure(node):
+            if not isinstance(t, ir.Type) or t.space == UNIT or t.space in self.edges or is_structure(node):
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input) or ref in self.calls or ref in self.given
-            if reads and not isinstance(node, Input) and ref not in self.given:
+            exists = isinstance(node, ir.Input) or ref in self.calls or ref in self.given
+            if reads and not isinstance(node, ir.Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
                 self.cost.add(t.space, bytes=size * sum(kind in ("call", "row") for kind, _ in reads))
 
     def _is_call(self, ref: Ref) -> bool:
         """Whether the node runs by itself, on tensors, outside of fused kernels."""
-        product = isinstance(self.nodes[ref], MatMul | Gram) and ref not in self.joined
-        return product or isinstance(self.nodes[ref], Opaque) or ref in self.typed
+        product = isinstance(self.nodes[ref], ir.MatMul | ir.Gram) and ref not in self.joined
+        return product or isinstance(self.nodes[ref], ir.Opaque) or ref in self.typed
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise user in one half (the backward if `late`) loads `ref`, since no kernel of that half
         computes it."""
-        stored = isinstance(self.nodes[ref], Input) or ref in self.calls
+        stored = isinstance(self.nodes[ref], ir.Input) or ref in self.calls
         return stored or ref in self.given or (late and ref not in self.late)

@@ -11,45 +11,17 @@ import torch
 from graphweave.analysis.remembered import remembered
 from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import (
-    NOTHING,
-    AllReduce,
-    AnyType,
-    AssertIndex,
-    Aten,
-    Broadcast,
-    Cast,
-    Const,
-    Exchange,
-    ExchangeBack,
-    Input,
-    Inverse,
-    JoinIndices,
-    MapOf,
-    MapType,
-    Node,
-    NumbersOfSegments,
-    PairsType,
-    Part,
-    Permute,
-    Places,
-    Program,
-    Random,
-    Ref,
-    Reshape,
-    RowsOfSegments,
-    Slice,
-    ToUnit,
-    Type,
-    UniquePairs,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
-BETWEEN_RANKS = Exchange | ExchangeBack | AllReduce
+BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 """Nodes in which all ranks take part, so that they must come in the same order on each."""
 
-_MADE_ONCE = UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | AssertIndex
+_MADE_ONCE = (
+    ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.Places | ir.Inverse | ir.AssertIndex
+)
 
 
 class Flow:
@@ -89,7 +61,7 @@ class Flow:
         """The maps of the program by their domain, in order."""
         out: dict[Space, tuple[Ref, ...]] = {}
         for ref, (node, t) in enumerate(zip(self._program.nodes, self._program.types, strict=True)):
-            if isinstance(node, MapOf) and isinstance(t, MapType):
+            if isinstance(node, ir.MapOf) and isinstance(t, ir.MapType):
                 out[t.dom] = (*out.get(t.dom, ()), ref)
         return out
 
@@ -101,7 +73,7 @@ class Flow:
     @cached_property
     def seeds(self) -> frozenset[Ref]:
         """The nodes that seed random numbers."""
-        return frozenset(n.seed for n in self._program.nodes if isinstance(n, Random))
+        return frozenset(n.seed for n in self._program.nodes if isinstance(n, ir.Random))
 
     def is_work(self, ref: Ref) -> bool:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
@@ -109,7 +81,7 @@ class Flow:
         node = self._program.nodes[ref]
         if isinstance(node, _MADE_ONCE | BETWEEN_RANKS):
             return True
-        if not isinstance(node, Aten) or is_view(node) or is_scalar(self._program, ref):
+        if not isinstance(node, ir.Aten) or is_view(node) or is_scalar(self._program, ref):
             return False
         return ref not in self.seeds and node.target not in _NO_WORK
 
@@ -123,11 +95,11 @@ class Flow:
         known, late = set[Size](), set[Size]()  # parts of sizes that the graph tells, and that something else tells
         for ref, node in enumerate(self._program.nodes):
             sizes = self._sizes_in(ref)
-            if isinstance(node, Input):
+            if isinstance(node, ir.Input):
                 good = is_integral(self._program, ref) or is_scalar(self._program, ref)
                 known.update(sizes)
             else:
-                good = not (isinstance(node, Aten) and node.serial) and found.issuperset(self.operands[ref])
+                good = not (isinstance(node, ir.Aten) and node.serial) and found.issuperset(self.operands[ref])
                 good = good and not (is_structure(node) and not late.isdisjoint(sizes))
                 (known if good else late).update(sizes if good else sizes - known)
             if good:
@@ -137,11 +109,11 @@ class Flow:
     def _sizes_in(self, ref: Ref) -> frozenset[Size]:
         """The symbols in the sizes of a value: its rows, the dims of a tensor without a space, or a number itself."""
         match self._program.types[ref]:
-            case Type(space=space):
+            case ir.Type(space=space):
                 return self._rows[space]
-            case MapType(dom=dom, cod=cod):
+            case ir.MapType(dom=dom, cod=cod):
                 return self._rows[dom] | self._rows[cod]
-            case AnyType(dims=dims, size=size):
+            case ir.AnyType(dims=dims, size=size):
                 return frozenset(part for each in (*(dims or ()), size) for part in leaves(each))
             case _:
                 return frozenset()
@@ -173,9 +145,9 @@ def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = fro
     return reached(roots, lambda ref: operands(program.nodes[ref]), stop)
 
 
-def is_view(node: Node) -> bool:
+def is_view(node: ir.Node) -> bool:
     """Whether the node is an ATen call whose result shares its operand's memory, so that repeating it costs nothing."""
-    if not isinstance(node, Aten) or node.target.startswith("builtin."):
+    if not isinstance(node, ir.Aten) or node.target.startswith("builtin."):
         return False
     overload = resolve(node.target)
     if not isinstance(overload, torch._ops.OpOverload):
@@ -191,7 +163,7 @@ def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
     while todo:
         ref = todo.pop()
         node = program.nodes[ref]
-        views = is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice | Part | Cast)
+        views = is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.Part | ir.Cast)
         if views and ref not in found:
             todo += operands(node)
         found.add(ref)
@@ -201,7 +173,7 @@ def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
 def is_scalar(program: Program, ref: Ref) -> bool:
     """Whether the value is a symbolic size or another Python number, which costs nothing and is never a tensor."""
     t = program.types[ref]
-    return isinstance(t, AnyType) and t.size is not None
+    return isinstance(t, ir.AnyType) and t.size is not None
 
 
 def has_effects(program: Program, ref: Ref) -> bool:
@@ -210,7 +182,7 @@ def has_effects(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, BETWEEN_RANKS):
         return True
-    return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
+    return isinstance(node, ir.Aten) and (node.serial > 0 or program.types[ref] == ir.NOTHING)
 
 
 _NO_WORK = frozenset(
@@ -222,12 +194,12 @@ _NO_WORK = frozenset(
 def is_integral(program: Program, ref: Ref) -> bool:
     """Whether the value is an integer or bool tensor (an index, a mask or types), which carries no gradient."""
     t = program.types[ref]
-    return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
+    return isinstance(t, ir.Type | ir.AnyType) and t.dtype is not None and not t.dtype.is_float
 
 
-def is_structure(node: Node) -> bool:
+def is_structure(node: ir.Node) -> bool:
     """Whether the node holds no data of its own."""
-    return isinstance(node, MapOf | ToUnit | Const)
+    return isinstance(node, ir.MapOf | ir.ToUnit | ir.Const)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +215,15 @@ def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | Non
     build = Builder()
     where: dict[Ref, Ref] = {}
     inputs, outputs = list(inputs), list(outputs)
-    taken = {n.name for r in inputs if isinstance(n := program.nodes[r], Input)}
+    taken = {n.name for r in inputs if isinstance(n := program.nodes[r], ir.Input)}
     for ref in inputs:
         node, t = program.nodes[ref], program.types[ref]
-        if not isinstance(node, Input):
-            assert not isinstance(t, MapType | PairsType)
+        if not isinstance(node, ir.Input):
+            assert not isinstance(t, ir.MapType | ir.PairsType)
             name = f"saved_{ref}"
             while name in taken:  # an input of `program` may come from another extract, which named it
                 name += "_"
-            node = Input(name, t)
+            node = ir.Input(name, t)
         where[ref] = build.add(node, program.locs[ref])
     needed = ancestors(program, (r for r in outputs if r is not None), frozenset(inputs))
     for ref in sorted(needed):

@@ -17,36 +17,16 @@ from graphweave.analysis.halo_rows import HaloRows
 from graphweave.analysis.ownership import Sharding, halo_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    Input,
-    Join,
-    MatMul,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 WIRE_BANDWIDTH = 1e9
 """Bytes a second between two ranks: ten gigabits, about what machines of a cluster have."""
 WIRE_LATENCY = 50e-6
 """Seconds of one exchange without rows."""
-ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 """Nodes each row of which depends on the same rows of their operands, and on shared data."""
 _MAX_CANDIDATES = 32
 """Upper limit on the values that are tried as ones to send though no edge reads them."""
@@ -69,7 +49,7 @@ def computed_with_halo(program: Program, halo: HaloRows, costs: HaloCosts) -> fr
 def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
     """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
     choice = _Choice(program, halo_rows(program, costs.sharding), costs)
-    back = (r for r, n in enumerate(program.nodes) if isinstance(n, Push | Gram) and n.map in choice.halo.leaving)
+    back = (r for r, n in enumerate(program.nodes) if isinstance(n, ir.Push | ir.Gram) and n.map in choice.halo.leaving)
     return choice.choose()[1] + sum(choice.sending(r) for r in back)
 
 
@@ -82,7 +62,7 @@ class _Choice:
         self.mean = dict(costs.sharding.mean_halo)
         asked, owned = set[Ref](), {r for r in program.outputs if r is not None}
         for node in program.nodes:
-            if isinstance(node, Pull) and node.map in halo.leaving:
+            if isinstance(node, ir.Pull) and node.map in halo.leaving:
                 asked.update(self._joined(node.x))
             else:
                 owned.update(operands(node))
@@ -92,7 +72,7 @@ class _Choice:
         """The values whose halo rows those of `ref` are: the operands of rows behind each other, else `ref` itself."""
         node = self.program.nodes[ref]
         of = self.halo.unions.get(row_space(self.program, ref))
-        if not isinstance(node, Join) or of != tuple(row_space(self.program, x) for x in node.xs):
+        if not isinstance(node, ir.Join) or of != tuple(row_space(self.program, x) for x in node.xs):
             return (ref,)
         return tuple(x for x in node.xs if self.halo.of(row_space(self.program, x)))
 
@@ -162,7 +142,7 @@ class _Choice:
     def _parts(self, ref: Ref) -> tuple[Ref, ...] | None:
         """The operands of row-wise work that have rows; None if the value is no such work."""
         node = self.program.nodes[ref]
-        if isinstance(node, MatMul) and node.map is None:
+        if isinstance(node, ir.MatMul) and node.map is None:
             return (node.x,)
         if not isinstance(node, ROW_WISE):
             return None
@@ -171,9 +151,9 @@ class _Choice:
     def sending(self, ref: Ref) -> float:
         """Seconds to send the halo rows of `ref`; none if it stays the same from call to call."""
         node = self.program.nodes[ref]
-        steady = isinstance(node, Input) and node.name in self.costs.steady
-        spread = isinstance(node, Pull) and isinstance(self.program.nodes[node.map], ToUnit)
-        if isinstance(node, Const) or spread or steady or ref in self.once:
+        steady = isinstance(node, ir.Input) and node.name in self.costs.steady
+        spread = isinstance(node, ir.Pull) and isinstance(self.program.nodes[node.map], ir.ToUnit)
+        if isinstance(node, ir.Const) or spread or steady or ref in self.once:
             return 0.0
         t = self._type(ref)
         sent = self._bytes(ref) * self._halo_rows(t.space)
@@ -184,7 +164,7 @@ class _Choice:
         product, the own rows are read where they are."""
         t, node = self._type(ref), self.program.nodes[ref]
         halo = self._halo_rows(t.space)
-        if isinstance(node, MatMul):
+        if isinstance(node, ir.MatMul):
             w = self._type(node.w)
             return halo * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
         rows = halo + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
@@ -194,7 +174,7 @@ class _Choice:
         t = self._type(ref)
         return numel(t.shape) * t.dtype.itemsize
 
-    def _type(self, ref: Ref) -> Type:
+    def _type(self, ref: Ref) -> ir.Type:
         t = self.program.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         return t

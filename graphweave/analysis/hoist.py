@@ -8,23 +8,9 @@ from functools import cached_property
 from graphweave.analysis.cones import Cones, space_of
 from graphweave.analysis.flow import Flow, is_scalar, is_structure, is_view
 from graphweave.core.types import DType
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    AnyType,
-    AssertIndex,
-    Aten,
-    Broadcast,
-    Input,
-    MapOf,
-    Permute,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    Reshape,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 
 class Hoist:
@@ -46,7 +32,7 @@ class Hoist:
         """
         program, only, used_by = self._program, self._flow.graph_only, self._flow.users
         outputs = {r for r in program.outputs if r is not None}
-        indices = {n.index for n in program.nodes if isinstance(n, MapOf)}
+        indices = {n.index for n in program.nodes if isinstance(n, ir.MapOf)}
         worked = self._worked(indices)
         crossing = outputs | {r for r in only if not only.issuperset(used_by[r])}
         again: set[Ref] = set()  # indices of maps along which kernels make graph-only values as they read
@@ -55,14 +41,14 @@ class Hoist:
             node = program.nodes[ref]
             if is_scalar(program, ref) and ref in crossing:
                 crossing.update(operands(node))  # a tensor whose size is asked for at each call
-            if isinstance(node, Input) or is_structure(node) or is_scalar(program, ref):
+            if isinstance(node, ir.Input) or is_structure(node) or is_scalar(program, ref):
                 continue
             read = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
             is_index = ref in again or read
             wanted = is_index or (ref in crossing and ref in worked and _is_tensor(program, ref))
             if wanted and not is_index and ref not in outputs and self._repeats(ref):
                 crossing.update(operands(node))
-                again.update(m.index for r in operands(node) if isinstance(m := program.nodes[r], MapOf))
+                again.update(m.index for r in operands(node) if isinstance(m := program.nodes[r], ir.MapOf))
             elif wanted:
                 keep.append(ref)
         return tuple(reversed(keep))
@@ -71,7 +57,9 @@ class Hoist:
     def checks(self) -> tuple[Ref, ...]:
         """Assertions about the graph alone: if they hold once, they hold at every call."""
         nodes = enumerate(self._program.nodes)
-        checks = (r for r, n in nodes if isinstance(n, AssertIndex) or (isinstance(n, Aten) and "_assert" in n.target))
+        checks = (
+            r for r, n in nodes if isinstance(n, ir.AssertIndex) or (isinstance(n, ir.Aten) and "_assert" in n.target)
+        )
         return tuple(r for r in checks if r in self._flow.graph_only)
 
     def only_maps(self, refs: Iterable[Ref]) -> tuple[Ref, ...]:
@@ -80,9 +68,9 @@ class Hoist:
         return tuple(
             r
             for r in refs
-            if isinstance(t := program.types[r], Type)
+            if isinstance(t := program.types[r], ir.Type)
             and (t.shape, t.dtype) == ((), DType.i64)
-            and all(isinstance(program.nodes[u], MapOf) for u in self._flow.users[r])
+            and all(isinstance(program.nodes[u], ir.MapOf) for u in self._flow.users[r])
             and not _only_views(program, r)
         )
 
@@ -92,10 +80,10 @@ class Hoist:
         node = self._program.nodes[ref]
         if not self._cones.is_light(ref):
             return False
-        if space_of(self._program, ref) in self._flow.edge_spaces and not isinstance(node, Push):
+        if space_of(self._program, ref) in self._flow.edge_spaces and not isinstance(node, ir.Push):
             return True
-        spreads = isinstance(node, Pull) and isinstance(self._program.nodes[node.map], ToUnit)
-        return spreads or isinstance(node, Reshape | Broadcast | Permute) or self._cones.widens(ref)
+        spreads = isinstance(node, ir.Pull) and isinstance(self._program.nodes[node.map], ir.ToUnit)
+        return spreads or isinstance(node, ir.Reshape | ir.Broadcast | ir.Permute) or self._cones.widens(ref)
 
     def _worked(self, indices: set[Ref]) -> set[Ref]:
         """Graph-only nodes that are, or are computed from, a pull, a push, a computed map index or a working call."""
@@ -103,7 +91,7 @@ class Hoist:
         computed = {i for i in indices if i in only and not _only_views(program, i)}
         found: set[Ref] = set()
         for ref in sorted(only):
-            moves = isinstance(program.nodes[ref], Pull | Push) or ref in computed
+            moves = isinstance(program.nodes[ref], ir.Pull | ir.Push) or ref in computed
             calls = self._flow.is_work(ref) and _is_tensor(program, ref)
             if moves or calls or not found.isdisjoint(self._flow.operands[ref]):
                 found.add(ref)
@@ -114,13 +102,13 @@ def _only_views(program: Program, ref: Ref) -> bool:
     """Whether `ref` is an input, or views of one."""
     while is_view(program.nodes[ref]):
         ref = operands(program.nodes[ref])[0]
-    return isinstance(program.nodes[ref], Input)
+    return isinstance(program.nodes[ref], ir.Input)
 
 
 def _is_tensor(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, Type) or (isinstance(t, AnyType) and _has_tensor(t))
+    return isinstance(t, ir.Type) or (isinstance(t, ir.AnyType) and _has_tensor(t))
 
 
-def _has_tensor(t: AnyType) -> bool:
+def _has_tensor(t: ir.AnyType) -> bool:
     return t.dims is not None or any(map(_has_tensor, t.items or ()))

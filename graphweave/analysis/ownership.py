@@ -30,44 +30,9 @@ from graphweave.analysis.refused_rows import Refusals, refuse
 from graphweave.core.ranks import LinkName
 from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    After,
-    AllReduce,
-    AnyType,
-    AssertIndex,
-    Aten,
-    Broadcast,
-    Cast,
-    Exchange,
-    ExchangeBack,
-    Input,
-    Inverse,
-    Join,
-    JoinIndices,
-    Kept,
-    LaidOut,
-    MapOf,
-    MapType,
-    NumbersOfSegments,
-    Own,
-    PairIndex,
-    Part,
-    Permute,
-    Places,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reordered,
-    Reshape,
-    RowsOfSegments,
-    Slice,
-    Type,
-    UniquePairs,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +116,29 @@ class _Reader:
         # rows that are chosen by their position, as a mask does, are a rank's own like those that nothing chooses
         ends = {
             t.cod for node, t in zip(nodes, types, strict=True)
-            if isinstance(t, MapType) and not (isinstance(node, MapOf) and is_position(self.program, node.index))
+            if isinstance(t, ir.MapType) and not (isinstance(node, ir.MapOf) and is_position(self.program, node.index))
         }  # fmt: skip
         of_edges = set[Ref]()  # computed from the indices of edges
         counted = set[Size]()  # numbers of edges
         for ref, node in enumerate(nodes):
-            if isinstance(node, Input):
+            if isinstance(node, ir.Input):
                 if node.name in self.given:
                     of_edges.add(ref)
-                    dims = node.type.dims if isinstance(node.type, AnyType) else None
+                    dims = node.type.dims if isinstance(node.type, ir.AnyType) else None
                     counted.update(s for size in dims or () for s in leaves(size))
-                elif isinstance(t := node.type, Type) and t.space not in ends and node.name not in self.sharding.shared:
+                elif (
+                    isinstance(t := node.type, ir.Type)
+                    and t.space not in ends
+                    and node.name not in self.sharding.shared
+                ):
                     self._add(t.space)
             elif self._is_index_work(ref) and not of_edges.isdisjoint(operands(node)):
                 of_edges.add(ref)
-                if isinstance(made := types[ref], Type):
+                if isinstance(made := types[ref], ir.Type):
                     self._add(made.space)
         shared = {
-            t.space for n in nodes if isinstance(n, Input) and n.name in self.sharding.shared
-            and isinstance(t := n.type, Type)
+            t.space for n in nodes if isinstance(n, ir.Input) and n.name in self.sharding.shared
+            and isinstance(t := n.type, ir.Type)
         }  # fmt: skip
         before = -1
         while before != len(self.sharded):
@@ -184,49 +153,49 @@ class _Reader:
                     self._add(space)
         for ref, node in enumerate(nodes):
             described = types[ref]
-            if isinstance(described, AnyType) and (described.dims is not None or described.items is not None):
-                mine = isinstance(node, Input) and node.name not in self.sharding.shared
+            if isinstance(described, ir.AnyType) and (described.dims is not None or described.items is not None):
+                mine = isinstance(node, ir.Input) and node.name not in self.sharding.shared
                 if mine or any(self._is_divided(r) for r in operands(node)):
                     self.outside.add(ref)
         for space in sorted(shared & self.sharded, key=lambda s: s.name):
             self._refuse(
-                next(r for r, t in enumerate(types) if isinstance(t, Type) and t.space == space),
+                next(r for r, t in enumerate(types) if isinstance(t, ir.Type) and t.space == space),
                 "a parameter has a row for each node or edge, of which a rank has only its own",
                 "Pass it as an argument with the rank's own rows.",
             )
         for space, size in self.program.spaces:
             if space in self.sharded and isinstance(size, int):
                 self._refuse(
-                    next(r for r, t in enumerate(types) if isinstance(t, Type) and t.space == space),
+                    next(r for r, t in enumerate(types) if isinstance(t, ir.Type) and t.space == space),
                     f"the {size} rows of a tensor were compiled in, which differ from rank to rank",
                     "Do not compile the number of nodes in (mark_static, assertions on sizes).",
                 )
 
     def _spread_through(self, ref: Ref, of_edges: set[Ref]) -> None:
         node, t = self.program.nodes[ref], self.program.types[ref]
-        if isinstance(t, MapType) and isinstance(node, MapOf):
+        if isinstance(t, ir.MapType) and isinstance(node, ir.MapOf):
             if t.cod in self.sharded and t.dom == UNIT:
                 self._refuse(ref, "one row of a tensor is read, which lies on one rank", "Read it outside the model.")
             if t.cod in self.sharded:
                 self._add(t.dom)
             elif node.index in of_edges and t.dom in self.sharded:
                 self._add(t.cod)
-        elif isinstance(node, UniquePairs):
+        elif isinstance(node, ir.UniquePairs):
             if self._on_sharded(node.a):
                 self._add(node.space)
-        elif isinstance(node, Join | RowsOfSegments | NumbersOfSegments | JoinIndices | Part):
-            of = node.of if not isinstance(node, Join) else tuple(row_space(self.program, x) for x in node.xs)
-            union = row_space(self.program, node.x) if isinstance(node, Part) else node.space
-            if isinstance(node, JoinIndices):
+        elif isinstance(node, ir.Join | ir.RowsOfSegments | ir.NumbersOfSegments | ir.JoinIndices | ir.Part):
+            of = node.of if not isinstance(node, ir.Join) else tuple(row_space(self.program, x) for x in node.xs)
+            union = row_space(self.program, node.x) if isinstance(node, ir.Part) else node.space
+            if isinstance(node, ir.JoinIndices):
                 of = tuple(row_space(self.program, x) for x in node.indices)
             if union in self.sharded or any(s in self.sharded for s in of):
                 self._add(union)
                 for space in of:
                     self._add(space)
-        elif isinstance(node, Aten) and isinstance(t, Type) and t.space != UNIT:
+        elif isinstance(node, ir.Aten) and isinstance(t, ir.Type) and t.space != UNIT:
             if any(self._on_sharded(r) for r in operands(node)):
                 self._add(t.space)
-        elif isinstance(node, Inverse) and self._on_sharded(node.x):
+        elif isinstance(node, ir.Inverse) and self._on_sharded(node.x):
             self._add(node.space)
 
     def _add(self, space: Space) -> None:
@@ -239,7 +208,7 @@ class _Reader:
     def _is_index_work(self, ref: Ref) -> bool:
         """Whether the node is integers made from integers, rows of which are rows of the result."""
         node, t = self.program.nodes[ref], self.program.types[ref]
-        if isinstance(node, MapOf | Push | Reduce | AssertIndex) or not isinstance(t, Type | AnyType):
+        if isinstance(node, ir.MapOf | ir.Push | ir.Reduce | ir.AssertIndex) or not isinstance(t, ir.Type | ir.AnyType):
             return False
         return t.dtype is None or not t.dtype.is_float
 
@@ -248,28 +217,45 @@ class _Reader:
     def _numbers(self, ref: Ref) -> Held:
         node, t = self.program.nodes[ref], self.program.types[ref]
         match node:
-            case Input(name):
+            case ir.Input(name):
                 if name not in self.given:
                     return None
                 src, dst = self.given[name]
                 return PairOfNumbers(Numbers(src, leaves=True), Numbers(dst))
-            case Pull(x) | Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Part(x) | Cast(x) | Reordered(x):
+            case (
+                ir.Pull(x)
+                | ir.Reshape(x)
+                | ir.Broadcast(x)
+                | ir.Permute(x)
+                | ir.Slice(x)
+                | ir.Part(x)
+                | ir.Cast(x)
+                | ir.Reordered(x)
+            ):
                 return self._if_integral(ref, self.numbers[x])
-            case After(x) | LaidOut(x) | Own(x) | Kept(x) | Exchange(x) | ExchangeBack(x) | AllReduce(x):
+            case (
+                ir.After(x)
+                | ir.LaidOut(x)
+                | ir.Own(x)
+                | ir.Kept(x)
+                | ir.Exchange(x)
+                | ir.ExchangeBack(x)
+                | ir.AllReduce(x)
+            ):
                 return self.numbers[x]
-            case JoinIndices():
+            case ir.JoinIndices():
                 return self._of_segments(ref, node)
-            case Join(xs):
+            case ir.Join(xs):
                 return self._merged(ref, [self.numbers[x] for x in xs])
-            case RowsOfSegments() | Places() | Inverse():
+            case ir.RowsOfSegments() | ir.Places() | ir.Inverse():
                 return Numbers() if self._on_sharded(ref) else None
-            case PairIndex(pairs, part):
+            case ir.PairIndex(pairs, part):
                 made = self.program.nodes[pairs]
-                assert isinstance(made, UniquePairs)
+                assert isinstance(made, ir.UniquePairs)
                 return Numbers() if part == "rows" else self.numbers[made.a if part == "a" else made.b]
-            case Pointwise(Op.where, (_, a, b)):
+            case ir.Pointwise(Op.where, (_, a, b)):
                 return self._merged(ref, [self.numbers[a], self.numbers[b]])
-            case Aten():
+            case ir.Aten():
                 return self._of_call(ref, node)
             case _:
                 del t
@@ -277,7 +263,7 @@ class _Reader:
 
     def _if_integral(self, ref: Ref, held: Held) -> Held:
         t = self.program.types[ref]
-        if held is None or not isinstance(t, Type) or t.dtype.value == "bool":
+        if held is None or not isinstance(t, ir.Type) or t.dtype.value == "bool":
             return None
         if t.dtype.is_float:
             self._refuse(
@@ -286,20 +272,24 @@ class _Reader:
             )  # fmt: skip
         return held
 
-    def _of_call(self, ref: Ref, node: Aten) -> Held:
+    def _of_call(self, ref: Ref, node: ir.Aten) -> Held:
         t, held = self.program.types[ref], [self.numbers[r] for r in operands(node)]
         if node.target == "aten.select.int" and isinstance(pair := held[0], PairOfNumbers) and node.args[1] == 0:
             return pair.first if node.args[2] in (0, -2) else pair.second
         if node.target == "builtin.getitem":
             source = self.program.nodes[operands(node)[0]]
-            if isinstance(source, Aten) and source.target in SORTS:
+            if isinstance(source, ir.Aten) and source.target in SORTS:
                 return held[0] if node.args[1] == 0 else Numbers()
-            if isinstance(source, Aten) and source.target == "aten.unbind.int" and isinstance(held[0], PairOfNumbers):
+            if (
+                isinstance(source, ir.Aten)
+                and source.target == "aten.unbind.int"
+                and isinstance(held[0], PairOfNumbers)
+            ):
                 return held[0].first if node.args[1] == 0 else held[0].second
             return held[0]
         if node.target in POSITIONS:
             # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
-            return Numbers() if not isinstance(t, Type) or t.space in self.sharded else None
+            return Numbers() if not isinstance(t, ir.Type) or t.space in self.sharded else None
         if node.target in SORTS | SAME_ROWS | {"aten.unbind.int"}:
             return next((h for h in held if h is not None), None)
         if node.target not in REARRANGES:
@@ -319,7 +309,7 @@ class _Reader:
             return PairOfNumbers(first, second)
         return self._merged(ref, chosen)
 
-    def _of_segments(self, ref: Ref, node: JoinIndices) -> Numbers | None:
+    def _of_segments(self, ref: Ref, node: ir.JoinIndices) -> Numbers | None:
         """What numbers of rows of several spaces behind each other hold."""
         held = [self.numbers[x] for x in node.indices]
         if len(node.of) == 1 or not any(isinstance(h, Numbers) and h.leaves for h in held):
@@ -370,7 +360,7 @@ class _Reader:
     def maps(self) -> HaloRows:
         of, unions, leaving = dict[Space, str](), dict[Space, tuple[Space, ...]](), set[Ref]()
         for ref, node in enumerate(self.program.nodes):
-            if not isinstance(node, MapOf):
+            if not isinstance(node, ir.MapOf):
                 continue
             held = self.numbers[node.index]
             assert not isinstance(held, PairOfNumbers)
@@ -395,7 +385,7 @@ class _Reader:
                         "Pass the edges of each type with the tensors of its own node types.",
                     )  # fmt: skip
         if nested := sorted((s for s in unions if s in of or any(s in u for u in unions.values())), key=str):
-            ref = next(r for r in leaving if isinstance(n := self.program.nodes[r], MapOf) and n.cod in nested)
+            ref = next(r for r in leaving if isinstance(n := self.program.nodes[r], ir.MapOf) and n.cod in nested)
             self._refuse(ref, "rows of several types are numbered as rows of one type", "Leave out merge (options).")
         return HaloRows(frozenset(leaving), of, unions)
 
@@ -408,7 +398,7 @@ class _Reader:
 
         return frozenset(
             n.space for n in self.program.nodes
-            if isinstance(n, UniquePairs) and n.space in self.sharded and not of_one_rank(n.a) and not of_one_rank(n.b)
+            if isinstance(n, ir.UniquePairs) and n.space in self.sharded and not (of_one_rank(n.a) or of_one_rank(n.b))
         )  # fmt: skip
 
     def _is_divided(self, ref: Ref) -> bool:

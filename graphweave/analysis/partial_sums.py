@@ -10,25 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphweave.core.types import Fold, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Const,
-    Gram,
-    MapType,
-    MatMul,
-    Node,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 
 def check_partial(program: Program, copied: frozenset[Space], refuse: Callable[[Ref, str, str], None]) -> None:
@@ -38,44 +22,44 @@ def check_partial(program: Program, copied: frozenset[Space], refuse: Callable[[
     partial: set[Ref] = set()
     for ref, node in enumerate(program.nodes):
         used = [r for r in operands(node) if r in partial]
-        pushes = isinstance(node, Push | Gram) and node.map is not None
-        cod = program.types[node.map] if isinstance(node, Push | Gram) and node.map is not None else None
-        to_copied = pushes and isinstance(cod, MapType) and cod.cod in copied
+        pushes = isinstance(node, ir.Push | ir.Gram) and node.map is not None
+        cod = program.types[node.map] if isinstance(node, ir.Push | ir.Gram) and node.map is not None else None
+        to_copied = pushes and isinstance(cod, ir.MapType) and cod.cod in copied
         if not used and not to_copied:
             continue
-        folds_sums = not isinstance(node, Push) or node.fold is Fold.sum
+        folds_sums = not isinstance(node, ir.Push) or node.fold is Fold.sum
         if to_copied and not used and folds_sums:
             partial.add(ref)
         elif not is_linear(program, node, partial) or to_copied or not folds_sums:
             refuse(ref, "a sum for each pair of a row and a type is used, of which a rank has only a part",
                    "Leave out compact (options).")  # fmt: skip
-        elif not isinstance(node, Push | Gram):
+        elif not isinstance(node, ir.Push | ir.Gram):
             partial.add(ref)
     for r in program.outputs:
         if r in partial:
             refuse(r, "a sum for each pair of a row and a type is a result", "Leave out compact (options).")
 
 
-def is_linear(program: Program, node: Node, partial: set[Ref]) -> bool:
+def is_linear(program: Program, node: ir.Node, partial: set[Ref]) -> bool:
     """Whether the node is linear in its operands in `partial`, together."""
     match node:
-        case Push() | Cast() | Reshape() | Broadcast() | Permute() | Slice() | Pad():
+        case ir.Push() | ir.Cast() | ir.Reshape() | ir.Broadcast() | ir.Permute() | ir.Slice() | ir.Pad():
             return True
-        case Reduce(fold=fold):
+        case ir.Reduce(fold=fold):
             return fold is Fold.sum
-        case Gram(x, y):
+        case ir.Gram(x, y):
             return (x in partial) != (y in partial)
-        case MatMul(x, w):
+        case ir.MatMul(x, w):
             return x in partial and w not in partial
-        case Pointwise(Op.mul, args):
+        case ir.Pointwise(Op.mul, args):
             return sum(a in partial for a in args) == 1
-        case Pointwise(Op.add | Op.sub, args):
+        case ir.Pointwise(Op.add | Op.sub, args):
             return all(a in partial for a in args)
-        case Pointwise(Op.neg):
+        case ir.Pointwise(Op.neg):
             return True
-        case Pointwise(Op.div, (_, by)):
+        case ir.Pointwise(Op.div, (_, by)):
             return by not in partial
-        case Pointwise(Op.where, (mask, *values)):
+        case ir.Pointwise(Op.where, (mask, *values)):
             return mask not in partial and all(a in partial or _is_zero(program, a) for a in values)
         case _:
             return False
@@ -83,4 +67,4 @@ def is_linear(program: Program, node: Node, partial: set[Ref]) -> bool:
 
 def _is_zero(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
-    return isinstance(node, Const) and node.value == 0
+    return isinstance(node, ir.Const) and node.value == 0

@@ -23,23 +23,9 @@ from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, Numbers, PairOfNumbers
 from graphweave.core.errors import ShardError
 from graphweave.core.types import UNIT, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    AnyType,
-    Aten,
-    Input,
-    Inverse,
-    MapOf,
-    Places,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reordered,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
 
@@ -70,35 +56,35 @@ class Refusals:
     def _check(self, ref: Ref) -> None:
         node = self.program.nodes[ref]
         match node:
-            case Pointwise(op, args) if op in _COMPARISONS:
+            case ir.Pointwise(op, args) if op in _COMPARISONS:
                 held = [self.numbers[a] for a in args]
                 if any(h is not None for h in held) and any(h is None for h in held):
                     self._refuse(
                         ref, "a number of a row is compared with a number that is none",
                         "A mask with a value for each own row says the same on every rank.",
                     )  # fmt: skip
-            case Pointwise(op, args) if op is not Op.where and any(self.numbers[a] is not None for a in args):
+            case ir.Pointwise(op, args) if op is not Op.where and any(self.numbers[a] is not None for a in args):
                 self._refuse(
                     ref, f"numbers of rows are computed with ({op.value}), but each rank numbers its rows itself",
                     "Compute the index from the whole graph before it is divided.",
                 )  # fmt: skip
-            case Push(x) | Reduce(x) if self.numbers[x] is not None:
+            case ir.Push(x) | ir.Reduce(x) if self.numbers[x] is not None:
                 self._refuse(
                     ref, "numbers of rows are reduced, but each rank numbers its rows itself",
                     "Pass the number of nodes, or compute it from the features (x.shape[0]).",
                 )  # fmt: skip
-            case Pull(x, m) if m in self.halo.leaving and self.numbers[x] is not None:
+            case ir.Pull(x, m) if m in self.halo.leaving and self.numbers[x] is not None:
                 self._refuse_numbers_of_others(ref)
-            case MapOf(index, cod) if cod in self.sharded and (
+            case ir.MapOf(index, cod) if cod in self.sharded and (
                 reorders(self.program, index) or self._counts_others(index, cod)
             ):
                 self._refuse(
                     ref, "rows are chosen by their place among all rows, of which a rank has only its own",
                     "Choose them by a mask, or pass them in that order.",
                 )  # fmt: skip
-            case Places() | Inverse() | Reordered() if self._on_sharded(ref):
+            case ir.Places() | ir.Inverse() | ir.Reordered() if self._on_sharded(ref):
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
-            case Aten():
+            case ir.Aten():
                 self._check_call(ref, node)
 
     def _counts_others(self, index: Ref, cod: Space) -> bool:
@@ -112,13 +98,13 @@ class Refusals:
         """Refuses rows in the order of a sort beside rows in another one: each rank sorts its own rows only."""
         orders: dict[Space, set[Ref | None]] = {}
         for node in self.program.nodes:
-            if isinstance(node, Input) and isinstance(t := node.type, Type):
+            if isinstance(node, ir.Input) and isinstance(t := node.type, ir.Type):
                 orders.setdefault(t.space, {None})
         for ref, node in enumerate(self.program.nodes):
-            if not isinstance(node, MapOf) or row_space(self.program, node.index) not in self.sharded:
+            if not isinstance(node, ir.MapOf) or row_space(self.program, node.index) not in self.sharded:
                 continue
             sort, index = ordering(self.program, node.index), self.program.nodes[node.index]
-            in_order = isinstance(index, Aten) and index.target == "aten.select.int"  # an end of the part's edges
+            in_order = isinstance(index, ir.Aten) and index.target == "aten.select.int"  # an end of the part's edges
             if sort is None and not in_order:
                 continue
             known = orders.setdefault(row_space(self.program, node.index), set())
@@ -129,7 +115,7 @@ class Refusals:
                     "Bring all of them into the same order.",
                 )  # fmt: skip
 
-    def _check_call(self, ref: Ref, node: Aten) -> None:
+    def _check_call(self, ref: Ref, node: ir.Aten) -> None:
         """Refuses a call of PyTorch on rows that a rank has of its own, unless it is known to treat each row alike."""
         used = [r for r in operands(node) if self._is_divided(r)]
         if not used and not self._is_divided(ref):
@@ -158,9 +144,9 @@ class Refusals:
 
     def _is_integral(self, ref: Ref) -> bool:
         t = self.program.types[ref]
-        if isinstance(t, AnyType) and t.items is not None:
+        if isinstance(t, ir.AnyType) and t.items is not None:
             return all(i.dtype is not None and not i.dtype.is_float for i in t.items)
-        return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
+        return isinstance(t, ir.Type | ir.AnyType) and t.dtype is not None and not t.dtype.is_float
 
     def _on_sharded(self, ref: Ref) -> bool:
         return row_space(self.program, ref) in self.sharded

@@ -12,28 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Aten,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    MapType,
-    MatMul,
-    Operand,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +137,23 @@ def extents(program: Program) -> list[Extent]:
 
 def _extent(program: Program, ref: Ref, of: list[Extent]) -> Extent:
     match program.nodes[ref]:
-        case Const(value):
+        case ir.Const(value):
             return NOWHERE if value == 0 else None
-        case Pointwise(op, args):
+        case ir.Pointwise(op, args):
             return _pointwise(op.value, [of[a] for a in args])
-        case Cast(x) | Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Pad(x) | MatMul(x):
+        case ir.Cast(x) | ir.Reshape(x) | ir.Broadcast(x) | ir.Permute(x) | ir.Slice(x) | ir.Pad(x) | ir.MatMul(x):
             return of[x]
-        case Reduce(x, fold) if fold.value in ("sum", "max", "min"):
+        case ir.Reduce(x, fold) if fold.value in ("sum", "max", "min"):
             return of[x]
-        case Concat(xs):
+        case ir.Concat(xs):
             return _union([of[x] for x in xs])
-        case AddMatMul(a, x):
+        case ir.AddMatMul(a, x):
             return _union([of[a], of[x]])
-        case Pull(x, m):
+        case ir.Pull(x, m):
             return _pulled(of[x], m)
-        case Push(x, m) as push if push.is_plain_sum:
+        case ir.Push(x, m) as push if push.is_plain_sum:
             return _pushed(program, of[x], m)
-        case Aten():
+        case ir.Aten():
             return _padded(program, ref)
     return None
 
@@ -213,28 +193,33 @@ def _pushed(program: Program, x: Extent, m: Ref) -> Extent:
     t = program.types[m]
     if x == NOWHERE:
         return NOWHERE
-    return reached(x, m) if isinstance(x, Behind) and isinstance(t, MapType) and t.cod != UNIT else None
+    return reached(x, m) if isinstance(x, Behind) and isinstance(t, ir.MapType) and t.cod != UNIT else None
 
 
 def _padded(program: Program, ref: Ref) -> Extent:
     """That of the gradient of the first rows of a tensor."""
     node = program.nodes[ref]
-    assert isinstance(node, Aten)
+    assert isinstance(node, ir.Aten)
     if node.target != "aten.slice_backward.default":
         return None
     x, _, dim, start, _, step = node.args
-    if (dim, start, step) != (0, 0, 1) or not isinstance(x, Operand):
+    if (dim, start, step) != (0, 0, 1) or not isinstance(x, ir.Operand):
         return None
     t = program.types[x.ref]
-    return RowsOf(t.space) if isinstance(t, Type) and t.space != UNIT else None
+    return RowsOf(t.space) if isinstance(t, ir.Type) and t.space != UNIT else None
 
 
 def sliced(program: Program, ref: Ref) -> tuple[Ref, Limit] | None:
     """The value of which `ref` is the first rows, and how many these are; None if it is none."""
     node, t = program.nodes[ref], program.types[ref]
-    if not isinstance(node, Aten) or node.target != "aten.slice.Tensor" or not isinstance(t, Type) or t.space == UNIT:
+    if (
+        not isinstance(node, ir.Aten)
+        or node.target != "aten.slice.Tensor"
+        or not isinstance(t, ir.Type)
+        or t.space == UNIT
+    ):
         return None
     x, dim, start, _, step = node.args + (None, 0, 0, None, 1)[len(node.args) :]
-    if (dim, start, step) != (0, 0, 1) or not isinstance(x, Operand) or node.kwargs:
+    if (dim, start, step) != (0, 0, 1) or not isinstance(x, ir.Operand) or node.kwargs:
         return None
     return x.ref, RowsOf(t.space)

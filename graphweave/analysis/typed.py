@@ -13,23 +13,10 @@ from dataclasses import dataclass
 
 from graphweave.analysis.flow import reached
 from graphweave.core.types import Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Gram,
-    MapOf,
-    MatMul,
-    Node,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    Reshape,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +38,7 @@ class Matrices:
 def gathered(program: Program, ref: Ref) -> Gathered:
     """Where the rows of an operand of a typed product are read."""
     node = program.nodes[below(program, ref)]
-    if isinstance(node, Pull) and isinstance(program.nodes[node.map], MapOf):
+    if isinstance(node, ir.Pull) and isinstance(program.nodes[node.map], ir.MapOf):
         return Gathered(node.x, node.map)
     return Gathered(ref, None)
 
@@ -59,16 +46,16 @@ def gathered(program: Program, ref: Ref) -> Gathered:
 def matrices(program: Program, ref: Ref) -> Matrices:
     """How the matrices of a typed MatMul are read."""
     node, t = program.nodes[ref], program.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     swapped = (*range(len(t.shape) - 2), len(t.shape) - 1, len(t.shape) - 2)
-    if isinstance(node, Permute) and node.perm == swapped:
+    if isinstance(node, ir.Permute) and node.perm == swapped:
         return Matrices(node.x, True)
     return Matrices(ref, False)
 
 
 def below(program: Program, ref: Ref) -> Ref:
     """The value of which `ref` is a reshape, or `ref` itself."""
-    while isinstance(node := program.nodes[ref], Reshape):
+    while isinstance(node := program.nodes[ref], ir.Reshape):
         ref = node.x
     return ref
 
@@ -79,7 +66,7 @@ class PushedProduct:
     computes itself."""
 
     ref: Ref
-    product: MatMul
+    product: ir.MatMul
     scale: Ref | None
 
 
@@ -89,30 +76,30 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     None for any other node. The push must be a sum along a map of rows; reshapes of the product are looked through.
     """
     node = program.nodes[ref]
-    if not isinstance(node, Push) or not node.fused or not node.is_plain_sum:
+    if not isinstance(node, ir.Push) or not node.fused or not node.is_plain_sum:
         return None
-    if not isinstance(program.nodes[node.map], MapOf):
+    if not isinstance(program.nodes[node.map], ir.MapOf):
         return None
     x = below(program, node.x)
     scaled = program.nodes[x]
     candidates: list[tuple[Ref, Ref | None]] = [(x, None)]
-    if isinstance(scaled, Pointwise) and scaled.op is Op.mul:
+    if isinstance(scaled, ir.Pointwise) and scaled.op is Op.mul:
         a, b = scaled.args
         candidates += [(b, a), (a, b)]
     for rows, scale in candidates:
         at = below(program, rows)
         product = program.nodes[at]
-        if isinstance(product, MatMul) and is_walked(program, at) and _numbers(program, scale, product):
+        if isinstance(product, ir.MatMul) and is_walked(program, at) and _numbers(program, scale, product):
             return PushedProduct(at, product, scale)
     return None
 
 
-def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
+def _numbers(program: Program, scale: Ref | None, product: ir.MatMul) -> bool:
     """Whether `scale` is one number for each row of the product."""
     if scale is None:
         return True
     t, rows = program.types[scale], program.types[product.x]
-    return isinstance(t, Type) and isinstance(rows, Type) and t.space == rows.space and numel(t.shape) == 1
+    return isinstance(t, ir.Type) and isinstance(rows, ir.Type) and t.space == rows.space and numel(t.shape) == 1
 
 
 def is_walked(program: Program, ref: Ref) -> bool:
@@ -121,19 +108,19 @@ def is_walked(program: Program, ref: Ref) -> bool:
     They do if its elements are floats, unless it is `called`: then the vendor's library multiplies for each type.
     """
     node = program.nodes[ref]
-    if not isinstance(node, MatMul | Gram) or node.called or node.map is None:
+    if not isinstance(node, ir.MatMul | ir.Gram) or node.called or node.map is None:
         return False
-    matrix, t = program.types[node.w if isinstance(node, MatMul) else ref], program.types[ref]
-    if not isinstance(program.nodes[node.map], MapOf):
+    matrix, t = program.types[node.w if isinstance(node, ir.MatMul) else ref], program.types[ref]
+    if not isinstance(program.nodes[node.map], ir.MapOf):
         return False
-    return isinstance(matrix, Type) and isinstance(t, Type) and t.dtype.is_float and min(matrix.shape) > 0
+    return isinstance(matrix, ir.Type) and isinstance(t, ir.Type) and t.dtype.is_float and min(matrix.shape) > 0
 
 
 def blocks_of(program: Program, ref: Ref) -> int:
     """How many diagonal blocks the matrix of a type has, in a typed product or in its gram."""
     node = program.nodes[ref]
-    t = program.types[node.w if isinstance(node, MatMul) else ref]
-    assert isinstance(t, Type)
+    t = program.types[node.w if isinstance(node, ir.MatMul) else ref]
+    assert isinstance(t, ir.Type)
     return numel(t.shape[:-2])
 
 
@@ -142,7 +129,7 @@ def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None:
         return operands(node)
-    assert isinstance(node, Push)
+    assert isinstance(node, ir.Push)
     scale = () if pushed.scale is None else (pushed.scale,)
     return (*operands(pushed.product), *scale, node.map)
 
@@ -159,29 +146,29 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     others: list[Ref] = []
     maps: list[Ref] = []
     if pushed is not None:
-        assert isinstance(node, Push)
+        assert isinstance(node, ir.Push)
         maps = [node.map]
         others = [pushed.product.w] if pushed.scale is None else [pushed.product.w, pushed.scale]
         node = pushed.product
     match node:
-        case MatMul(x, w, int(m)):
+        case ir.MatMul(x, w, int(m)):
             rows, others = [gathered(program, x)], others or [matrices(program, w).w]
-        case Gram(x, y, int(m)):
+        case ir.Gram(x, y, int(m)):
             rows = [gathered(program, x), gathered(program, y)]
         case _:
             return operands(node)
     gathers = [r.map for r in rows if r.map is not None]
-    indices = [n.index for i in (*gathers, m, *maps) if isinstance(n := program.nodes[i], MapOf)]
+    indices = [n.index for i in (*gathers, m, *maps) if isinstance(n := program.nodes[i], ir.MapOf)]
     return tuple(dict.fromkeys([*(r.x for r in rows), *others, *indices]))
 
 
 def is_typed(program: Program, ref: Ref) -> bool:
     """Whether the node is computed as a product that takes the matrix of each row along a map."""
     node = program.nodes[ref]
-    if isinstance(node, MatMul | AddMatMul | Gram):
+    if isinstance(node, ir.MatMul | ir.AddMatMul | ir.Gram):
         return node.map is not None
-    return isinstance(node, Push) and pushed_product(program, ref) is not None
+    return isinstance(node, ir.Push) and pushed_product(program, ref) is not None
 
 
-def is_typed_product(node: Node) -> bool:
-    return isinstance(node, MatMul) and node.map is not None
+def is_typed_product(node: ir.Node) -> bool:
+    return isinstance(node, ir.MatMul) and node.map is not None

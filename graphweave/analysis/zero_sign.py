@@ -6,63 +6,44 @@ import math
 from collections.abc import Sequence
 
 from graphweave.core.types import Op
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    Join,
-    MatMul,
-    Node,
-    Pad,
-    Part,
-    Permute,
-    Pointwise,
-    Pull,
-    Push,
-    Random,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-    ValueType,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Ref
 
 _MAX_DEPTH = 8
 """Values are followed through at most this many nested operations."""
 
 
-def never_minus_zero(nodes: Sequence[Node], types: Sequence[ValueType], ref: Ref, depth: int = _MAX_DEPTH) -> bool:
+def never_minus_zero(
+    nodes: Sequence[ir.Node], types: Sequence[ir.ValueType], ref: Ref, depth: int = _MAX_DEPTH
+) -> bool:
     """Whether no element of `ref` is -0.0, whatever the inputs. False if that is not known.
 
     A sum begins with 0.0, and 0.0 + -0.0 is 0.0, so no sum of edges or of products is -0.0.
     """
     node, t = nodes[ref], types[ref]
-    if isinstance(t, Type) and not t.dtype.is_float:
+    if isinstance(t, ir.Type) and not t.dtype.is_float:
         return True
 
     def never(x: Ref) -> bool:
         return depth > 0 and never_minus_zero(nodes, types, x, depth - 1)
 
     match node:
-        case Const(value):
+        case ir.Const(value):
             return value != 0 or math.copysign(1, value) > 0
-        case Push():
+        case ir.Push():
             return node.is_plain_sum
-        case MatMul() | AddMatMul() | Gram() | Random():
+        case ir.MatMul() | ir.AddMatMul() | ir.Gram() | ir.Random():
             return True
-        case Pointwise(op, args):
+        case ir.Pointwise(op, args):
             return _pointwise(op, args, [never(a) for a in args])
-        case Cast(x):
+        case ir.Cast(x):
             before = types[x]
-            wider = isinstance(before, Type) and isinstance(t, Type) and before.dtype.itemsize < t.dtype.itemsize
-            whole = isinstance(before, Type) and not before.dtype.is_float
+            wider = isinstance(before, ir.Type) and isinstance(t, ir.Type) and before.dtype.itemsize < t.dtype.itemsize
+            whole = isinstance(before, ir.Type) and not before.dtype.is_float
             return whole or (wider and never(x))  # rounding may give -0.0
-        case Pull(x) | Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Pad(x) | Part(x):
+        case ir.Pull(x) | ir.Reshape(x) | ir.Broadcast(x) | ir.Permute(x) | ir.Slice(x) | ir.Pad(x) | ir.Part(x):
             return never(x)
-        case Concat(xs) | Join(xs):
+        case ir.Concat(xs) | ir.Join(xs):
             return all(map(never, xs))
     return False
 

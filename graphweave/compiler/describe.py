@@ -14,18 +14,8 @@ from graphweave.core.errors import NO_KERNEL, Reason
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.loop.show import show as show_kernel
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Gram,
-    Input,
-    MapType,
-    MatMul,
-    Node,
-    Program,
-    Push,
-    Ref,
-    Type,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.lower.schedule import Region
@@ -62,7 +52,7 @@ def describe(
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
-        products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
+        products += isinstance(node, ir.MatMul | ir.AddMatMul | ir.Gram) or is_typed(program, step.ref)
         if plan.facts.flow.is_work(step.ref):
             why = refused.get(step.ref, NO_KERNEL)
             words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
@@ -106,17 +96,17 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
     over = ""
     for ref in region.members:
         node, t = program.nodes[ref], program.types[ref]
-        if isinstance(node, Push):
+        if isinstance(node, ir.Push):
             along = program.types[node.map]
-            assert isinstance(along, MapType)
+            assert isinstance(along, ir.MapType)
             if along.cod == UNIT:
                 totals += 1
             else:
                 over = glossary.space(along.dom)
                 walked[node.fold.value] += 1
-        elif isinstance(node, MatMul | AddMatMul | Gram):
+        elif isinstance(node, ir.MatMul | ir.AddMatMul | ir.Gram):
             products += 1
-        elif isinstance(t, Type) and t.space != region.rows:
+        elif isinstance(t, ir.Type) and t.space != region.rows:
             beside += 1
             over = glossary.space(t.space)
     parts = []
@@ -137,7 +127,7 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
 def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
     for ref in saved:
         t, node = program.types[ref], program.nodes[ref]
-        if isinstance(t, Type) and not isinstance(node, Input):
+        if isinstance(t, ir.Type) and not isinstance(node, ir.Input):
             shape = f"[{', '.join(map(str, t.shape))}] {t.dtype.value}"
             yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
 
@@ -148,7 +138,7 @@ def _operators(program: Program, region: Region) -> str:
     return f"a kernel of {', '.join(kinds)}"
 
 
-def _kind(node: Node) -> str:
+def _kind(node: ir.Node) -> str:
     return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
 
 

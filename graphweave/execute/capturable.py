@@ -13,23 +13,9 @@ from torch.utils._pytree import tree_leaves
 from graphweave.analysis.flow import ancestors, is_integral
 from graphweave.compiler.plan import Plan
 from graphweave.core.types import DType
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import resolve
-from graphweave.ir.message.nodes import (
-    AnyType,
-    AssertIndex,
-    Aten,
-    Input,
-    JoinIndices,
-    MapOf,
-    Node,
-    NumbersOfSegments,
-    Operand,
-    Places,
-    Program,
-    Ref,
-    Type,
-    UniquePairs,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import operation
 
 _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -43,9 +29,9 @@ def structure(plan: Plan) -> frozenset[int]:
     """Positions, among the program's arguments, of the tensors from which formats and the values of the prelude are
     made."""
     program = plan.program
-    maps = [n.index for n in program.nodes if isinstance(n, MapOf)]
+    maps = [n.index for n in program.nodes if isinstance(n, ir.MapOf)]
     needed = ancestors(program, [*maps, *plan.hoisted, *plan.facts.hoist.checks])
-    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name not in plan.constants]
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input) and n.name not in plan.constants]
     return frozenset(i for i, r in enumerate(inputs) if r in needed and is_integral(program, r))
 
 
@@ -59,7 +45,7 @@ def why_not(plan: Plan, *, verify: bool = False) -> str | None:
     program, only = plan.program, plan.facts.flow.graph_only
     for ref in _at_each_call(plan):
         node = program.nodes[ref]
-        if isinstance(node, MapOf) and node.index not in only:
+        if isinstance(node, ir.MapOf) and node.index not in only:
             return "an index is computed at each call"
         why = _why_not(program, node)
         if why is not None:
@@ -75,10 +61,10 @@ def _at_each_call(plan: Plan) -> list[Ref]:
     return sorted(ancestors(program, roots, frozenset(once)) - once)
 
 
-def _why_not(program: Program, node: Node) -> str | None:
-    if isinstance(node, UniquePairs | JoinIndices | NumbersOfSegments | Places | AssertIndex):
+def _why_not(program: Program, node: ir.Node) -> str | None:
+    if isinstance(node, ir.UniquePairs | ir.JoinIndices | ir.NumbersOfSegments | ir.Places | ir.AssertIndex):
         return f"{operation(node)} asks the device for numbers"
-    if not isinstance(node, Aten):
+    if not isinstance(node, ir.Aten):
         return None
     namespace = node.target.partition(".")[0]
     if namespace not in ("aten", "prims", "builtin"):
@@ -91,13 +77,13 @@ def _why_not(program: Program, node: Node) -> str | None:
     return f"{node.target} has a result that the host must wait for"
 
 
-def _operands_of_index(node: Aten) -> list[Ref]:
-    return [a.ref for a in tree_leaves(node.args[1]) if isinstance(a, Operand)]
+def _operands_of_index(node: ir.Aten) -> list[Ref]:
+    return [a.ref for a in tree_leaves(node.args[1]) if isinstance(a, ir.Operand)]
 
 
 def _is_mask(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, Type | AnyType) and t.dtype in (DType.bool, DType.u8)
+    return isinstance(t, ir.Type | ir.AnyType) and t.dtype in (DType.bool, DType.u8)
 
 
 class CallWatch(TorchDispatchMode):

@@ -29,22 +29,9 @@ from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.region_step import RegionStep
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Gram,
-    Input,
-    MapOf,
-    MapType,
-    Permute,
-    Pull,
-    Push,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.lower.parameters import Flat
 from graphweave.lower.schedule import Region
 
@@ -110,7 +97,7 @@ def needs_of_halves(
     the nodes of the forward that compute the same.
     """
     behind = row_needs(back, back_kernels, {})
-    maps = {m: same[m] for m, n in enumerate(back.program.nodes) if isinstance(n, MapOf) and m in same}
+    maps = {m: same[m] for m, n in enumerate(back.program.nodes) if isinstance(n, ir.MapOf) and m in same}
     given = {here: _renamed(behind.inputs.get(there, NOTHING), maps) for there, here in saved.items()}
     return row_needs(ahead, its_kernels, given), behind
 
@@ -118,7 +105,9 @@ def needs_of_halves(
 def _ready(plan: Plan, m: Ref) -> bool:
     """Whether the index of a map exists before the first kernel."""
     node = plan.program.nodes[m]
-    return isinstance(node, MapOf) and (node.index in plan.hoisted or isinstance(plan.program.nodes[node.index], Input))
+    return isinstance(node, ir.MapOf) and (
+        node.index in plan.hoisted or isinstance(plan.program.nodes[node.index], ir.Input)
+    )
 
 
 def _renamed(need: Need, maps: Mapping[Ref, Ref]) -> Need:
@@ -165,7 +154,7 @@ class _Needs:
         for i, step in reversed(list(enumerate(steps))):
             if isinstance(step, Region) and i in self.kernels:
                 self.kernel(i, step)
-        inputs = {r: x for r, x in self.needs.items() if isinstance(self.program.nodes[r], Input)}
+        inputs = {r: x for r, x in self.needs.items() if isinstance(self.program.nodes[r], ir.Input)}
         return RowNeeds(self.steps, inputs)
 
     # -------------------------------------------------------- between kernels
@@ -178,27 +167,27 @@ class _Needs:
             return
         self.needs[ref] = after
         node = self.program.nodes[ref]
-        if ref in self.written or ref in self.plan.hoisted or isinstance(node, Input):
+        if ref in self.written or ref in self.plan.hoisted or isinstance(node, ir.Input):
             return
         part = sliced(self.program, ref)
         if part is not None and self._can_be_known(part[1]):
             self.need(part[0], frozenset((part[1],)))
             return
-        row_wise = isinstance(node, Cast | Reshape | Broadcast | Permute | Slice)
+        row_wise = isinstance(node, ir.Cast | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice)
         for operand in call_operands(self.program, ref):
             self.need(operand, after if row_wise else None)
 
     def _known_spaces(self) -> set[Space]:
         """Spaces whose rows a value tells that exists before the first kernel."""
-        ready = [r for r, n in enumerate(self.program.nodes) if isinstance(n, Input) or r in self.plan.hoisted]
+        ready = [r for r, n in enumerate(self.program.nodes) if isinstance(n, ir.Input) or r in self.plan.hoisted]
         types = [self.program.types[r] for r in ready]
-        return {t.space for t in types if isinstance(t, Type) and t.space != UNIT}
+        return {t.space for t in types if isinstance(t, ir.Type) and t.space != UNIT}
 
     def _can_be_known(self, limit: Limit) -> bool:
         """Whether the limit can be computed before the first kernel."""
         for m in maps_in(limit):
             t = self.program.types[m]
-            if not isinstance(t, MapType) or t.cod not in self.known or not _ready(self.plan, m):
+            if not isinstance(t, ir.MapType) or t.cod not in self.known or not _ready(self.plan, m):
                 return False
         return all(s in self.known for s in spaces_in(limit))
 
@@ -242,7 +231,7 @@ class _Needs:
         return found
 
     def _is_value(self, ref: Ref) -> bool:
-        return isinstance(self.program.types[ref], Type)
+        return isinstance(self.program.types[ref], ir.Type)
 
     def _rows(self, step: RegionStep, region: Region) -> Limit | None:
         """The limit up to which rows are computed."""
@@ -282,10 +271,10 @@ class _Needs:
     def _summed(self, ref: Ref) -> Extent:
         """The extent of what a sum adds."""
         node = self.program.nodes[ref]
-        if isinstance(node, Gram):
+        if isinstance(node, ir.Gram):
             x, y = self.extents[node.x], self.extents[node.y]
             return None if node.map is not None else (y if x is None else x)
-        if isinstance(node, Push) and node.is_plain_sum:
+        if isinstance(node, ir.Push) and node.is_plain_sum:
             return self.extents[node.x]
         return None
 
@@ -313,7 +302,7 @@ class _Needs:
         found: list[Behind] = []
         for ref in cone:
             node = self.program.nodes[ref]
-            if not isinstance(node, Push | Gram) or type_of(self.program, node.x).space != edges:
+            if not isinstance(node, ir.Push | ir.Gram) or type_of(self.program, node.x).space != edges:
                 continue
             zero = self._summed(ref)
             if not isinstance(zero, Behind):
@@ -341,7 +330,7 @@ class _Needs:
                 if x not in reads:
                     continue
                 space = type_of(self.program, x).space
-                if isinstance(node, Pull):
+                if isinstance(node, ir.Pull):
                     self.need(x, self._pulled(node.map, region, by_row, edges, of_rows))
                 elif space == region.rows:
                     self.need(x, of_rows)

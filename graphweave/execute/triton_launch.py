@@ -15,19 +15,7 @@ from graphweave.codegen.triton.parts import DOT, RUN
 from graphweave.codegen.triton.products import takes_one_row
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import (
-    Alloc,
-    Buffer,
-    Edges,
-    FoldLanes,
-    Kernel,
-    Lanes,
-    Role,
-    Stmt,
-    TileGram,
-    TileMatMul,
-    Tiles,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import csrs_around, statements
 from graphweave.ir.message.aten import TORCH_DTYPE
@@ -55,7 +43,7 @@ _FOLDS: dict[Fold, Callable[..., Tensor]] = {
 class TritonJob:
     """One launch of `kernel` for its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
 
-    kernel: Kernel
+    kernel: loop.Kernel
     function: TritonKernel
     tensors: Mapping[str, Tensor]
     order: Tensor | None
@@ -64,8 +52,8 @@ class TritonJob:
     how: Launch
 
     @property
-    def totals(self) -> list[Buffer]:
-        return [b for b in self.kernel.buffers if b.role is Role.total]
+    def totals(self) -> list[loop.Buffer]:
+        return [b for b in self.kernel.buffers if b.role is loop.Role.total]
 
     @property
     def groups(self) -> int:
@@ -87,7 +75,7 @@ class TritonJob:
         self.function(self.programs, given, self.order, self.groups, (self.first, self.last), self.how)
 
 
-def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
+def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[loop.Buffer, Tensor]]) -> None:
     """Run the jobs in order, then fold each total from the parts of all programs. Several jobs may add to one total."""
     jobs = [job for job in jobs if job.programs]
     parts: dict[str, Tensor] = {}
@@ -107,7 +95,7 @@ def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> N
         out.copy_(folded(buffer, parts[buffer.name]).view(out.shape))
 
 
-def folded(buffer: Buffer, parts: Tensor) -> Tensor:
+def folded(buffer: loop.Buffer, parts: Tensor) -> Tensor:
     """The rows of `parts` folded to one row, in a fixed order."""
     assert buffer.fold is not None
     if not parts.shape[0]:
@@ -154,7 +142,7 @@ class Launches:
         return self.size * power_of_two(times)
 
 
-def launches_of(kernel: Kernel) -> Launches:
+def launches_of(kernel: loop.Kernel) -> Launches:
     """How many rows and edges a program takes, so that its tensors fill the registers for rows of some dozen edges.
 
     The numbers were found with `triton_aot.py`, which counts registers: no layer of the tests spills any on sm_80 or
@@ -164,8 +152,8 @@ def launches_of(kernel: Kernel) -> Launches:
     lanes = _widest(kernel.body)
     parts = programs_of_a_row(kernel)
     inner = list(statements(kernel.body))
-    products = any(isinstance(s, TileMatMul) for s in inner)
-    walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    products = any(isinstance(s, loop.TileMatMul) for s in inner)
+    walks = any(isinstance(s, loop.Edges | loop.Tiles) for s in inner)
     if any(around is not None for around in csrs_around(kernel).values()):
         wide = lanes * max(TORCH_DTYPE[b.dtype].itemsize for b in kernel.buffers if b.dtype.is_float) > _WIDE_ROW_BYTES
         return Launches(Launch(1, DOT, warps=8) if wide else Launch(1, 32))
@@ -201,15 +189,15 @@ def scheduled(how: Launches, schedule: Schedule) -> Launches:
     return replace(how, many=1, share=1) if schedule.walk == "edges" else how
 
 
-def _by_row(kernel: Kernel) -> Launches:
+def _by_row(kernel: loop.Kernel) -> Launches:
     """Launches of a kernel whose rows are types. These are usually few, with any number of edges, so all are divided.
 
     With a gram, each piece leaves a partial sum as large as the matrix, so if there are many rows only the longest are
     divided.
     """
     inner = list(statements(kernel.body))
-    left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
-    few = min(1 << 12, max(1, PIECES_BYTES // left)) if any(isinstance(s, TileGram) for s in inner) else None
+    left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, loop.Alloc))
+    few = min(1 << 12, max(1, PIECES_BYTES // left)) if any(isinstance(s, loop.TileGram) for s in inner) else None
     if interpreted():
         how = Launch(1, 16)
         return Launches(how, how, many=0, share=1, size=20, few=few)
@@ -217,11 +205,11 @@ def _by_row(kernel: Kernel) -> Launches:
     return Launches(how, how, many=0, share=1, few=few, piece_bytes=left)
 
 
-def _widest(body: Sequence[Stmt]) -> int:
+def _widest(body: Sequence[loop.Stmt]) -> int:
     """Elements of the widest tensor of lanes. The lanes of nested loops are multiplied."""
     widest = 1
     for stmt in body:
-        if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):
-            own = numel(tuple(n for _, n in stmt.lanes)) if isinstance(stmt, Lanes | FoldLanes) else 1
+        if isinstance(stmt, loop.Lanes | loop.FoldLanes | loop.Edges | loop.Tiles):
+            own = numel(tuple(n for _, n in stmt.lanes)) if isinstance(stmt, loop.Lanes | loop.FoldLanes) else 1
             widest = max(widest, power_of_two(own) * _widest(stmt.body))
     return widest

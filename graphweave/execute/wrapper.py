@@ -27,25 +27,10 @@ from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.execute.travel import Travel
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
-from graphweave.ir.message.nodes import (
-    AllReduce,
-    AnyType,
-    Aten,
-    Exchange,
-    ExchangeBack,
-    Input,
-    MapOf,
-    Node,
-    Opaque,
-    Own,
-    PairsType,
-    Pointwise,
-    Ref,
-    ToUnit,
-    Type,
-)  # fmt: skip
+from graphweave.ir.message.nodes import Ref
 from graphweave.lower.schedule import Region
 from graphweave.runtime.agreed import AgreedMemo
 from graphweave.runtime.formats import narrowed
@@ -88,7 +73,7 @@ class Wrapper:
         self._given_out = with_viewed(plan.program, contract.watches or ())
         if contract.watches is not None:
             nodes = plan.program.nodes
-            indices = {n.index for n in nodes if isinstance(n, MapOf)}
+            indices = {n.index for n in nodes if isinstance(n, ir.MapOf)}
             self._watch(r for r in inputs if r in indices or r in plan.prelude_inputs)
         self._prelude(prelude or {})
         self._steps()
@@ -107,11 +92,11 @@ class Wrapper:
         """Give every input a name, and return the inputs that are arguments."""
         inputs = []
         for r, n in enumerate(self._program.nodes):
-            if isinstance(n, Input) and n.name in self._plan.constants:
+            if isinstance(n, ir.Input) and n.name in self._plan.constants:
                 value, device = self._plan.constants[n.name], self._plan.options.device
                 self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
                 self._ready[r] = f"constant{r}"
-            elif isinstance(n, Input):
+            elif isinstance(n, ir.Input):
                 inputs.append(r)
                 self._ready[r] = f"v{r}"
         return inputs
@@ -125,7 +110,7 @@ class Wrapper:
 
     def _is_tensor(self, ref: Ref) -> bool:
         t = self._program.types[ref]
-        return isinstance(t, Type) or (isinstance(t, AnyType) and t.dims is not None)
+        return isinstance(t, ir.Type) or (isinstance(t, ir.AnyType) and t.dims is not None)
 
     def _steps(self) -> None:
         steps, waiting = self._plan.schedule.steps, list[int]()
@@ -134,7 +119,7 @@ class Wrapper:
                 self._stretch(waiting)
                 waiting = []
             node = self._program.nodes[step.ref] if not isinstance(step, Region) else None
-            if isinstance(node, ExchangeBack) or (isinstance(node, Exchange) and not node.steady):
+            if isinstance(node, ir.ExchangeBack) or (isinstance(node, ir.Exchange) and not node.steady):
                 assert not isinstance(step, Region)
                 self._begin(step.ref, node)
             elif not isinstance(step, Region):
@@ -152,7 +137,7 @@ class Wrapper:
             else:
                 for ref in step.members:  # the region has no kernel
                     self._ensure(ref)
-                    self._fallbacks += not isinstance(self._program.nodes[ref], Aten)
+                    self._fallbacks += not isinstance(self._program.nodes[ref], ir.Aten)
         if waiting:
             self._stretch(waiting)
         for result in self._outputs:
@@ -196,7 +181,7 @@ class Wrapper:
         self._line(f"held = [{', '.join(reads)}]", stretch.reads)
         call = f"s{members[0]}(({rows}), ({''.join(f'{x}, ' for x in indices)}), held)"
         maps = (self._program.nodes[m] for m in stretch.maps)
-        self._wrote(stretch.writes, call, {n.index for n in maps if isinstance(n, MapOf)})
+        self._wrote(stretch.writes, call, {n.index for n in maps if isinstance(n, ir.MapOf)})
 
     def _wrote(self, writes: Sequence[Ref], call: str, reads: Iterable[Ref]) -> None:
         """Write the line of a call of kernels."""
@@ -216,8 +201,8 @@ class Wrapper:
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
         kept = GivenOut(given) if given else memo.kept
-        moves = (n for n in plan.program.nodes if isinstance(n, Exchange | ExchangeBack | AllReduce))
-        group = next((n.group if isinstance(n, AllReduce) else n.link.group for n in moves), None)
+        moves = (n for n in plan.program.nodes if isinstance(n, ir.Exchange | ir.ExchangeBack | ir.AllReduce))
+        group = next((n.group if isinstance(n, ir.AllReduce) else n.link.group for n in moves), None)
         self._scope["memo"] = kept if group is None else AgreedMemo(group, kept)
         names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
@@ -259,14 +244,14 @@ class Wrapper:
         outs = "".join(f"v{r}, " for r in kernel.writes)
         self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
 
-    def _begin(self, ref: Ref, node: Exchange | ExchangeBack) -> None:
+    def _begin(self, ref: Ref, node: ir.Exchange | ir.ExchangeBack) -> None:
         """Write the line that begins to move rows between ranks, unless it is written. `_ensure` writes the one that
         waits for them, before the first line that needs them."""
         if ref in self._ready or ref in self._begun:
             return
         values = self._ensure(node.x)
         self._scope |= {"begun": begun, "begun_back": begun_back, "LinkName": LinkName}
-        if isinstance(node, Exchange):
+        if isinstance(node, ir.Exchange):
             slot = f", {node.slot}" if node.slot else ""
             in_place = ", in_place=True" if node.x in self._written and node.x in self._travel.sent else ""
             self._line(f"w{ref} = begun({values}, {node.link!r}{slot}{in_place})", (node.x,))
@@ -320,15 +305,15 @@ class Wrapper:
         if ref in self._ready:
             return self._ready[ref]
         node = self._program.nodes[ref]
-        if isinstance(node, ExchangeBack) or (isinstance(node, Exchange) and not node.steady):
+        if isinstance(node, ir.ExchangeBack) or (isinstance(node, ir.Exchange) and not node.steady):
             self._begin(ref, node)
             self._line(f"v{ref} = w{ref}()", ())
             self._line(f"del w{ref}", ())
             self._ready[ref] = f"v{ref}"
             return self._ready[ref]
-        if isinstance(node, ToUnit):
+        if isinstance(node, ir.ToUnit):
             return "None"
-        if isinstance(node, Own):
+        if isinstance(node, ir.Own):
             return self._own(ref, node)
         refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
         values = [self._ensure(r) for r in refs]
@@ -344,7 +329,7 @@ class Wrapper:
                 self._ensure(size)
         return self._ready[ref]
 
-    def _own(self, ref: Ref, node: Own) -> str:
+    def _own(self, ref: Ref, node: ir.Own) -> str:
         """The variable that holds a tensor of which results are views. It shares memory with no argument."""
         name = self._ensure(node.x)
         self._scope[f"p{ref}"] = Promise(node.order)
@@ -386,12 +371,14 @@ class Wrapper:
         """Whether the value is a tensor without dims that a PyTorch call computes, and so has its own memory."""
         t = self._program.types[ref]
         return (
-            isinstance(self._program.nodes[ref], Pointwise) and isinstance(t, Type) and (t.space, t.shape) == (UNIT, ())
+            isinstance(self._program.nodes[ref], ir.Pointwise)
+            and isinstance(t, ir.Type)
+            and (t.space, t.shape) == (UNIT, ())
         )
 
     def _index_of(self, m: Ref) -> str:
         node = self._program.nodes[m]
-        assert isinstance(node, MapOf)
+        assert isinstance(node, ir.MapOf)
         return self._ensure(node.index)
 
     # -------------------------------------------------------- row counts
@@ -411,7 +398,7 @@ class Wrapper:
             return str(size), ()
         for ref, name in self._ready.items():
             t = self._program.types[ref]
-            if isinstance(t, Type) and t.space == space:
+            if isinstance(t, ir.Type) and t.space == space:
                 return f"{name}.shape[0]", (ref,)
         known = self._sizes()
         parts = list(dict.fromkeys(leaves(size, known)))
@@ -425,12 +412,12 @@ class Wrapper:
         symbols = set(leaves(size))
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
-            on_space = isinstance(t, Type) and t.space == space and isinstance(node, Opaque)
-            is_size = isinstance(t, AnyType) and t.size in symbols
+            on_space = isinstance(t, ir.Type) and t.space == space and isinstance(node, ir.Opaque)
+            is_size = isinstance(t, ir.AnyType) and t.size in symbols
             if (on_space or is_size) and ref not in self._ready and not self._needs_rows(ref, space):
                 self._ensure(ref)
                 return self._count(space)
-            if isinstance(t, PairsType) and t.pairs == space:
+            if isinstance(t, ir.PairsType) and t.pairs == space:
                 return f"{self._ensure(ref)}.a.shape[0]", (ref,)
         if self._asks:
             self.asked.append(space)
@@ -453,9 +440,9 @@ class Wrapper:
         for ref, name in self._ready.items():
             t = self._program.types[ref]
             dims: tuple[Size | None, ...] = ()
-            if isinstance(t, Type):
+            if isinstance(t, ir.Type):
                 dims = (rows.get(t.space),)
-            elif isinstance(t, AnyType):
+            elif isinstance(t, ir.AnyType):
                 dims = t.dims or ()
                 if t.size is not None:
                     out.setdefault(t.size, (name, (ref,)))
@@ -487,5 +474,5 @@ class Wrapper:
         return "\n".join(text) + "\n"
 
 
-def _is_size(node: Node) -> bool:
-    return isinstance(node, Aten) and node.target == "aten.sym_size.int"
+def _is_size(node: ir.Node) -> bool:
+    return isinstance(node, ir.Aten) and node.target == "aten.sym_size.int"

@@ -11,29 +11,8 @@ import jax.numpy as jnp
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    MapOf,
-    MatMul,
-    Node,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Program, Ref
 
 JAX_DTYPE: dict[DType, Any] = {
     DType.f64: jnp.float64, DType.f32: jnp.float32, DType.f16: jnp.float16, DType.bf16: jnp.bfloat16,
@@ -69,65 +48,65 @@ def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapp
     """
     node, t = program.nodes[ref], program.types[ref]
     match node:
-        case Const(value, t):
+        case ir.Const(value, t):
             return jnp.full(_sizes(t, rows), value, JAX_DTYPE[t.dtype])
-        case MapOf(index):
+        case ir.MapOf(index):
             return given(index)
-        case ToUnit():
+        case ir.ToUnit():
             return None
-        case Pull(x, m):
+        case ir.Pull(x, m):
             return _pull(given(x), program, m, given(m), rows)
-        case Push(x, m):
+        case ir.Push(x, m):
             return _push(node, given(x), program, given(m), rows)
-        case Pointwise(op, args):
+        case ir.Pointwise(op, args):
             ts = [_type(program, a) for a in args]
             rank = max(len(u.shape) for u in ts)
             return _OPS[op](*(_with_rank(given(a), u, rank) for a, u in zip(args, ts, strict=True)))
-        case Concat(xs, dim):
-            assert isinstance(t, Type)
+        case ir.Concat(xs, dim):
+            assert isinstance(t, ir.Type)
             parts = [_on(given(x), _type(program, x), t.space, rows) for x in xs]
             return jnp.concatenate(parts, dim + _lead(t.space))
-        case MatMul(x, w, None):
+        case ir.MatMul(x, w, None):
             return _product(given(x), given(w))
-        case AddMatMul(a, x, w, None):
+        case ir.AddMatMul(a, x, w, None):
             return given(a) + _product(given(x), given(w))
-        case Gram(x, y, None):
+        case ir.Gram(x, y, None):
             return jnp.einsum("r...i,r...j->...ij", given(x), given(y), precision="highest")
         case _:
             return _reshaped(node, program, given, rows)
 
 
-def _reshaped(node: Node, program: Program, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
-    if not isinstance(node, Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad):
+def _reshaped(node: ir.Node, program: Program, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
+    if not isinstance(node, ir.Cast | ir.Reduce | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Pad):
         raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
     x, t = given(node.x), _type(program, node.x)
     lead = _lead(t.space)
     match node:
-        case Cast(_, dtype):
+        case ir.Cast(_, dtype):
             return x.astype(JAX_DTYPE[dtype])
-        case Reduce(_, fold, dims, keepdim):
+        case ir.Reduce(_, fold, dims, keepdim):
             return _REDUCE[fold](x, axis=tuple(d + lead for d in dims), keepdims=keepdim).astype(JAX_DTYPE[t.dtype])
-        case Reshape(_, shape):
-            return x.reshape(_sizes(Type(t.space, shape, t.dtype), rows))
-        case Broadcast(_, shape):
-            return jnp.broadcast_to(_with_rank(x, t, len(shape)), _sizes(Type(t.space, shape, t.dtype), rows))
-        case Permute(_, perm):
+        case ir.Reshape(_, shape):
+            return x.reshape(_sizes(ir.Type(t.space, shape, t.dtype), rows))
+        case ir.Broadcast(_, shape):
+            return jnp.broadcast_to(_with_rank(x, t, len(shape)), _sizes(ir.Type(t.space, shape, t.dtype), rows))
+        case ir.Permute(_, perm):
             return jnp.transpose(x, (*range(lead), *(p + lead for p in perm)))
-        case Slice(_, dim, start, stop, step):
+        case ir.Slice(_, dim, start, stop, step):
             return jax.lax.slice_in_dim(x, start, stop, step, dim + lead)
-        case Pad(_, dim, before, after):
+        case ir.Pad(_, dim, before, after):
             return jnp.pad(x, [(before, after) if i == dim + lead else (0, 0) for i in range(x.ndim)])
 
 
 def _pull(x: Any, program: Program, m: Ref, index: Any, rows: Mapping[Space, int]) -> Any:
     t = program.types[m]
-    assert not isinstance(t, Type)
+    assert not isinstance(t, ir.Type)
     if index is None:
         return x if t.dom == UNIT else jnp.broadcast_to(x, (rows[t.dom], *x.shape))  # type: ignore[union-attr]
     return x[index]
 
 
-def _push(node: Push, x: Any, program: Program, index: Any, rows: Mapping[Space, int]) -> Any:
+def _push(node: ir.Push, x: Any, program: Program, index: Any, rows: Mapping[Space, int]) -> Any:
     t, m = _type(program, node.x), program.types[node.map]
     if index is None:
         if x.shape[0] == 0:
@@ -146,11 +125,11 @@ def _product(x: Any, w: Any) -> Any:
     return jnp.einsum("...bk,bkj->...bj" if w.ndim == 3 else "...k,kj->...j", x, w, precision="highest")
 
 
-def _on(x: Any, t: Type, space: Space, rows: Mapping[Space, int]) -> Any:
+def _on(x: Any, t: ir.Type, space: Space, rows: Mapping[Space, int]) -> Any:
     return x if t.space == space else jnp.broadcast_to(x, (rows[space], *t.shape))
 
 
-def _sizes(t: Type, rows: Mapping[Space, int]) -> tuple[int, ...]:
+def _sizes(t: ir.Type, rows: Mapping[Space, int]) -> tuple[int, ...]:
     return t.shape if t.space == UNIT else (rows[t.space], *t.shape)
 
 
@@ -158,14 +137,14 @@ def _lead(space: Space) -> int:
     return 0 if space == UNIT else 1
 
 
-def _with_rank(x: Any, t: Type, rank: int) -> Any:
+def _with_rank(x: Any, t: ir.Type, rank: int) -> Any:
     """`x` with feature dims of size 1 in front of the others, so that values with rows broadcast as their features."""
     if t.space == UNIT:
         return x
     return x.reshape((x.shape[0], *[1] * (rank - len(t.shape)), *t.shape))
 
 
-def _type(program: Program, ref: Ref) -> Type:
+def _type(program: Program, ref: Ref) -> ir.Type:
     t = program.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     return t

@@ -8,30 +8,17 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import type_of
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import Accum, Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Store, Var
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Concat,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.expressions import ValueScope, element, find, shape_of, weight
 from graphweave.lower.feature_index import flatten, refine, scaled, unflatten
 
 Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
 """Makes the statement that consumes element `index` of a value, which the expression computes."""
 
-TRANSPARENT = (Reshape, Broadcast, Permute, Slice, Cast)
+TRANSPARENT = (ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Cast)
 """Nodes that only rename or convert elements; keeping their values in arrays gains nothing."""
 
 _MAX_REPEATED_WEIGHT = 3
@@ -68,11 +55,11 @@ def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
     node = scope.program.nodes[ref]
     if find(scope, ref) is None:
         match node:
-            case Concat(xs, dim):
+            case ir.Concat(xs, dim):
                 return _write_parts(scope, xs, dim, sink, names)
-            case Pad(x, dim, before, after):
+            case ir.Pad(x, dim, before, after):
                 return _write_padded(scope, x, dim, before, after, sink, names)
-            case Reduce():
+            case ir.Reduce():
                 return _write_reduced(scope, node, sink, names)
     lanes, index, extents = loop_over(scope, ref, names)
     return nest(lanes, [sink(index, element(scope, ref, index, extents))])
@@ -123,7 +110,7 @@ def _shifted(sink: Sink, dim: int, start: int) -> Sink:
     return lambda index, value: sink((*index[:dim], scaled(index[dim], 1, start), *index[dim + 1 :]), value)
 
 
-def _write_reduced(scope: ValueScope, node: Reduce, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_reduced(scope: ValueScope, node: ir.Reduce, sink: Sink, names: Namer) -> list[Stmt]:
     shape = shape_of(scope.program, node.x)
     kept = [(names.lane(), n) for d, n in enumerate(shape) if d not in node.dims]
     folded = [(names.lane(), n) for d, n in enumerate(shape) if d in node.dims]
@@ -147,13 +134,15 @@ def _reshapes_below(scope: ValueScope, ref: Ref) -> list[tuple[int, ...]]:
     todo = [ref]
     while todo:
         r = todo.pop()
-        if r in seen or not isinstance(program.types[r], Type):
+        if r in seen or not isinstance(program.types[r], ir.Type):
             continue
         seen.add(r)
         node = program.nodes[r]
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             out += [node.shape, shape_of(program, node.x)]
-        if find(scope, r) is None and isinstance(node, Pointwise | Reshape | Broadcast | Permute | Slice | Cast | Pull):
+        if find(scope, r) is None and isinstance(
+            node, ir.Pointwise | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Cast | ir.Pull
+        ):
             todo.extend(operands(node))
     return sorted(set(out), reverse=True)
 
@@ -182,17 +171,17 @@ def choose_blocks(
                 continue
             through = isinstance(node, TRANSPARENT)
             uses[x] += uses[r] if through else 1
-            grows = isinstance(node, Pointwise | Broadcast)
+            grows = isinstance(node, ir.Pointwise | ir.Broadcast)
             grown = grows and numel(shape_of(program, r)) > numel(shape_of(program, x))
             wider[x] = wider[x] or grown or (through and wider[r])
     chosen: list[Ref] = []
     memo: dict[Ref, int] = {}
     for r in inner:
         node = program.nodes[r]
-        if isinstance(node, Reduce | Concat | Pad):
+        if isinstance(node, ir.Reduce | ir.Concat | ir.Pad):
             used_inside = any(r in operands(program.nodes[u]) for u in inner)
-            block = used_inside or uses[r] > 1 or isinstance(node, Reduce)
-        elif isinstance(node, (*TRANSPARENT, Pull)):
+            block = used_inside or uses[r] > 1 or isinstance(node, ir.Reduce)
+        elif isinstance(node, (*TRANSPARENT, ir.Pull)):
             block = False
         else:
             w = weight(program, r, kept | set(chosen), memo)
@@ -206,6 +195,6 @@ def choose_blocks(
 def is_expensive(program: Program, ref: Ref) -> bool:
     """Whether a value is expensive enough to be kept from one pass over the edges to the next."""
     node = program.nodes[ref]
-    if isinstance(node, Reduce):
+    if isinstance(node, ir.Reduce):
         return numel(shape_of(program, node.x)) >= 8 * numel(shape_of(program, ref))
-    return isinstance(node, Pointwise) and node.op.facts.dear
+    return isinstance(node, ir.Pointwise) and node.op.facts.dear

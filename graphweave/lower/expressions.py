@@ -8,22 +8,9 @@ from dataclasses import dataclass, field
 from graphweave.analysis.cones import type_of
 from graphweave.core.types import UNIT
 from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Const,
-    MapOf,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Random,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.feature_index import broadcast_index, flatten, scaled, unflatten
 
 
@@ -67,28 +54,28 @@ def element(scope: ValueScope, ref: Ref, index: tuple[IndexSum, ...], extents: M
     if place is not None:
         return load(place, flatten(index, t.shape))
     match node:
-        case Const(value, _):
+        case ir.Const(value, _):
             return Lit(value, t.dtype)
-        case Random(seed, _):
+        case ir.Random(seed, _):
             at = flatten(index, t.shape)
             return Uniform(element(scope, seed, (), extents), scope.position, numel(t.shape), at, t.dtype)
-        case Pointwise(op, args):
+        case ir.Pointwise(op, args):
             return Call(
                 op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args)
             )
-        case Cast(x, dtype):
+        case ir.Cast(x, dtype):
             return CastTo(element(scope, x, index, extents), dtype)
-        case Broadcast(x, _):
+        case ir.Broadcast(x, _):
             return element(scope, x, broadcast_index(index, shape_of(program, x)), extents)
-        case Permute(x, perm):
+        case ir.Permute(x, perm):
             inverse = [perm.index(i) for i in range(len(perm))]
             return element(scope, x, tuple(index[i] for i in inverse), extents)
-        case Slice(x, dim, start, _, step):
+        case ir.Slice(x, dim, start, _, step):
             moved = scaled(index[dim], step, start)
             return element(scope, x, (*index[:dim], moved, *index[dim + 1 :]), extents)
-        case Reshape(x, _):
+        case ir.Reshape(x, _):
             return flat_element(scope, x, flatten(index, t.shape), extents)
-        case Pull(x, m):
+        case ir.Pull(x, m):
             return _pulled(scope, ref, x, m, index, extents)
         case _:
             raise NeedsLocal(ref)
@@ -100,9 +87,9 @@ def flat_element(scope: ValueScope, ref: Ref, flat: IndexSum, extents: Mapping[s
     if place is not None:
         return load(place, flat)
     node = scope.program.nodes[ref]
-    if isinstance(node, Reshape):
+    if isinstance(node, ir.Reshape):
         return flat_element(scope, node.x, flat, extents)
-    if isinstance(node, Pull) and isinstance(scope.program.nodes[node.map], MapOf):
+    if isinstance(node, ir.Pull) and isinstance(scope.program.nodes[node.map], ir.MapOf):
         if (node.x, node.map) in scope.gathered:
             return load(scope.gathered[(node.x, node.map)], flat)
         if scope.outer is not None and node.map == scope.map:
@@ -118,7 +105,7 @@ def find(scope: ValueScope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
     if ref in scope.at:
         return scope.at[ref]
     t = scope.program.types[ref]
-    if scope.outer is not None and isinstance(t, Type) and t.space == UNIT:
+    if scope.outer is not None and isinstance(t, ir.Type) and t.space == UNIT:
         return find(scope.outer, ref)
     return None
 
@@ -132,7 +119,7 @@ def _pulled(
     scope: ValueScope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
 ) -> Expr:
     program = scope.program
-    if not isinstance(program.nodes[m], MapOf):
+    if not isinstance(program.nodes[m], ir.MapOf):
         return element(scope, x, index, extents)
     if (x, m) in scope.gathered:
         return load(scope.gathered[(x, m)], flatten(index, shape_of(program, x)))
@@ -145,14 +132,14 @@ def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int
     if ref in memo:
         return memo[ref]
     node = program.nodes[ref]
-    if ref in kept or isinstance(node, Const):
+    if ref in kept or isinstance(node, ir.Const):
         out = 0
-    elif isinstance(node, Random):
+    elif isinstance(node, ir.Random):
         out = 16
-    elif isinstance(node, Pointwise):
+    elif isinstance(node, ir.Pointwise):
         own = 16 if node.op.facts.dear else 1
         out = own + sum(weight(program, a, kept, memo) for a in node.args)
-    elif isinstance(node, Cast | Broadcast | Permute | Slice | Reshape):
+    elif isinstance(node, ir.Cast | ir.Broadcast | ir.Permute | ir.Slice | ir.Reshape):
         out = weight(program, node.x, kept, memo)
     else:
         out = 0

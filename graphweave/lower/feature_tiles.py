@@ -19,32 +19,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Comment,
-    Edges,
-    Expr,
-    FoldLanes,
-    IndexSum,
-    Kernel,
-    Lane,
-    Lanes,
-    Let,
-    Load,
-    Prefetch,
-    Role,
-    Stmt,
-    Store,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import expressions, mapped, statements, subexpressions
 from graphweave.lower.feature_index import refine, total
 
 AROUND, WITHIN_ROW = "f", "r"
 """Names of the lanes that count the tiles around the rows and within a row; of several dimensions with a number."""
 
-_KNOWN = (Accum, Alloc, Comment, Edges, FoldLanes, Lanes, Let, Store)
+_KNOWN = (loop.Accum, loop.Alloc, loop.Comment, loop.Edges, loop.FoldLanes, loop.Lanes, loop.Let, loop.Store)
 
 
 class NotTiled(Exception):
@@ -60,7 +42,7 @@ class FeatureTiles:
     within: int | None = None
 
 
-def feature_tiles(kernel: Kernel, tiles: FeatureTiles, shape: Sequence[int]) -> Kernel:
+def feature_tiles(kernel: loop.Kernel, tiles: FeatureTiles, shape: Sequence[int]) -> loop.Kernel:
     """`kernel` in tiles; `shape` are the feature dimensions of its results. NotTiled says why it cannot be."""
     width = _width(kernel)
     nests = _nests(kernel, width)
@@ -74,10 +56,10 @@ def feature_tiles(kernel: Kernel, tiles: FeatureTiles, shape: Sequence[int]) -> 
     return replace(kernel, body=body, sweep=cut.sweep, within=cut.within_row)
 
 
-def _width(kernel: Kernel) -> int:
+def _width(kernel: loop.Kernel) -> int:
     """The width that tiles divide. NotTiled if there is none."""
-    outputs = [b for b in kernel.buffers if b.role in (Role.output, Role.total)]
-    if any(b.role is Role.total for b in outputs) or kernel.tile is not None or kernel.stashes:
+    outputs = [b for b in kernel.buffers if b.role in (loop.Role.output, loop.Role.total)]
+    if any(b.role is loop.Role.total for b in outputs) or kernel.tile is not None or kernel.stashes:
         raise NotTiled("the kernel has totals, products of rows, or values kept from one pass over edges to the next")
     if not all(isinstance(s, _KNOWN) for s in statements(kernel.body)):
         raise NotTiled("the kernel takes edges in tiles of their own, for products or an online softmax")
@@ -89,13 +71,13 @@ def _width(kernel: Kernel) -> int:
     return widths.pop()
 
 
-def _nests(kernel: Kernel, width: int) -> list[tuple[Lane, ...]]:
+def _nests(kernel: loop.Kernel, width: int) -> list[tuple[loop.Lane, ...]]:
     """The lanes of each loop over all features."""
-    loops = [s.lanes for s in statements(kernel.body) if isinstance(s, Lanes)]
+    loops = [s.lanes for s in statements(kernel.body) if isinstance(s, loop.Lanes)]
     return [lanes for lanes in loops if math.prod(extent for _, extent in lanes) == width]
 
 
-def _dims(shape: Sequence[int], nests: Iterable[tuple[Lane, ...]]) -> tuple[int, ...]:
+def _dims(shape: Sequence[int], nests: Iterable[tuple[loop.Lane, ...]]) -> tuple[int, ...]:
     """The coarsest dimensions of which `shape` and every loop over all features consist."""
     extents = [tuple(extent for _, extent in lanes) for lanes in nests]
     dims = tuple(n for n in refine(shape, extents) if n != 1)
@@ -159,20 +141,20 @@ class _Cut:
         self._rows = _named(WITHIN_ROW, [a // w for a, w in zip(around, within, strict=True)])
 
     @property
-    def sweep(self) -> tuple[Lane, ...]:
+    def sweep(self) -> tuple[loop.Lane, ...]:
         return tuple(lane for lane in self._sweeps if lane[1] > 1)
 
     @property
-    def within_row(self) -> tuple[Lane, ...]:
+    def within_row(self) -> tuple[loop.Lane, ...]:
         return tuple(lane for lane in self._rows if lane[1] > 1)
 
-    def first(self, k: int) -> IndexSum:
+    def first(self, k: int) -> loop.IndexSum:
         """The position in dimension k at which a tile begins."""
         outer, inner = self._sweeps[k], self._rows[k]
         terms = [(outer[0], self._around[k])] * (outer[1] > 1) + [(inner[0], self.within[k])] * (inner[1] > 1)
-        return IndexSum(tuple(terms))
+        return loop.IndexSum(tuple(terms))
 
-    def begin(self) -> IndexSum:
+    def begin(self) -> loop.IndexSum:
         """The feature at which a tile begins."""
         return total(_scaled(self.first(k), stride) for k, stride in enumerate(_strides(self.dims)))
 
@@ -186,7 +168,7 @@ class _Cut:
         return size
 
 
-def _named(name: str, extents: Sequence[int]) -> list[Lane]:
+def _named(name: str, extents: Sequence[int]) -> list[loop.Lane]:
     counted = sum(extent > 1 for extent in extents)
     return [(name if counted == 1 else f"{name}{k}", extent) for k, extent in enumerate(extents)]
 
@@ -195,16 +177,16 @@ def _strides(dims: Sequence[int]) -> list[int]:
     return [math.prod(dims[k + 1 :]) for k in range(len(dims))]
 
 
-def _scaled(index: IndexSum, factor: int) -> IndexSum:
-    return IndexSum(tuple((name, c * factor) for name, c in index.terms), index.offset * factor)
+def _scaled(index: loop.IndexSum, factor: int) -> loop.IndexSum:
+    return loop.IndexSum(tuple((name, c * factor) for name, c in index.terms), index.offset * factor)
 
 
 class _Nest:
     """The lanes of a loop over all features in terms of a tile: each goes over some of the dimensions."""
 
-    def __init__(self, lanes: tuple[Lane, ...], cut: _Cut) -> None:
-        self.lanes: list[Lane] = []
-        self._of: dict[str, IndexSum] = {}
+    def __init__(self, lanes: tuple[loop.Lane, ...], cut: _Cut) -> None:
+        self.lanes: list[loop.Lane] = []
+        self._of: dict[str, loop.IndexSum] = {}
         self._strides: dict[str, int] = {}
         local: list[tuple[str, int]] = []
         k = 0
@@ -216,11 +198,11 @@ class _Nest:
             strides = dict(zip(dims, _strides(cut.dims[first:k]), strict=True))
             inner = self._inner(name, dims, cut)
             parts = [_scaled(cut.first(d), strides[d]) for d in dims]
-            self._of[name] = total([*parts, IndexSum(tuple((lane, strides[d]) for lane, d in inner))])
+            self._of[name] = total([*parts, loop.IndexSum(tuple((lane, strides[d]) for lane, d in inner))])
             self._strides[name] = math.prod(cut.dims[k:])
             local += inner
         within = _strides(cut.within)
-        self.local = IndexSum(tuple((lane, within[d]) for lane, d in local))
+        self.local = loop.IndexSum(tuple((lane, within[d]) for lane, d in local))
 
     def _inner(self, name: str, dims: range, cut: _Cut) -> list[tuple[str, int]]:
         """Adds the lanes of a tile for `dims`, and gives each with its last dim. Dims that a tile has whole are in the
@@ -240,79 +222,81 @@ class _Nest:
     def __contains__(self, name: str) -> bool:
         return name in self._of
 
-    def index(self, index: IndexSum) -> IndexSum:
+    def index(self, index: loop.IndexSum) -> loop.IndexSum:
         """The same index in terms of the tile."""
-        parts = [_scaled(self._of[name], c) if name in self else IndexSum(((name, c),)) for name, c in index.terms]
+        parts = [_scaled(self._of[name], c) if name in self else loop.IndexSum(((name, c),)) for name, c in index.terms]
         return replace(index, terms=total(parts).terms)
 
-    def local_index(self, index: IndexSum) -> IndexSum:
+    def local_index(self, index: loop.IndexSum) -> loop.IndexSum:
         """An index of an array of all features as one of the array of a tile."""
-        own = {name: c for name, c in index.terms if c and self._of.get(name) != IndexSum(())}
-        wanted = {name: stride for name, stride in self._strides.items() if self._of[name] != IndexSum(())}
+        own = {name: c for name, c in index.terms if c and self._of.get(name) != loop.IndexSum(())}
+        wanted = {name: stride for name, stride in self._strides.items() if self._of[name] != loop.IndexSum(())}
         if own != wanted or (index.offset, index.div, index.mod) != (0, 1, None):
             raise NotTiled("an array of features is read or written in another order than its own")
         return self.local
 
 
 class _Tiled:
-    def __init__(self, cut: _Cut, width: int, kernel: Kernel) -> None:
+    def __init__(self, cut: _Cut, width: int, kernel: loop.Kernel) -> None:
         self._cut, self._width = cut, width
-        self._outputs = {b.name for b in kernel.buffers if b.role is Role.output}
+        self._outputs = {b.name for b in kernel.buffers if b.role is loop.Role.output}
         self._widths = {b.name: math.prod(b.shape) for b in kernel.buffers}
-        arrays = [s for s in statements(kernel.body) if isinstance(s, Alloc)]
+        arrays = [s for s in statements(kernel.body) if isinstance(s, loop.Alloc)]
         self._wide = {s.name for s in arrays if math.prod(s.shape) == width}
 
-    def body(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    def body(self, body: Iterable[loop.Stmt]) -> tuple[loop.Stmt, ...]:
         return tuple(self._statement(s) for s in body)
 
-    def _statement(self, stmt: Stmt) -> Stmt:
+    def _statement(self, stmt: loop.Stmt) -> loop.Stmt:
         match stmt:
-            case Alloc(name) if name in self._wide:
+            case loop.Alloc(name) if name in self._wide:
                 return replace(stmt, shape=(math.prod(self._cut.within),))
-            case Lanes(lanes) if math.prod(extent for _, extent in lanes) == self._width:
+            case loop.Lanes(lanes) if math.prod(extent for _, extent in lanes) == self._width:
                 return self._lanes(stmt)
-            case Lanes(body=body):
+            case loop.Lanes(body=body):
                 return replace(stmt, body=self.body(body))
-            case Edges(prefetch=prefetch, body=body):
+            case loop.Edges(prefetch=prefetch, body=body):
                 return replace(stmt, prefetch=tuple(map(self._prefetch, prefetch)), body=self.body(body))
-            case Store(buffer) | Accum(buffer) if buffer in self._outputs | self._wide:
+            case loop.Store(buffer) | loop.Accum(buffer) if buffer in self._outputs | self._wide:
                 raise NotTiled("a result is written element by element")
-        if self._wide & {e.buffer for top in expressions(stmt) for e in subexpressions(top) if isinstance(e, Load)}:
+        if self._wide & {
+            e.buffer for top in expressions(stmt) for e in subexpressions(top) if isinstance(e, loop.Load)
+        }:
             raise NotTiled("a number of an edge or a row is made of all its features")
-        if isinstance(stmt, FoldLanes):
+        if isinstance(stmt, loop.FoldLanes):
             self.body(stmt.body)  # raises where one reads an array of features
         return stmt
 
-    def _lanes(self, stmt: Lanes) -> Lanes:
+    def _lanes(self, stmt: loop.Lanes) -> loop.Lanes:
         nest = _Nest(stmt.lanes, self._cut)
-        return Lanes(tuple(nest.lanes), tuple(self._inside(s, nest) for s in stmt.body))
+        return loop.Lanes(tuple(nest.lanes), tuple(self._inside(s, nest) for s in stmt.body))
 
-    def _inside(self, stmt: Stmt, nest: _Nest) -> Stmt:
-        if isinstance(stmt, Alloc | Edges):
+    def _inside(self, stmt: loop.Stmt, nest: _Nest) -> loop.Stmt:
+        if isinstance(stmt, loop.Alloc | loop.Edges):
             raise NotTiled("a loop over features has arrays or edges inside")
-        if isinstance(stmt, Store | Accum):
-            place = self._expr(Load(stmt.buffer, stmt.index), nest)
-            assert isinstance(place, Load)
+        if isinstance(stmt, loop.Store | loop.Accum):
+            place = self._expr(loop.Load(stmt.buffer, stmt.index), nest)
+            assert isinstance(place, loop.Load)
             return replace(stmt, index=place.index, value=self._expr(stmt.value, nest))
         return mapped(stmt, lambda e: self._expr(e, nest), lambda s: self._inside(s, nest))
 
-    def _expr(self, expr: Expr, nest: _Nest) -> Expr:
+    def _expr(self, expr: loop.Expr, nest: _Nest) -> loop.Expr:
         match expr:
-            case IndexSum():
+            case loop.IndexSum():
                 return nest.index(expr)
-            case Load(buffer, index) if any(isinstance(i, Var) and i.name in nest for i in index):
-                return self._expr(Load(buffer, tuple(_as_sum(i, nest) for i in index)), nest)
-            case Load(buffer, (IndexSum() as feature,)) if buffer in self._wide:
-                return Load(buffer, (nest.local_index(feature),))
-            case Var(name) if name in nest:
+            case loop.Load(buffer, index) if any(isinstance(i, loop.Var) and i.name in nest for i in index):
+                return self._expr(loop.Load(buffer, tuple(_as_sum(i, nest) for i in index)), nest)
+            case loop.Load(buffer, (loop.IndexSum() as feature,)) if buffer in self._wide:
+                return loop.Load(buffer, (nest.local_index(feature),))
+            case loop.Var(name) if name in nest:
                 raise NotTiled("the number of a feature is itself a value")
         return mapped(expr, lambda e: self._expr(e, nest))
 
-    def _prefetch(self, hint: Prefetch) -> Prefetch:
+    def _prefetch(self, hint: loop.Prefetch) -> loop.Prefetch:
         if self._widths[hint.buffer] != self._width:
             return hint
         return replace(hint, at=self._cut.begin(), size=self._cut.run())
 
 
-def _as_sum(index: Expr, nest: _Nest) -> Expr:
-    return IndexSum(((index.name, 1),)) if isinstance(index, Var) and index.name in nest else index
+def _as_sum(index: loop.Expr, nest: _Nest) -> loop.Expr:
+    return loop.IndexSum(((index.name, 1),)) if isinstance(index, loop.Var) and index.name in nest else index

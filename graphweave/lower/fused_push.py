@@ -32,23 +32,7 @@ from graphweave.analysis.typed import PushedProduct, blocks_of, gathered, pushed
 from graphweave.core.lines import NOWHERE
 from graphweave.core.options import Options
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.loop.nodes import (
-    Csr,
-    Edges,
-    Kernel,
-    Lanes,
-    Let,
-    Lit,
-    Load,
-    Role,
-    Rows,
-    Stmt,
-    Store,
-    TileArray,
-    TileMatMul,
-    Tiles,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
@@ -74,7 +58,7 @@ _TILE_PAIRS = 48
 class FusedPush:
     """The kernel of a fused push, before half precision is widened; `types` is the map that chooses matrices."""
 
-    kernel: Kernel
+    kernel: loop.Kernel
     draft: Draft
     types: Ref
 
@@ -101,8 +85,8 @@ def fused_push(
     draft = Draft(Facts(summed), inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters
-    csrs = tuple(Csr(csr) for csr in CSRS)
-    kernel = Kernel(name, _B, parameters.sizes, index, csrs, parameters.buffers, (), body)
+    csrs = tuple(loop.Csr(csr) for csr in CSRS)
+    kernel = loop.Kernel(name, _B, parameters.sizes, index, csrs, parameters.buffers, (), body)
     return FusedPush(kernel, draft, pushed.product.map)
 
 
@@ -115,38 +99,42 @@ def _with_sum(program: Program, pushed: PushedProduct, m: Ref) -> tuple[Program,
     return build.program(program.outputs, program.spaces), out
 
 
-def _zeros(draft: Draft, ref: Ref) -> list[Stmt]:
+def _zeros(draft: Draft, ref: Ref) -> list[loop.Stmt]:
     t = type_of(draft.program, ref)
-    out, lane = draft.parameters.tensor(ref, Role.output), draft.names.lane()
-    store = Store(out, (Var("v"), Var(lane)), Lit(0.0, t.dtype))
-    return [*draft.comment(ref), Edges("v", _BLOCK, _B, (), (Lanes(((lane, numel(t.shape)),), (store,)),))]
+    out, lane = draft.parameters.tensor(ref, loop.Role.output), draft.names.lane()
+    store = loop.Store(out, (loop.Var("v"), loop.Var(lane)), loop.Lit(0.0, t.dtype))
+    return [*draft.comment(ref), loop.Edges("v", _BLOCK, _B, (), (loop.Lanes(((lane, numel(t.shape)),), (store,)),))]
 
 
-def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> Stmt:
+def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> loop.Stmt:
     parameters, node = draft.parameters, pushed.product
-    kind = Let("t", parameters.index, Load(parameters.table(Table("group_type"), NUM_GROUPS), (Var(_G),)))
+    kind = loop.Let(
+        "t", parameters.index, loop.Load(parameters.table(Table("group_type"), NUM_GROUPS), (loop.Var(_G),))
+    )
     t = type_of(draft.program, sum_)
-    array = TileArray("sums", _TILE, t.dtype, (numel(t.shape),))
-    out = Rows(parameters.tensor(ref, Role.output), parameters.table(Table("pair_target"), NUM_PAIRS))
+    array = loop.TileArray("sums", _TILE, t.dtype, (numel(t.shape),))
+    out = loop.Rows(parameters.tensor(ref, loop.Role.output), parameters.table(Table("pair_target"), NUM_PAIRS))
     w, blocks = parameters.tensor(node.w), blocks_of(draft.program, pushed.ref)
-    product = TileMatMul(_TILE, out, array.name, w, out, kind.name, blocks=blocks)
-    pairs = Edges(_P, _PAIRS, _G, (), tuple(_pair(draft, sum_, array)), _TILE)
-    tiles = Tiles(_TILE, _TILE_PAIRS, _PAIRS, _G, (array, pairs, product))
-    return Edges(_G, _GROUPS, _B, (), (kind, tiles))
+    product = loop.TileMatMul(_TILE, out, array.name, w, out, kind.name, blocks=blocks)
+    pairs = loop.Edges(_P, _PAIRS, _G, (), tuple(_pair(draft, sum_, array)), _TILE)
+    tiles = loop.Tiles(_TILE, _TILE_PAIRS, _PAIRS, _G, (array, pairs, product))
+    return loop.Edges(_G, _GROUPS, _B, (), (kind, tiles))
 
 
-def _pair(draft: Draft, sum_: Ref, array: TileArray) -> list[Stmt]:
+def _pair(draft: Draft, sum_: Ref, array: loop.TileArray) -> list[loop.Stmt]:
     """Sums the scaled rows of a pair's edges into the pair's row of `array`."""
-    lane, at = draft.names.lane(), (Var(_P),)
-    zero = Store(array.name, (*at, Var(lane)), Lit(0.0, array.dtype))
+    lane, at = draft.names.lane(), (loop.Var(_P),)
+    zero = loop.Store(array.name, (*at, loop.Var(lane)), loop.Lit(0.0, array.dtype))
     draft.row.at[sum_] = array.name, at
-    walk = [replace(s, row=_P) if isinstance(s, Edges) else s for s in EdgeLoop(draft, [sum_], [sum_]).statements()]
-    body: list[Stmt] = [Lanes(((lane, array.shape[0]),), (zero,)), *walk]
+    walk = [
+        replace(s, row=_P) if isinstance(s, loop.Edges) else s for s in EdgeLoop(draft, [sum_], [sum_]).statements()
+    ]
+    body: list[loop.Stmt] = [loop.Lanes(((lane, array.shape[0]),), (zero,)), *walk]
     if any(_reads_row(s) for s in statements(walk)):
         rows = draft.parameters.table(Table("pair_row"), NUM_PAIRS)
-        body.insert(0, Let("v", draft.parameters.index, Load(rows, (Var(_P),))))
+        body.insert(0, loop.Let("v", draft.parameters.index, loop.Load(rows, (loop.Var(_P),))))
     return body
 
 
-def _reads_row(stmt: Stmt) -> bool:
-    return any(e == Var("v") for top in expressions(stmt) for e in subexpressions(top))
+def _reads_row(stmt: loop.Stmt) -> bool:
+    return any(e == loop.Var("v") for top in expressions(stmt) for e in subexpressions(top))

@@ -15,25 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from graphweave.core.types import DType, Op
-from graphweave.ir.loop.nodes import (
-    Alloc,
-    Call,
-    CastTo,
-    Edges,
-    Expr,
-    Let,
-    Load,
-    Place,
-    Rows,
-    Stash,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    Tiles,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import Index, expressions, relocated, statements, subexpressions
 from graphweave.lower.blocks import nest
 
@@ -65,95 +47,101 @@ class _Uses:
         return stash in self.multiplied or (stash in self.stored and stash in self.loaded)
 
 
-def on_pieces(walk: Edges | Tiles, stashes: Mapping[str, Stash], index: DType) -> Edges | Tiles:
+def on_pieces(
+    walk: loop.Edges | loop.Tiles, stashes: Mapping[str, loop.Stash], index: DType
+) -> loop.Edges | loop.Tiles:
     """`walk` over the edges of a piece; `index` is the dtype of positions."""
     uses = _uses(walk.body, stashes)
     local = {name: stash for name, stash in stashes.items() if uses.is_local(name)}
     moved = _OnPieces(uses, local, stashes, index)
-    if isinstance(walk, Edges):
+    if isinstance(walk, loop.Edges):
         return moved.edges(walk)
-    before: list[Stmt] = []
-    after: list[Stmt] = []
+    before: list[loop.Stmt] = []
+    after: list[loop.Stmt] = []
     for name, stash in local.items():
-        before.append(TileArray(name, walk.tile, stash.dtype, stash.shape))
+        before.append(loop.TileArray(name, walk.tile, stash.dtype, stash.shape))
         if name not in uses.made:
             before.append(_copied(name, kept_name(name), stash, walk.tile))
         else:
             after.append(_copied(kept_name(name), name, stash, walk.tile))
     body = (*before, *(moved.in_tile(s) for s in walk.body), *after)
-    return Tiles(walk.tile, walk.size, PIECES, PIECE, body)
+    return loop.Tiles(walk.tile, walk.size, PIECES, PIECE, body)
 
 
-def _uses(body: Iterable[Stmt], stashes: Mapping[str, Stash]) -> _Uses:
+def _uses(body: Iterable[loop.Stmt], stashes: Mapping[str, loop.Stash]) -> _Uses:
     inner = list(statements(body))
-    stored = {s.buffer for s in inner if isinstance(s, Store)}
+    stored = {s.buffer for s in inner if isinstance(s, loop.Store)}
     tops = (top for s in inner for top in expressions(s))
-    loaded = {e.buffer for top in tops for e in subexpressions(top) if isinstance(e, Load)}
-    products = [s for s in inner if isinstance(s, TileMatMul)]
+    loaded = {e.buffer for top in tops for e in subexpressions(top) if isinstance(e, loop.Load)}
+    products = [s for s in inner if isinstance(s, loop.TileMatMul)]
     results = {s.out for s in products if isinstance(s.out, str)}
-    read = {x for s in inner for x in ((s.x,) if isinstance(s, TileMatMul) else _pair(s)) if isinstance(x, str)}
+    read = {x for s in inner for x in ((s.x,) if isinstance(s, loop.TileMatMul) else _pair(s)) if isinstance(x, str)}
     of = frozenset(stashes)
     return _Uses(of & stored, of & loaded, of & (results | read), of & (stored | results))
 
 
-def _pair(stmt: Stmt) -> tuple[Place, ...]:
-    return (stmt.x, stmt.y) if isinstance(stmt, TileGram) else ()
+def _pair(stmt: loop.Stmt) -> tuple[loop.Place, ...]:
+    return (stmt.x, stmt.y) if isinstance(stmt, loop.TileGram) else ()
 
 
-def _shifted(place: Place) -> Place:
-    return replace(place, shift=SHIFT) if isinstance(place, Rows) else place
+def _shifted(place: loop.Place) -> loop.Place:
+    return replace(place, shift=SHIFT) if isinstance(place, loop.Rows) else place
 
 
-def _lanes(stash: Stash) -> tuple[tuple[tuple[str, int], ...], tuple[Expr, ...]]:
+def _lanes(stash: loop.Stash) -> tuple[tuple[tuple[str, int], ...], tuple[loop.Expr, ...]]:
     lanes = tuple((f"{stash.name}_{d}", n) for d, n in enumerate(stash.shape))
-    return lanes, tuple(Var(lane) for lane, _ in lanes)
+    return lanes, tuple(loop.Var(lane) for lane, _ in lanes)
 
 
-def _copied(to: str, source: str, stash: Stash, tile: str) -> Stmt:
+def _copied(to: str, source: str, stash: loop.Stash, tile: str) -> loop.Stmt:
     lanes, at = _lanes(stash)
-    place = (Var(WITHIN), *at)
-    return Edges(WITHIN, PIECES, PIECE, (), tuple(nest(lanes, [Store(to, place, Load(source, place))])), tile)
+    place = (loop.Var(WITHIN), *at)
+    return loop.Edges(
+        WITHIN, PIECES, PIECE, (), tuple(nest(lanes, [loop.Store(to, place, loop.Load(source, place))])), tile
+    )
 
 
 class _OnPieces:
     """Moves the statements of a pass to pieces. Arrays over positions are indexed by a position within the pieces."""
 
-    def __init__(self, uses: _Uses, local: Mapping[str, Stash], stashes: Mapping[str, Stash], index: DType) -> None:
+    def __init__(
+        self, uses: _Uses, local: Mapping[str, loop.Stash], stashes: Mapping[str, loop.Stash], index: DType
+    ) -> None:
         self._uses, self._local, self._stashes, self._index = uses, local, stashes, index
         self._tiled: set[str] = set()
 
-    def in_tile(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, TileArray):
+    def in_tile(self, stmt: loop.Stmt) -> loop.Stmt:
+        if isinstance(stmt, loop.TileArray):
             self._tiled.add(stmt.name)
         match stmt:
-            case Edges():
+            case loop.Edges():
                 return self.edges(stmt)
-            case TileMatMul(x=x, out=out):
+            case loop.TileMatMul(x=x, out=out):
                 return replace(stmt, x=_shifted(x), out=_shifted(out))
-            case TileGram(x=x, y=y):
+            case loop.TileGram(x=x, y=y):
                 return replace(stmt, x=_shifted(x), y=_shifted(y))
         return stmt
 
-    def edges(self, walk: Edges) -> Edges:
+    def edges(self, walk: loop.Edges) -> loop.Edges:
         """A loop over edges, moved. Local stashes are arrays of the tile, or without tiles arrays of the edge."""
         if walk.tile is not None:
             self._tiled |= self._local.keys()
-        within = CastTo(Var(WITHIN), self._index)
-        k = Let(walk.k, self._index, Call(Op.add, (within, Var(SHIFT))))
+        within = loop.CastTo(loop.Var(WITHIN), self._index)
+        k = loop.Let(walk.k, self._index, loop.Call(Op.add, (within, loop.Var(SHIFT))))
         body = [k, *(relocated(s, self._place) for s in walk.body)]
         if walk.tile is None:
             for name, stash in self._local.items():
                 lanes, at = _lanes(stash)
-                body.insert(1, Alloc(name, stash.dtype, stash.shape, None))
-                body += nest(lanes, [Store(kept_name(name), (Var(WITHIN), *at), Load(name, at))])
+                body.insert(1, loop.Alloc(name, stash.dtype, stash.shape, None))
+                body += nest(lanes, [loop.Store(kept_name(name), (loop.Var(WITHIN), *at), loop.Load(name, at))])
         hints = tuple(replace(p, shift=SHIFT) for p in walk.prefetch)
-        return Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile, walk.unroll)
+        return loop.Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile, walk.unroll)
 
     def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
         if buffer in self._tiled:
-            return buffer, (Var(WITHIN), *index[1:])
+            return buffer, (loop.Var(WITHIN), *index[1:])
         if buffer in self._local:
             return buffer, index[1:]
         if buffer in self._stashes:
-            return kept_name(buffer), (Var(WITHIN), *index[1:])
+            return kept_name(buffer), (loop.Var(WITHIN), *index[1:])
         return buffer, index

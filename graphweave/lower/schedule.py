@@ -16,23 +16,10 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, pushed_product
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Const,
-    Gram,
-    Input,
-    MapOf,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Ref,
-    Reshape,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
 from graphweave.lower.overlap import overlapped
@@ -112,7 +99,7 @@ def schedule(
 def _fused_push(program: Program, ref: Ref) -> Region | None:
     """The region of the fused push `ref`, which holds only the push and its product; None if `ref` is not one."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
-    if pushed is None or not isinstance(node, Push):
+    if pushed is None or not isinstance(node, ir.Push):
         return None
     return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
 
@@ -130,15 +117,15 @@ def demand(
     while todo:
         ref = todo.pop()
         node = program.nodes[ref]
-        if ref in found or ref in given or isinstance(node, Input | Const | MapOf | ToUnit):
-            if isinstance(node, MapOf):
+        if ref in found or ref in given or isinstance(node, ir.Input | ir.Const | ir.MapOf | ir.ToUnit):
+            if isinstance(node, ir.MapOf):
                 todo.append(node.index)
             continue
         found.add(ref)
         if ref not in products and not cones.is_light(ref):
             todo.extend(call_operands(program, ref))
             continue
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             todo.extend(operands(node))
             continue
         if ref not in products and cones.is_shared(ref):
@@ -150,7 +137,7 @@ def demand(
         todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
         if not options.fuse:
             todo.extend(operands(node))
-        if isinstance(node, Push | Gram) and node.map is not None:
+        if isinstance(node, ir.Push | ir.Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)
 
@@ -192,7 +179,7 @@ def _not_worth_a_kernel(
     """
     if group.rows == UNIT and len(group.members) < _FEW_SHARED:
         return not between.issuperset(group.members)
-    recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
+    recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], ir.Reshape)}
     if products.issuperset(group.members):
         assert group.rows is not None
         return not recomputed and statistics is not None and statistics.rows(group.rows) < TALL
@@ -200,8 +187,8 @@ def _not_worth_a_kernel(
         return False
     ref = group.members[0]
     node, t = program.nodes[ref], program.types[ref]
-    if isinstance(node, Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE_ELEMENTS):
+    if isinstance(node, ir.Random) or (isinstance(t, ir.Type) and numel(t.shape) >= _WIDE_ELEMENTS):
         return False
-    if isinstance(node, Pointwise) and node.op.facts.cpp.function:
+    if isinstance(node, ir.Pointwise) and node.op.facts.cpp.function:
         return False
-    return not recomputed and (isinstance(node, Pull) or not leaves[ref].pulls)
+    return not recomputed and (isinstance(node, ir.Pull) or not leaves[ref].pulls)

@@ -13,27 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from graphweave.ir.loop.nodes import (
-    Buffer,
-    Expr,
-    Kernel,
-    Let,
-    Load,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import Index, relocated
 from graphweave.lower.blocks import nest
 
 
 def tile_of_slots(
-    kernel: Kernel, bodies: Mapping[tuple[Stmt, ...], tuple[Stmt, ...]], row: Let, slot: str
-) -> tuple[Stmt, ...]:
+    kernel: loop.Kernel, bodies: Mapping[tuple[loop.Stmt, ...], tuple[loop.Stmt, ...]], row: loop.Let, slot: str
+) -> tuple[loop.Stmt, ...]:
     """The body of `kernel` over slots. `bodies` maps bodies of loops that walked edges to those that replace them;
     `row` binds the row of a slot."""
     assert kernel.tile is not None
@@ -41,20 +28,20 @@ def tile_of_slots(
 
 
 class _OfSlots:
-    def __init__(self, kernel: Kernel, row: Let, slot: str) -> None:
+    def __init__(self, kernel: loop.Kernel, row: loop.Let, slot: str) -> None:
         assert kernel.tile is not None
         self._kernel, self._let, self._slot, self._tile = kernel, row, slot, kernel.tile[0]
-        self._arrays = {s.name for s in kernel.body if isinstance(s, TileArray)}
+        self._arrays = {s.name for s in kernel.body if isinstance(s, loop.TileArray)}
         self._buffers = {b.name: b for b in kernel.buffers if b.rows == kernel.sizes[0]}
         self._near: dict[str, str] = {}  # buffers that products read: the arrays that hold their rows
 
-    def body(self, bodies: Mapping[tuple[Stmt, ...], tuple[Stmt, ...]]) -> Iterable[Stmt]:
+    def body(self, bodies: Mapping[tuple[loop.Stmt, ...], tuple[loop.Stmt, ...]]) -> Iterable[loop.Stmt]:
         for stmt in self._kernel.body:
             match stmt:
-                case TileRows(tile, body):
+                case loop.TileRows(tile, body):
                     rows = (relocated(s, self._in_slot) for s in bodies.get(body, body))
-                    yield TileRows(tile, (self._let, *rows))
-                case TileMatMul(x=str(x), out=str(out), add=str() | None as add):
+                    yield loop.TileRows(tile, (self._let, *rows))
+                case loop.TileMatMul(x=str(x), out=str(out), add=str() | None as add):
                     reads = [name for name in (x, add) if name is not None]
                     yield from self._read(reads)
                     into = self._array(out) if out in self._buffers else out
@@ -64,13 +51,13 @@ class _OfSlots:
                     yield replace(stmt, out=into, x=self._place(x), add=added)
                     if into != out:
                         yield self._copied(out, self._kernel.row, into, self._slot)
-                case TileGram(x=str(x), y=str(y)):
+                case loop.TileGram(x=str(x), y=str(y)):
                     yield from self._read([x, y])
                     yield replace(stmt, x=self._place(x), y=self._place(y))
                 case _:
                     yield stmt
 
-    def _read(self, names: Iterable[str]) -> Iterable[Stmt]:
+    def _read(self, names: Iterable[str]) -> Iterable[loop.Stmt]:
         for name in names:
             if name in self._buffers and name not in self._near:
                 self._near[name] = self._array(name)
@@ -83,18 +70,18 @@ class _OfSlots:
     def _array(self, buffer: str) -> str:
         return f"{buffer}_near"
 
-    def _declared(self, name: str) -> TileArray:
+    def _declared(self, name: str) -> loop.TileArray:
         buffer = self._buffers[name]
-        return TileArray(self._array(name), self._tile, buffer.dtype, buffer.shape)
+        return loop.TileArray(self._array(name), self._tile, buffer.dtype, buffer.shape)
 
-    def _copied(self, to: str, to_row: str, source: str, source_row: str) -> Stmt:
+    def _copied(self, to: str, to_row: str, source: str, source_row: str) -> loop.Stmt:
         """A loop that copies each row of `source` to `to`."""
-        buffer: Buffer = self._buffers[source if source in self._buffers else to]
+        buffer: loop.Buffer = self._buffers[source if source in self._buffers else to]
         lanes = tuple((f"{buffer.name}_{d}", n) for d, n in enumerate(buffer.shape))
-        at: tuple[Expr, ...] = tuple(Var(lane) for lane, _ in lanes)
-        store = Store(to, (Var(to_row), *at), Load(source, (Var(source_row), *at)))
-        return TileRows(self._tile, (self._let, *nest(lanes, [store])))
+        at: tuple[loop.Expr, ...] = tuple(loop.Var(lane) for lane, _ in lanes)
+        store = loop.Store(to, (loop.Var(to_row), *at), loop.Load(source, (loop.Var(source_row), *at)))
+        return loop.TileRows(self._tile, (self._let, *nest(lanes, [store])))
 
     def _in_slot(self, array: str, index: Index) -> tuple[str, Index]:
         """Arrays of the tile are indexed by slots."""
-        return array, (Var(self._slot), *index[1:]) if array in self._arrays else index
+        return array, (loop.Var(self._slot), *index[1:]) if array in self._arrays else index

@@ -10,26 +10,12 @@ from dataclasses import dataclass, replace
 
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, DType, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    MapType,
-    Pad,
-    Permute,
-    Pointwise,
-    Pull,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 
-_ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+_ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +36,9 @@ class Product:
     shape: tuple[int, ...]
 
 
-def value_type(build: Builder, ref: Ref) -> Type:
+def value_type(build: Builder, ref: Ref) -> ir.Type:
     t = build.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     return t
 
 
@@ -79,21 +65,21 @@ def _product(build: Builder, ref: Ref, done: dict[Ref, Product], depth: int) -> 
     return done[ref]
 
 
-def _opened(build: Builder, ref: Ref, t: Type, done: dict[Ref, Product], depth: int) -> Product | None:
+def _opened(build: Builder, ref: Ref, t: ir.Type, done: dict[Ref, Product], depth: int) -> Product | None:
     match build.nodes[ref]:
-        case Pointwise(Op.mul | Op.div as op, args):
+        case ir.Pointwise(Op.mul | Op.div as op, args):
             p, q = (_product(build, a, done, depth - 1) for a in args)
             second = (replace(f, inverse=f.inverse != (op is Op.div)) for f in _padded(q, t.shape))
             return Product(p.sign * q.sign, (*_padded(p, t.shape), *second), t.shape)
-        case Pointwise(Op.neg, (a,)):
+        case ir.Pointwise(Op.neg, (a,)):
             p = _product(build, a, done, depth - 1)
             return Product(-p.sign, p.factors, t.shape)
-        case Const(value) if value == 1:
+        case ir.Const(value) if value == 1:
             return Product(1, (), t.shape)
-        case Broadcast(x, shape):
+        case ir.Broadcast(x, shape):
             p = _product(build, x, done, depth - 1)
             return Product(p.sign, _padded(p, shape), shape)
-        case Reshape(x, shape) if same_but_ones(value_type(build, x).shape, shape):
+        case ir.Reshape(x, shape) if same_but_ones(value_type(build, x).shape, shape):
             p = _product(build, x, done, depth - 1)
             return Product(p.sign, tuple(realigned(f, p.shape, shape) for f in p.factors), shape)
         case _:
@@ -128,13 +114,13 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
         value = viewed(build, f, loc)
         if total is None or (f.inverse and numel(f.shape) < widest):
             value = _inverse(build, value, dtype, loc) if f.inverse else value
-            total = value if total is None else build.add(Pointwise(Op.mul, (total, value)), loc)
+            total = value if total is None else build.add(ir.Pointwise(Op.mul, (total, value)), loc)
         else:
-            total = build.add(Pointwise(Op.div if f.inverse else Op.mul, (total, value)), loc)
+            total = build.add(ir.Pointwise(Op.div if f.inverse else Op.mul, (total, value)), loc)
     if total is not None and (space == UNIT or value_type(build, total).space != UNIT):
         return total
-    one = build.add(Const(1.0, Type(space, (), dtype)), loc)
-    return one if total is None else build.add(Pointwise(Op.mul, (one, total)), loc)
+    one = build.add(ir.Const(1.0, ir.Type(space, (), dtype)), loc)
+    return one if total is None else build.add(ir.Pointwise(Op.mul, (one, total)), loc)
 
 
 def viewed(build: Builder, f: Factor, loc: Location) -> Ref:
@@ -143,21 +129,21 @@ def viewed(build: Builder, f: Factor, loc: Location) -> Ref:
         return f.ref
     while len(f.shape) > 0 and f.shape[0] == 1:
         f = replace(f, shape=f.shape[1:])
-    return build.add(Reshape(below_reshapes(build, f.ref), f.shape), loc)
+    return build.add(ir.Reshape(below_reshapes(build, f.ref), f.shape), loc)
 
 
 def below_reshapes(build: Builder, ref: Ref) -> Ref:
-    while isinstance(node := build.nodes[ref], Reshape):
+    while isinstance(node := build.nodes[ref], ir.Reshape):
         ref = node.x
     return ref
 
 
 def _inverse(build: Builder, ref: Ref, dtype: DType, loc: Location) -> Ref:
-    return build.add(Pointwise(Op.div, (build.add(Const(1.0, Type(UNIT, (), dtype)), loc), ref)), loc)
+    return build.add(ir.Pointwise(Op.div, (build.add(ir.Const(1.0, ir.Type(UNIT, (), dtype)), loc), ref)), loc)
 
 
 def negated(build: Builder, ref: Ref, sign: int, loc: Location) -> Ref:
-    return ref if sign > 0 else build.add(Pointwise(Op.neg, (ref,)), loc)
+    return ref if sign > 0 else build.add(ir.Pointwise(Op.neg, (ref,)), loc)
 
 
 def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: Location) -> Ref:
@@ -166,8 +152,8 @@ def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: Location) -> R
     if own == shape:
         return ref
     if numel(own) == numel(shape):
-        return build.add(Reshape(below_reshapes(build, ref), shape), loc)
-    return build.add(Broadcast(ref, shape), loc)
+        return build.add(ir.Reshape(below_reshapes(build, ref), shape), loc)
+    return build.add(ir.Broadcast(ref, shape), loc)
 
 
 def lifted(build: Builder, ref: Ref, m: Ref) -> Ref | None:
@@ -189,14 +175,14 @@ def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
         return True
     seen.add(ref)
     t = build.types[ref]
-    if not isinstance(t, Type) or len(seen) > _MAX_LIFTED:
+    if not isinstance(t, ir.Type) or len(seen) > _MAX_LIFTED:
         return False
     if t.space == UNIT:
         return True
     node = build.nodes[ref]
-    if isinstance(node, Pull):
+    if isinstance(node, ir.Pull):
         return node.map == m
-    if isinstance(node, Const):
+    if isinstance(node, ir.Const):
         return True
     return isinstance(node, _ROW_WISE) and all(_can_lift(build, r, m, seen) for r in operands(node))
 
@@ -205,13 +191,13 @@ def _lift(build: Builder, ref: Ref, m: Ref, done: dict[Ref, Ref]) -> Ref:
     if ref in done:
         return done[ref]
     node, t, mt = build.nodes[ref], value_type(build, ref), build.types[m]
-    assert isinstance(mt, MapType)
+    assert isinstance(mt, ir.MapType)
     if t.space == UNIT:
         out = ref
-    elif isinstance(node, Pull):
+    elif isinstance(node, ir.Pull):
         out = node.x
-    elif isinstance(node, Const):
-        out = build.add(Const(node.value, replace(t, space=mt.cod)), build.locs[ref])
+    elif isinstance(node, ir.Const):
+        out = build.add(ir.Const(node.value, replace(t, space=mt.cod)), build.locs[ref])
     else:
         out = build.add(with_operands(node, lambda r: _lift(build, r, m, done)), build.locs[ref])
     done[ref] = out

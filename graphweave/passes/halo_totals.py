@@ -27,25 +27,10 @@ from graphweave.analysis.ownership import Sharding
 from graphweave.analysis.partial_sums import is_linear
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Fold, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    AllReduce,
-    Const,
-    Exchange,
-    ExchangeBack,
-    Gram,
-    Join,
-    MatMul,
-    Part,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.factors import value_type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -79,17 +64,17 @@ class _Totals:
         self.halo: dict[Space, int] = {}
         mean = dict(sharding.mean_halo)
         for ref, node in enumerate(program.nodes):
-            if isinstance(node, Exchange):
+            if isinstance(node, ir.Exchange):
                 self.twins[self._type(node.x).space] = node.space
                 if not node.slot:  # rows of the last step are other numbers
                     self.sent.setdefault(node.x, ref)
-            elif isinstance(node, ExchangeBack):
+            elif isinstance(node, ir.ExchangeBack):
                 self.halo[node.space] = mean[node.link.node_type]
         self._with_halo: dict[Ref, Ref | None] = {}
         self._parts: dict[Ref, Ref] = {}
         self.backs = frozenset(
             r for r, n in enumerate(program.nodes)
-            if isinstance(n, ExchangeBack) and n.fold is Fold.sum and self._type(r).dtype.is_float
+            if isinstance(n, ir.ExchangeBack) and n.fold is Fold.sum and self._type(r).dtype.is_float
             and n.space in self.twins
         )  # fmt: skip
         while self.backs:
@@ -119,12 +104,14 @@ class _Totals:
     def _is_total(self, ref: Ref, partial: set[Ref]) -> bool:
         """Whether `ref` is a sum over all rows that the ranks add, of which each factor is known on halo rows."""
         node = self.program.nodes[ref]
-        summed = all(isinstance(n := self.program.nodes[u], AllReduce) and n.fold is Fold.sum for u in self.users[ref])
+        summed = all(
+            isinstance(n := self.program.nodes[u], ir.AllReduce) and n.fold is Fold.sum for u in self.users[ref]
+        )
         if not summed or ref in self.program.outputs:
             return False
-        if isinstance(node, Push):
-            return isinstance(self.program.nodes[node.map], ToUnit) and node.is_plain_sum
-        if not isinstance(node, Gram) or node.map is not None or (node.x in partial) == (node.y in partial):
+        if isinstance(node, ir.Push):
+            return isinstance(self.program.nodes[node.map], ir.ToUnit) and node.is_plain_sum
+        if not isinstance(node, ir.Gram) or node.map is not None or (node.x in partial) == (node.y in partial):
             return False
         return self.with_halo(node.y if node.x in partial else node.x) is not None
 
@@ -132,7 +119,7 @@ class _Totals:
         """Whether `ref` is linear in its partial operands, row by row. Summands may be whole, and factors are known on
         halo rows."""
         node = self.program.nodes[ref]
-        if not isinstance(node, (*ROW_WISE, MatMul)) or getattr(node, "map", None) is not None:
+        if not isinstance(node, (*ROW_WISE, ir.MatMul)) or getattr(node, "map", None) is not None:
             return False
         own = [r for r in operands(node) if r not in partial]
         if self._adds(ref):
@@ -149,7 +136,7 @@ class _Totals:
 
     def _found_with_halo(self, ref: Ref) -> Ref | None:
         node, t, loc = self.program.nodes[ref], self.program.types[ref], self.program.locs[ref]
-        if not isinstance(t, Type) or t.space == UNIT:
+        if not isinstance(t, ir.Type) or t.space == UNIT:
             return ref
         if t.space not in self.twins:
             return None
@@ -157,12 +144,12 @@ class _Totals:
         if ref in self.sent:
             return self.sent[ref]
         match node:
-            case Part(x, _, 0) if self._type(x).space == twin:
+            case ir.Part(x, _, 0) if self._type(x).space == twin:
                 return x
-            case Const():
+            case ir.Const():
                 return self.build.add(replace(node, type=replace(t, space=twin)), loc)
-            case Pull(x, m) if isinstance(self.program.nodes[m], ToUnit):
-                return self.build.add(Pull(x, self.build.add(ToUnit(twin), loc)), loc)
+            case ir.Pull(x, m) if isinstance(self.program.nodes[m], ir.ToUnit):
+                return self.build.add(ir.Pull(x, self.build.add(ir.ToUnit(twin), loc)), loc)
         if not isinstance(node, ROW_WISE):
             return None
         found = {r: self.with_halo(r) for r in operands(node)}
@@ -184,8 +171,8 @@ class _Totals:
         if narrower is not None:
             inner = self._extended(narrower)
             return self.build.add(with_operands(node, lambda r: inner if r == narrower else r), loc)
-        zeros = self.build.add(Const(0.0, Type(halo_of(t.space), t.shape, t.dtype)), loc)
-        return self.build.add(Join((ref, zeros), self.twins[t.space]), loc)
+        zeros = self.build.add(ir.Const(0.0, ir.Type(halo_of(t.space), t.shape, t.dtype)), loc)
+        return self.build.add(ir.Join((ref, zeros), self.twins[t.space]), loc)
 
     def moved(self, ref: Ref) -> Ref:
         """A partial value, or a total, computed on own and halo rows."""
@@ -195,11 +182,11 @@ class _Totals:
 
     def _moved(self, ref: Ref) -> Ref:
         node, loc = self.program.nodes[ref], self.program.locs[ref]
-        if isinstance(node, ExchangeBack):
+        if isinstance(node, ir.ExchangeBack):
             return node.x
-        if isinstance(node, Push):
+        if isinstance(node, ir.Push):
             space = value_type(self.build, self.moved(node.x)).space
-            return self.build.add(replace(node, x=self.moved(node.x), map=self.build.add(ToUnit(space), loc)), loc)
+            return self.build.add(replace(node, x=self.moved(node.x), map=self.build.add(ir.ToUnit(space), loc)), loc)
         adds = self._adds(ref)
 
         def operand(r: Ref) -> Ref:
@@ -222,8 +209,8 @@ class _Totals:
             saved += self._bytes(ref) * self._halo_rows(ref) / WIRE_BANDWIDTH + WIRE_LATENCY
         for ref in self.totals:
             node = self.program.nodes[ref]
-            assert isinstance(node, Push | Gram)
-            flops = 2 * numel(self._type(ref).shape) / PRODUCT_RATE if isinstance(node, Gram) else 0.0
+            assert isinstance(node, ir.Push | ir.Gram)
+            flops = 2 * numel(self._type(ref).shape) / PRODUCT_RATE if isinstance(node, ir.Gram) else 0.0
             saved -= self._halo_rows(node.x) * (flops + self._bytes(node.x) / BANDWIDTH)
         for ref in self.partial - self.backs:
             saved -= self._halo_rows(ref) * numel(self._type(ref).shape) / VECTOR_RATE
@@ -234,7 +221,7 @@ class _Totals:
 
     def _adds(self, ref: Ref) -> bool:
         node = self.program.nodes[ref]
-        return isinstance(node, Pointwise) and node.op in (Op.add, Op.sub)
+        return isinstance(node, ir.Pointwise) and node.op in (Op.add, Op.sub)
 
     def _narrowest(self, ref: Ref) -> int:
         """Bytes a row of what is copied to be extended by zeros."""
@@ -249,5 +236,5 @@ class _Totals:
         t = self._type(ref)
         return numel(t.shape) * t.dtype.itemsize
 
-    def _type(self, ref: Ref) -> Type:
+    def _type(self, ref: Ref) -> ir.Type:
         return type_of(self.program, ref)

@@ -9,28 +9,9 @@ from typing import TypeAlias
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import reached
 from graphweave.analysis.typed import below, gathered, is_typed_product
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    Const,
-    Gram,
-    Input,
-    Join,
-    MapOf,
-    MapType,
-    MatMul,
-    Node,
-    PairsType,
-    Part,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    ToUnit,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.narrow_sites import narrow_sites
 from graphweave.passes.rules import (
     compact,
@@ -83,7 +64,7 @@ ALONE = (
 
 def linear(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """Everything linear on edges at once: the forward's product leaves the edges only if the backward's does too."""
-    sites = tuple(r for r, n in enumerate(facts.program.nodes) if isinstance(n, Slice | Push) or _shared(n))
+    sites = tuple(r for r, n in enumerate(facts.program.nodes) if isinstance(n, ir.Slice | ir.Push) or _shared(n))
     if sites:
         yield Move(TO_NODES, sites)
 
@@ -108,9 +89,9 @@ def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
             continue
         seen.add(at)
         node = facts.program.nodes[at]
-        if isinstance(node, Push | Gram | MatMul | Reduce):
+        if isinstance(node, ir.Push | ir.Gram | ir.MatMul | ir.Reduce):
             yield at
-        if at == ref or isinstance(node, Reshape | Pointwise):
+        if at == ref or isinstance(node, ir.Reshape | ir.Pointwise):
             todo.extend(facts.flow.users[at])
 
 
@@ -135,20 +116,20 @@ def forward_pairs(program: Program, late: frozenset[Ref]) -> tuple[tuple[Ref, Re
     """Pairs of maps that meet in a typed product of the forward, such as Hector's (source, relation)."""
     found: dict[tuple[Ref, Ref], None] = {}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, MatMul) and node.map is not None and ref not in late:
+        if isinstance(node, ir.MatMul) and node.map is not None and ref not in late:
             pull = _pull_map(program, node.x)
             if pull is not None:
                 found[pull, node.map] = None
     return tuple((m, t) for m, t in found if _may_pair(program, m, t))
 
 
-def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
+def _pairs_of(program: Program, node: ir.Node) -> Iterator[tuple[Ref, Ref]]:
     candidates: list[tuple[Ref | None, Ref]] = []
-    if isinstance(node, MatMul) and node.map is not None:
+    if isinstance(node, ir.MatMul) and node.map is not None:
         candidates.append((_pull_map(program, node.x), node.map))
-    elif isinstance(node, Gram) and node.map is not None:
+    elif isinstance(node, ir.Gram) and node.map is not None:
         candidates += [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
-    elif isinstance(node, Push) and not node.fused:
+    elif isinstance(node, ir.Push) and not node.fused:
         candidates += [(node.map, t) for t in _types_behind(program, node.x)]
     yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
 
@@ -158,16 +139,16 @@ def _types_behind(program: Program, ref: Ref) -> list[Ref]:
 
     def nearer(r: Ref) -> Iterable[Ref]:
         node = program.nodes[r]
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             return (below(program, r),)
-        return node.args if isinstance(node, Pointwise) and node.op.facts.linear else ()
+        return node.args if isinstance(node, ir.Pointwise) and node.op.facts.linear else ()
 
     behind = (program.nodes[r] for r in sorted(reached([ref], nearer)))
-    return [n.map for n in behind if isinstance(n, MatMul) and n.map is not None]
+    return [n.map for n in behind if isinstance(n, ir.MatMul) and n.map is not None]
 
 
-def _shared(node: Node) -> bool:
-    return isinstance(node, MatMul | Gram) and node.map is None
+def _shared(node: ir.Node) -> bool:
+    return isinstance(node, ir.MatMul | ir.Gram) and node.map is None
 
 
 def _pull_map(program: Program, ref: Ref) -> Ref | None:
@@ -178,10 +159,15 @@ def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
     """Whether `m` and `t` are two maps of edges. Unique pairs are not edges: pairs of pairs are the same pairs."""
     a, b = program.nodes[m], program.nodes[t]
     types = program.types[m]
-    if not isinstance(a, MapOf) or not isinstance(b, MapOf) or a.index == b.index or not isinstance(types, MapType):
+    if (
+        not isinstance(a, ir.MapOf)
+        or not isinstance(b, ir.MapOf)
+        or a.index == b.index
+        or not isinstance(types, ir.MapType)
+    ):
         return False
-    made = {t.pairs for t in program.types if isinstance(t, PairsType)}
-    return types.dom not in made | {n.cod for n in program.nodes if isinstance(n, MapOf)}
+    made = {t.pairs for t in program.types if isinstance(t, ir.PairsType)}
+    return types.dom not in made | {n.cod for n in program.nodes if isinstance(n, ir.MapOf)}
 
 
 def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
@@ -194,7 +180,7 @@ def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
 def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All pushes of typed products at once, as a product's rows go only when all of its are fused; then each alone."""
     program = facts.program
-    open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, Push) and not n.fused)
+    open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, ir.Push) and not n.fused)
     sites = tuple(r for r, n in open_ if any(_types_behind(program, n.x)))
     if sites:
         yield Move((typed_push.RULE,), sites)
@@ -231,7 +217,7 @@ def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     program = facts.program
     found: dict[tuple[Ref, bool], list[Ref]] = {}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, Push) and isinstance(program.nodes[node.map], MapOf):
+        if isinstance(node, ir.Push) and isinstance(program.nodes[node.map], ir.MapOf):
             found.setdefault((node.map, ref in late), []).append(ref)
     for sites in found.values():
         yield Move(OUT_OF_PUSH, tuple(sites))
@@ -253,7 +239,7 @@ def _moves_by_graph(facts: Facts, ref: Ref) -> bool:
     """Whether the maps along which `ref` and its operand move rows depend on the graph alone. A composed map is then
     made once a graph; otherwise each call pays for its index, and for the formats of that."""
     nodes, outer = facts.program.nodes, facts.program.nodes[ref]
-    if not isinstance(outer, Pull | Push) or not isinstance(inner := nodes[outer.x], Pull | Push):
+    if not isinstance(outer, ir.Pull | ir.Push) or not isinstance(inner := nodes[outer.x], ir.Pull | ir.Push):
         return False
     return {outer.map, inner.map} <= facts.flow.graph_only
 
@@ -273,7 +259,9 @@ def added(rules: Sequence[Rule]) -> Moves:
 
 def _computing(program: Program) -> tuple[Ref, ...]:
     return tuple(
-        r for r, n in enumerate(program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)
+        r
+        for r, n in enumerate(program.nodes)
+        if not isinstance(n, ir.Input | ir.Const | ir.MapOf | ir.ToUnit | ir.Join | ir.Part)
     )
 
 
@@ -294,11 +282,11 @@ def _pushes_behind(program: Program, ref: Ref) -> list[Ref]:
 
     def nearer(r: Ref) -> Iterable[Ref]:
         node = program.nodes[r]
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             return (node.x,)
-        return _like(program, r, node.args[:2]) if isinstance(node, Pointwise) else ()
+        return _like(program, r, node.args[:2]) if isinstance(node, ir.Pointwise) else ()
 
-    return sorted(r for r in reached([ref], nearer) if isinstance(program.nodes[r], Push))
+    return sorted(r for r in reached([ref], nearer) if isinstance(program.nodes[r], ir.Push))
 
 
 def _like(program: Program, ref: Ref, refs: Iterable[Ref]) -> Iterable[Ref]:

@@ -16,27 +16,10 @@ from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.choices import Recompute
 from graphweave.core.sizes import Applied, leaves
 from graphweave.core.types import UNIT, Fold, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    AnyType,
-    Aten,
-    Broadcast,
-    Cast,
-    Input,
-    MapOf,
-    PairIndex,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Reduce,
-    Ref,
-    Reshape,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import recomputed, repeatable
@@ -81,10 +64,10 @@ def split(
     if not exposed.isdisjoint(found):
         found = made_instead(facts, found, exposed, roots, tangents, given.statistics)
     saved = tuple(r for r in found if r not in constants)
-    saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], Random)}.difference(saved)))
+    saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], ir.Random)}.difference(saved)))
     saved += _sizes_to_save(joint, saved, roots, tangents)
     primals = [
-        r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants
+        r for r, n in enumerate(joint.nodes) if isinstance(n, ir.Input) and r not in tangents and r not in constants
     ]
     copied = exposed.intersection(saved)
     fwd = extract(joint, primals, [*forward_outputs, *saved, *given.keep])
@@ -112,7 +95,7 @@ def saved_values(
             continue
         seen.add(ref)
         node = joint.nodes[ref]
-        if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
+        if isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
         elif ref in after_tangent or ref not in forward or (ref not in compared and recomputed(recompute, facts, ref)):
             todo.extend(sources(joint, ref))
@@ -135,7 +118,7 @@ def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> fr
     todo = [
         (other, _width(joint, other))
         for node in joint.nodes
-        if isinstance(node, Pointwise) and node.op is Op.eq
+        if isinstance(node, ir.Pointwise) and node.op is Op.eq
         for other in operands(node)
         if any(_is_extreme(joint, one) for one in operands(node) if one != other)
     ]
@@ -145,8 +128,8 @@ def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> fr
             continue
         seen.add(ref)
         node = joint.nodes[ref]
-        dear = isinstance(node, Pointwise) and node.op.facts.dear and _width(joint, ref) < width
-        if isinstance(node, Reduce) or dear:
+        dear = isinstance(node, ir.Pointwise) and node.op.facts.dear and _width(joint, ref) < width
+        if isinstance(node, ir.Reduce) or dear:
             found.add(ref)
         else:
             todo.extend((r, width) for r in operands(node))
@@ -155,15 +138,15 @@ def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> fr
 
 def _width(joint: Program, ref: Ref) -> int:
     t = joint.types[ref]
-    return numel(t.shape) if isinstance(t, Type) else 0
+    return numel(t.shape) if isinstance(t, ir.Type) else 0
 
 
 def _is_extreme(joint: Program, ref: Ref) -> bool:
     """Whether the value is a pushed maximum or minimum, of the row itself or pulled to other rows."""
     node = joint.nodes[ref]
-    while isinstance(node, Pull | Cast | Reshape | Broadcast | Permute):
+    while isinstance(node, ir.Pull | ir.Cast | ir.Reshape | ir.Broadcast | ir.Permute):
         node = joint.nodes[node.x]
-    return isinstance(node, Push) and node.fold in (Fold.max, Fold.min)
+    return isinstance(node, ir.Push) and node.fold in (Fold.max, Fold.min)
 
 
 def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compared: frozenset[Ref]) -> set[Ref]:
@@ -178,9 +161,9 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compare
         if not repeatable(facts, ref):
             continue
         made_of = _origins(facts, ref, saved | free | compared)
-        added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], Input)}
+        added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], ir.Input)}
         size = _row_bytes(joint, ref)
-        known = all(isinstance(joint.types[r], Type) for r in made_of)
+        known = all(isinstance(joint.types[r], ir.Type) for r in made_of)
         if known and _bytes_of(joint, added) < size and _bytes_of(joint, made_of) <= 2 * size:
             saved = (saved - {ref}) | made_of
     return saved
@@ -192,7 +175,7 @@ def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Re
     todo = list(operands(joint.nodes[ref]))
     while todo:
         r = todo.pop()
-        there_anyway = r in there or isinstance(joint.nodes[r], Input)
+        there_anyway = r in there or isinstance(joint.nodes[r], ir.Input)
         if not there_anyway and (repeatable(facts, r) or recomputed("auto", facts, r)):
             todo.extend(operands(joint.nodes[r]))
         else:
@@ -207,7 +190,7 @@ def _bytes_of(program: Program, refs: Iterable[Ref]) -> int:
 def _row_bytes(program: Program, ref: Ref) -> int:
     """Bytes of a row. Shared data counts as 0, as it has only one row."""
     t = program.types[ref]
-    return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
+    return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) and t.space != UNIT else 0
 
 
 def _sizes_to_save(
@@ -219,11 +202,11 @@ def _sizes_to_save(
     """
     given = frozenset((*saved, *tangents))
     rows = dict(joint.spaces)
-    told = {t.space for r in given if isinstance(t := joint.types[r], Type)}
+    told = {t.space for r in given if isinstance(t := joint.types[r], ir.Type)}
     known = {space for space in told if not isinstance(rows.get(space), Applied)}
     used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
     symbols = {symbol for s in used for symbol in leaves(rows.get(s))}
-    sizes = (r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.size in symbols and r not in given)
+    sizes = (r for r, t in enumerate(joint.types) if isinstance(t, ir.AnyType) and t.size in symbols and r not in given)
     first = {joint.types[r]: r for r in reversed(list(sizes))}
     return tuple(sorted(first.values()))
 
@@ -238,12 +221,12 @@ def _riders(
     """
     joint, is_push = facts.program, facts.cones.is_push
     late = facts.flow.depending(frozenset(tangents))
-    walked = {n.map for r in forward if is_push(r) and isinstance(n := joint.nodes[r], Push)}
+    walked = {n.map for r in forward if is_push(r) and isinstance(n := joint.nodes[r], ir.Push)}
     read = computed_for(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
     return {
         r for r in read - forward - late
-        if is_push(r) and isinstance(n := joint.nodes[r], Push)
-        and n.map in walked and isinstance(joint.nodes[n.map], MapOf)
+        if is_push(r) and isinstance(n := joint.nodes[r], ir.Push)
+        and n.map in walked and isinstance(joint.nodes[n.map], ir.MapOf)
     }  # fmt: skip
 
 
@@ -251,7 +234,7 @@ def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
     """`forward` and every item of its tuples: a tuple cannot be saved, but an item that only the backward reads can."""
     items = {
         r for r, n in enumerate(joint.nodes)
-        if (isinstance(n, PairIndex) or (isinstance(n, Aten) and n.target == "builtin.getitem"))
+        if (isinstance(n, ir.PairIndex) or (isinstance(n, ir.Aten) and n.target == "builtin.getitem"))
         and forward.issuperset(operands(n))
     }  # fmt: skip
     return forward | items

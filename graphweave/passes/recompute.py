@@ -18,27 +18,10 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.core.choices import Recompute
 from graphweave.core.types import UNIT
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    MatMul,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 """Which values the backward computes again.
 
@@ -59,22 +42,22 @@ def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
     """Whether the backward computes the forward's value `ref` again."""
     program = facts.program
     node, t = program.nodes[ref], program.types[ref]
-    if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
+    if is_structure(node) or is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice):
         return True
-    if policy == "never" or not isinstance(t, Type):
+    if policy == "never" or not isinstance(t, ir.Type):
         return False
-    if isinstance(node, Push):
+    if isinstance(node, ir.Push):
         return policy == "always" and facts.cones.is_push(ref)
-    if isinstance(node, Random) or _drawn(program, ref):
+    if isinstance(node, ir.Random) or _drawn(program, ref):
         return True
-    if isinstance(node, MatMul):
+    if isinstance(node, ir.MatMul):
         return ref in facts.tiled  # more than O(1) work, but its rows are the edges' and exist in tiles only
-    if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
+    if not isinstance(node, ir.Pointwise | ir.Cast | ir.Reduce | ir.Pad | ir.Concat | ir.Pull):
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _MAX_REPEATED_UNIT
     on_edges = t.space in facts.flow.edge_spaces
-    return policy == "always" or on_edges or isinstance(node, Pull) or facts.cones.widens(ref)
+    return policy == "always" or on_edges or isinstance(node, ir.Pull) or facts.cones.widens(ref)
 
 
 def repeatable(facts: Facts, ref: Ref) -> bool:
@@ -83,14 +66,14 @@ def repeatable(facts: Facts, ref: Ref) -> bool:
     Elementary functions and reductions cost more than reading their results.
     """
     node = facts.program.nodes[ref]
-    if not isinstance(node, Pointwise | Cast | Pad | Concat) or not facts.cones.is_light(ref):
+    if not isinstance(node, ir.Pointwise | ir.Cast | ir.Pad | ir.Concat) or not facts.cones.is_light(ref):
         return False
-    return not isinstance(node, Pointwise) or not node.op.facts.dear
+    return not isinstance(node, ir.Pointwise) or not node.op.facts.dear
 
 
 def _drawn(program: Program, ref: Ref) -> bool:
     """Whether `ref` is pointwise work on random and constant numbers alone: a mask."""
     node = program.nodes[ref]
-    if isinstance(node, Const | Random):
+    if isinstance(node, ir.Const | ir.Random):
         return True
-    return isinstance(node, Pointwise | Cast) and all(_drawn(program, r) for r in operands(node))
+    return isinstance(node, ir.Pointwise | ir.Cast) and all(_drawn(program, r) for r in operands(node))

@@ -20,42 +20,16 @@ from graphweave.analysis.facts import Facts
 from graphweave.core.lines import Location
 from graphweave.core.locality import RowOrder
 from graphweave.core.types import Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    Input,
-    Inverse,
-    MapOf,
-    MapType,
-    MatMul,
-    Node,
-    Pad,
-    Permute,
-    Places,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reordered,
-    Reshape,
-    Slice,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
 
 _ANY_ORDER = (
-    Const, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, Pull, Push, MatMul, AddMatMul,
-    Gram,
+    ir.Const, ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad,
+    ir.Concat, ir.Pull, ir.Push, ir.MatMul, ir.AddMatMul, ir.Gram,
 )  # fmt: skip
 """Nodes that compute the same rows in whatever order they lie."""
 
@@ -79,7 +53,9 @@ class Relabel:
             return replace(unchanged(program), notes=notes)
         made = _Relabelled(program, ends, order, facts.steady)
         outputs = [None if r is None else made.given(r) for r in program.outputs]
-        where = {r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], MapType)}
+        where = {
+            r: made.somewhere(r) for r in range(len(program.nodes)) if not isinstance(program.types[r], ir.MapType)
+        }
         done = substitute(
             made.build, len(made.build.nodes), {}, outputs, [made.given(r) for r in facts.keep], made.spaces
         )  # fmt: skip
@@ -100,16 +76,18 @@ def _ends(facts: Facts) -> dict[Space, tuple[Ref, Ref]]:
     """
     program, only = facts.program, facts.flow.graph_only
     known = {s for s, rows in program.spaces if rows is not None}
-    known -= {n.of if isinstance(n, Places) else n.space for n in program.nodes if isinstance(n, Places | Inverse)}
+    known -= {
+        n.of if isinstance(n, ir.Places) else n.space for n in program.nodes if isinstance(n, ir.Places | ir.Inverse)
+    }
     first: dict[tuple[Space, Space], Ref] = {}
     found: dict[Space, tuple[Ref, Ref]] = {}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, MapOf) and node.cod in known and node.index in only:
+        if isinstance(node, ir.MapOf) and node.cod in known and node.index in only:
             t = program.types[ref]
-            assert isinstance(t, MapType)
+            assert isinstance(t, ir.MapType)
             other = first.setdefault((t.dom, t.cod), ref)
             index = program.nodes[other]
-            if t.dom != t.cod and isinstance(index, MapOf) and index.index != node.index:
+            if t.dom != t.cod and isinstance(index, ir.MapOf) and index.index != node.index:
                 found.setdefault(t.cod, (other, ref))
     return found
 
@@ -130,7 +108,7 @@ class _Relabelled:
         self._near: dict[Ref, Ref] = {}
         self._rank: dict[Space, Ref] = {}
         for ref, node in enumerate(program.nodes):
-            if isinstance(node, Input):  # inputs stay in their order
+            if isinstance(node, ir.Input):  # inputs stay in their order
                 self._given[ref] = self.build.add(node, program.locs[ref])
         for ref in range(len(program.nodes)):
             self._add(ref)
@@ -142,8 +120,8 @@ class _Relabelled:
         if ref not in self._given:
             if ref in self._near:
                 space = row_space(self._program, ref)
-                rank = self.build.add(MapOf(self._ranks(space), self.near_space[space]), self._loc(ref))
-                self._given[ref] = self.build.add(Pull(self._near[ref], rank), self._loc(ref))
+                rank = self.build.add(ir.MapOf(self._ranks(space), self.near_space[space]), self._loc(ref))
+                self._given[ref] = self.build.add(ir.Pull(self._near[ref], rank), self._loc(ref))
             else:
                 self._given[ref] = self._copied(ref)
         return self._given[ref]
@@ -160,41 +138,43 @@ class _Relabelled:
         if ref not in self._near:
             twin = self.near_space[space]
             loc, node = self._loc(ref), self._program.nodes[ref]
-            order = self.build.add(Inverse(self._ranks(space), twin), loc)
-            if isinstance(node, Input) and node.name in self._steady:
-                made: Node = Reordered(self.given(ref), order)
+            order = self.build.add(ir.Inverse(self._ranks(space), twin), loc)
+            if isinstance(node, ir.Input) and node.name in self._steady:
+                made: ir.Node = ir.Reordered(self.given(ref), order)
             else:
-                made = Pull(self.given(ref), self.build.add(MapOf(order, space), loc))
+                made = ir.Pull(self.given(ref), self.build.add(ir.MapOf(order, space), loc))
             self._near[ref] = self.build.add(made, loc)
         return self._near[ref]
 
     def near_map(self, ref: Ref) -> Ref:
         """The map `ref` between twin spaces, where its ends have them."""
         node, t, loc = self._program.nodes[ref], self._program.types[ref], self._loc(ref)
-        assert isinstance(t, MapType)
-        if isinstance(node, ToUnit):
-            return self.build.add(ToUnit(self.near_space.get(t.dom, t.dom)), loc)
-        assert isinstance(node, MapOf)
+        assert isinstance(t, ir.MapType)
+        if isinstance(node, ir.ToUnit):
+            return self.build.add(ir.ToUnit(self.near_space.get(t.dom, t.dom)), loc)
+        assert isinstance(node, ir.MapOf)
         index = self.near(node.index)
         if t.cod not in self.near_space:
-            return self.build.add(MapOf(index, t.cod, node.wrap), loc)
-        there = self.build.add(MapOf(index, t.cod, node.wrap), loc)
-        return self.build.add(MapOf(self.build.add(Pull(self._ranks(t.cod), there), loc), self.near_space[t.cod]), loc)
+            return self.build.add(ir.MapOf(index, t.cod, node.wrap), loc)
+        there = self.build.add(ir.MapOf(index, t.cod, node.wrap), loc)
+        return self.build.add(
+            ir.MapOf(self.build.add(ir.Pull(self._ranks(t.cod), there), loc), self.near_space[t.cod]), loc
+        )
 
     # -------------------------------------------------------- one node
 
     def _add(self, ref: Ref) -> None:
         node, t = self._program.nodes[ref], self._program.types[ref]
-        if ref in self._given or isinstance(node, MapOf | ToUnit):
+        if ref in self._given or isinstance(node, ir.MapOf | ir.ToUnit):
             return  # maps are made where they are used
         used = [r for r in operands(node) if self._touches(r)]
-        moved = isinstance(t, Type) and t.space in self.near_space
+        moved = isinstance(t, ir.Type) and t.space in self.near_space
         if not isinstance(node, _ANY_ORDER) or not (moved or used):
             self._given[ref] = self._copied(ref)
             return
         new = with_operands(node, self._near_operand)
-        if isinstance(new, Const):
-            assert isinstance(t, Type)
+        if isinstance(new, ir.Const):
+            assert isinstance(t, ir.Type)
             new = replace(new, type=replace(t, space=self.near_space[t.space]))
         added = self.build.add(new, self._loc(ref))
         (self._near if moved else self._given)[ref] = added
@@ -203,11 +183,11 @@ class _Relabelled:
         return self.build.add(with_operands(self._program.nodes[ref], self.given), self._loc(ref))
 
     def _near_operand(self, ref: Ref) -> Ref:
-        return self.near_map(ref) if isinstance(self._program.types[ref], MapType) else self.near(ref)
+        return self.near_map(ref) if isinstance(self._program.types[ref], ir.MapType) else self.near(ref)
 
     def _touches(self, ref: Ref) -> bool:
         t = self._program.types[ref]
-        ends = (t.dom, t.cod) if isinstance(t, MapType) else (row_space(self._program, ref),)
+        ends = (t.dom, t.cod) if isinstance(t, ir.MapType) else (row_space(self._program, ref),)
         return any(space in self.near_space for space in ends)
 
     def _loc(self, ref: Ref) -> Location:
@@ -217,9 +197,9 @@ class _Relabelled:
         """The place of each row of `space`."""
         if space not in self._rank:
             src, dst = (self._program.nodes[m] for m in self._ends[space])
-            assert isinstance(src, MapOf) and isinstance(dst, MapOf)
+            assert isinstance(src, ir.MapOf) and isinstance(dst, ir.MapOf)
             loc = self._loc(self._ends[space][0])
             self._rank[space] = self.build.add(
-                Places(self.given(src.index), self.given(dst.index), space, self._order), loc
+                ir.Places(self.given(src.index), self.given(dst.index), space, self._order), loc
             )
         return self._rank[space]

@@ -17,21 +17,9 @@ from graphweave.analysis.halo_rows import Numbers
 from graphweave.analysis.ownership import Sharding, numbers_held
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import (
-    Aten,
-    Cast,
-    Const,
-    Join,
-    JoinIndices,
-    MapOf,
-    Operand,
-    Part,
-    Pointwise,
-    Program,
-    Ref,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -55,8 +43,8 @@ class SegmentIndices:
         replaced = {}
         for ref, index in found.items():
             node, loc = program.nodes[ref], program.locs[ref]
-            assert isinstance(node, MapOf)
-            replaced[ref] = build.add(MapOf(build.add(index, program.locs[node.index] or loc), node.cod), loc)
+            assert isinstance(node, ir.MapOf)
+            replaced[ref] = build.add(ir.MapOf(build.add(index, program.locs[node.index] or loc), node.cod), loc)
         return substitute(build, len(build.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
@@ -66,9 +54,9 @@ class _SegmentFinder:
         self._held = numbers_held(program, sharding)
         self._unions: dict[Space, list[_Segments]] = {}
         for ref, node in enumerate(program.nodes):
-            if isinstance(node, Join):
+            if isinstance(node, ir.Join):
                 self._known(row_space(self._program, ref), tuple(row_space(self._program, x) for x in node.xs))
-            elif isinstance(node, Part):
+            elif isinstance(node, ir.Part):
                 self._known(row_space(self._program, node.x), node.of)
 
     def _known(self, union: Space, of: _Segments) -> None:
@@ -76,10 +64,10 @@ class _SegmentFinder:
         if of not in ways:
             ways.append(of)
 
-    def joined(self, ref: Ref) -> JoinIndices | None:
+    def joined(self, ref: Ref) -> ir.JoinIndices | None:
         """The index of a map to several segments, as numbers of their rows; None for other nodes and maps."""
         node = self._program.nodes[ref]
-        if not isinstance(node, MapOf) or node.cod not in self._unions:
+        if not isinstance(node, ir.MapOf) or node.cod not in self._unions:
             return None
         moved = [self._moved(r) for r in self._behind_each_other(node.index)]
         if not all(isinstance(self._held[index], Numbers) for index, _ in moved):
@@ -89,18 +77,18 @@ class _SegmentFinder:
             if all(start is not None and start in starts for _, start in moved):
                 at = tuple(starts.index(start) for _, start in moved)
                 wraps = (node.wrap,) * len(moved)
-                return JoinIndices(tuple(i for i, _ in moved), of, at, wraps, row_space(self._program, node.index))
+                return ir.JoinIndices(tuple(i for i, _ in moved), of, at, wraps, row_space(self._program, node.index))
         return None
 
     def _behind_each_other(self, index: Ref) -> tuple[Ref, ...]:
         node = self._program.nodes[index]
-        joins = isinstance(node, Aten) and node.target == "aten.cat.default" and node.args[1:] in ((), (0,))
+        joins = isinstance(node, ir.Aten) and node.target == "aten.cat.default" and node.args[1:] in ((), (0,))
         return operands(node) if joins else (index,)
 
     def _moved(self, index: Ref) -> tuple[Ref, Size | None]:
         """Numbers of rows, and the row count that was added to them."""
         node = self._program.nodes[index]
-        if isinstance(node, Pointwise) and node.op is Op.add:
+        if isinstance(node, ir.Pointwise) and node.op is Op.add:
             for x, added in (node.args, node.args[::-1]):
                 if (size := self._size(added)) is not None and row_space(self._program, x) != UNIT:
                     return x, size
@@ -110,12 +98,12 @@ class _SegmentFinder:
         """The row count that a value of shared data is; None if it is something else."""
         node, t = self._program.nodes[ref], self._program.types[ref]
         match node:
-            case Const(int(value)) if isinstance(t, Type) and t.space == UNIT and t.shape == ():
+            case ir.Const(int(value)) if isinstance(t, ir.Type) and t.space == UNIT and t.shape == ():
                 return value
-            case Aten("aten.scalar_tensor.default", (Operand(size), *_)):
+            case ir.Aten("aten.scalar_tensor.default", (ir.Operand(size), *_)):
                 described = self._program.types[size]
-                return None if isinstance(described, Type) else getattr(described, "size", None)
-            case Cast(x):
+                return None if isinstance(described, ir.Type) else getattr(described, "size", None)
+            case ir.Cast(x):
                 return self._size(x)
             case _:
                 return None

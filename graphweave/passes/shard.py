@@ -29,34 +29,9 @@ from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
 from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import (
-    NOTHING,
-    AllReduce,
-    AnyType,
-    Aten,
-    Atom,
-    Cast,
-    Const,
-    Exchange,
-    ExchangeBack,
-    Gram,
-    Input,
-    Join,
-    JoinIndices,
-    MapOf,
-    MatMul,
-    Operand,
-    Part,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Ref,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -67,7 +42,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15 >> 1
 _ON_SIZES: dict[str, Op] = {"add": Op.add, "sub": Op.sub, "mul": Op.mul}
 """Functions of Python numbers that are computed from counts over all ranks."""
 
-Folded: TypeAlias = Push | Gram
+Folded: TypeAlias = ir.Push | ir.Gram
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +82,12 @@ class _Sharded:
         self.build = Builder()
         self.where: dict[Ref, Ref] = {}
         for ref, node in enumerate(program.nodes):
-            if isinstance(node, Input):
+            if isinstance(node, ir.Input):
                 self.where[ref] = self.build.add(node, program.locs[ref])
         for ref, node in enumerate(program.nodes):
             if ref in self.where:
                 continue
-            both = ref in self._computed and isinstance(node, MatMul)
+            both = ref in self._computed and isinstance(node, ir.MatMul)
             self.where[ref] = self._own_rows(ref) if both else self._added(ref)
 
     def spaces(self) -> list[tuple[Space, Size | None]]:
@@ -139,17 +114,17 @@ class _Sharded:
         """The value on its space's twin: own rows, then halo rows."""
         if ref not in self._all:
             node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
-            assert isinstance(t, Type)
+            assert isinstance(t, ir.Type)
             twin = self._twin(t.space)
             match node:
                 case _ if twin == t.space:
                     made = self.where[ref]
-                case Const():
+                case ir.Const():
                     made = self.build.add(replace(node, type=replace(t, space=twin)), loc)
-                case Pull(x, m) if isinstance(self._program.nodes[m], ToUnit):
-                    made = self.build.add(Pull(self.where[x], self.build.add(ToUnit(twin), loc)), loc)
-                case Join(xs) if tuple(row_space(self._program, x) for x in xs) == self._halo.unions.get(t.space):
-                    made = self.build.add(Join(tuple(map(self._with_halo, xs)), twin), loc)
+                case ir.Pull(x, m) if isinstance(self._program.nodes[m], ir.ToUnit):
+                    made = self.build.add(ir.Pull(self.where[x], self.build.add(ir.ToUnit(twin), loc)), loc)
+                case ir.Join(xs) if tuple(row_space(self._program, x) for x in xs) == self._halo.unions.get(t.space):
+                    made = self.build.add(ir.Join(tuple(map(self._with_halo, xs)), twin), loc)
                 case _ if ref in self._computed:
                     made = self.build.add(with_operands(node, lambda r: self._beside(r, t.space)), loc)
                 case _:
@@ -160,13 +135,13 @@ class _Sharded:
     def _sent(self, ref: Ref, space: Space) -> Ref:
         """The own rows of a value, and its halo rows as their owners send them."""
         node, loc = self._program.nodes[ref], self._program.locs[ref]
-        steady = isinstance(node, Input) and node.name in self._steady
+        steady = isinstance(node, ir.Input) and node.name in self._steady
         stale = self._may_be_stale and not steady and ref not in self._never_stale
 
         def exchange(own: Ref, segment: Space, k: int) -> Ref:
             link = self._sharding.link_to(self._halo.node_types[segment])
             slot = ref + 1 + k * len(self._program.nodes) if stale else 0
-            return self.build.add(Exchange(own, link, self._twin(segment), slot, steady), loc)
+            return self.build.add(ir.Exchange(own, link, self._twin(segment), slot, steady), loc)
 
         return self._by_segment(self.where[ref], space, exchange, loc, sends=True)
 
@@ -179,23 +154,23 @@ class _Sharded:
         if of is None:
             return change(whole, space, 0) if space in self._halo.node_types else whole
         twins = tuple(map(self._twin, of))
-        rows = [self.build.add(Part(whole, of if sends else twins, k), loc) for k in range(len(of))]
+        rows = [self.build.add(ir.Part(whole, of if sends else twins, k), loc) for k in range(len(of))]
         changed = [
             change(part, segment, k) if segment in self._halo.node_types else part
             for k, (part, segment) in enumerate(zip(rows, of, strict=True))
         ]
-        return self.build.add(Join(tuple(changed), self._twin(space) if sends else space), loc)
+        return self.build.add(ir.Join(tuple(changed), self._twin(space) if sends else space), loc)
 
     def _beside(self, ref: Ref, space: Space) -> Ref:
         """An operand of row-wise work on the twin of `space`."""
         t = self._program.types[ref]
-        return self._with_halo(ref) if isinstance(t, Type) and t.space == space else self.where[ref]
+        return self._with_halo(ref) if isinstance(t, ir.Type) and t.space == space else self.where[ref]
 
     def _map(self, ref: Ref) -> Ref:
         """A map that leaves, to the twin."""
         node = self._program.nodes[ref]
-        assert isinstance(node, MapOf)
-        return self.build.add(MapOf(self.where[node.index], self._twin(node.cod)), self._program.locs[ref])
+        assert isinstance(node, ir.MapOf)
+        return self.build.add(ir.MapOf(self.where[node.index], self._twin(node.cod)), self._program.locs[ref])
 
     def _leaves(self, ref: Ref) -> bool:
         held = self._owned.numbers[ref]
@@ -206,19 +181,19 @@ class _Sharded:
     def _added(self, ref: Ref) -> Ref:
         node, loc = self._program.nodes[ref], self._program.locs[ref]
         match node:
-            case Push() | Gram():
+            case ir.Push() | ir.Gram():
                 return self._folded(ref, node)
-            case Random(seed, t):
-                return self.build.add(Random(self._seed(seed, t.space, loc), t), loc)
-            case Aten(target="aten.scalar_tensor.default", args=(Operand(size), *_), type=t):
+            case ir.Random(seed, t):
+                return self.build.add(ir.Random(self._seed(seed, t.space, loc), t), loc)
+            case ir.Aten(target="aten.scalar_tensor.default", args=(ir.Operand(size), *_), type=t):
                 if self._differs(size):
-                    assert isinstance(t, Type)
+                    assert isinstance(t, ir.Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
-            case Aten(target="builtin._assert_rows", args=(Operand(size), what, _)) if self._differs(size):
+            case ir.Aten(target="builtin._assert_rows", args=(ir.Operand(size), what, _)) if self._differs(size):
                 words = f"{what}: expected rows to reduce over (got none on any rank)."
-                args = (Operand(self._count(size, loc)), words)
-                return self.build.add(Aten("aten._assert_async.msg", args, (), NOTHING), loc)
-            case JoinIndices(indices, of) if self._leaves(ref):
+                args = (ir.Operand(self._count(size, loc)), words)
+                return self.build.add(ir.Aten("aten._assert_async.msg", args, (), ir.NOTHING), loc)
+            case ir.JoinIndices(indices, of) if self._leaves(ref):
                 twins = tuple(map(self._twin, of))
                 renamed = tuple(self.where[i] for i in indices)
                 never = (False,) * len(indices)
@@ -235,9 +210,9 @@ class _Sharded:
         """An operand of the backward. Of a value that was sent in the forward, the backward reads the own rows among
         own and halo rows, so that they are not kept twice."""
         sent = self._all.get(ref)
-        if sent is None or ref not in self._forward or not isinstance(self.build.nodes[sent], Exchange):
+        if sent is None or ref not in self._forward or not isinstance(self.build.nodes[sent], ir.Exchange):
             return self.where[ref]
-        if isinstance(self._program.nodes[ref], Input) or ref in self._never_stale:
+        if isinstance(self._program.nodes[ref], ir.Input) or ref in self._never_stale:
             return self.where[ref]
         return self._own_rows(ref)
 
@@ -246,7 +221,7 @@ class _Sharded:
         loc = self._program.locs[ref]
 
         def own(part: Ref, segment: Space, _: int) -> Ref:
-            return self.build.add(Part(part, (segment, halo_of(segment)), 0), loc)
+            return self.build.add(ir.Part(part, (segment, halo_of(segment)), 0), loc)
 
         return self._by_segment(self._with_halo(ref), row_space(self._program, ref), own, loc)
 
@@ -260,7 +235,9 @@ class _Sharded:
             t = self._program.types[r]
             if r in leaving:
                 return self._map(r)
-            on_other_end = isinstance(t, Type) and t.space in spaces and (not isinstance(node, Pull) or r == node.x)
+            on_other_end = (
+                isinstance(t, ir.Type) and t.space in spaces and (not isinstance(node, ir.Pull) or r == node.x)
+            )
             return self._with_halo(r) if on_other_end else self.where[r]
 
         return self.build.add(with_operands(node, operand), self._program.locs[ref])
@@ -271,16 +248,16 @@ class _Sharded:
         """A push or gram: on the rank's rows, then over the ranks if others have rows for the same result."""
         m, loc = node.map, self._program.locs[ref]
         source, t = self._program.types[node.x], self._program.types[ref]
-        assert isinstance(source, Type)
-        assert isinstance(t, Type)
-        fold = node.fold if isinstance(node, Push) else Fold.sum
+        assert isinstance(source, ir.Type)
+        assert isinstance(t, ir.Type)
+        fold = node.fold if isinstance(node, ir.Push) else Fold.sum
         leaves_rank = m is not None and m in self._halo.leaving
         if not leaves_rank and (source.space not in self._owned.sharded or t.space in self._owned.sharded):
             return self._copied(ref)
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
         kept = self.where.__getitem__ if ref in self._forward else self._kept
         new = with_operands(node, lambda r: along if r == m and along is not None else kept(r))
-        if not isinstance(new, Push) or new.is_plain_sum:
+        if not isinstance(new, ir.Push) or new.is_plain_sum:
             return self._over_ranks(self.build.add(new, loc), ref, fold)
         assert along is not None
         bare = self._over_ranks(self.build.add(replace(new, empty=neutral(fold, t.dtype)), loc), ref, fold)
@@ -288,37 +265,37 @@ class _Sharded:
 
     def _over_ranks(self, folded: Ref, ref: Ref, fold: Fold) -> Ref:
         node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
-        assert isinstance(node, Push | Gram)
-        assert isinstance(t, Type)
+        assert isinstance(node, ir.Push | ir.Gram)
+        assert isinstance(t, ir.Type)
         if node.map is not None and node.map in self._halo.leaving:
             return self._sent_back(folded, fold, t.space, loc)
-        return self.build.add(AllReduce(folded, fold, self._sharding.group), loc)
+        return self.build.add(ir.AllReduce(folded, fold, self._sharding.group), loc)
 
     def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: Location) -> Ref:
         """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
 
         def back(part: Ref, segment: Space, _: int) -> Ref:
             link = self._sharding.link_to(self._halo.node_types[segment])
-            return self.build.add(ExchangeBack(part, fold, link, segment), loc)
+            return self.build.add(ir.ExchangeBack(part, fold, link, segment), loc)
 
         return self._by_segment(folded, space, back, loc)
 
     def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: Number) -> Ref:
         """`folded`, and `empty` where no rank pushes anything."""
         source, t, loc = self._types(ref), self._program.types[ref], self._program.locs[ref]
-        assert isinstance(t, Type)
-        one = self.build.add(Const(1, Type(source, (), DType.i64)), loc)
-        count = self._over_ranks(self.build.add(Push(one, along, Fold.sum), loc), ref, Fold.sum)
-        some = self.build.add(Pointwise(Op.gt, (count, self._number(0, DType.i64, loc))), loc)
-        wide = Type(UNIT, t.shape, t.dtype)
-        nothing = self.build.add(Const(typed(empty, t.dtype), wide), loc)
-        return self.build.add(Pointwise(Op.where, (some, folded, nothing)), loc)
+        assert isinstance(t, ir.Type)
+        one = self.build.add(ir.Const(1, ir.Type(source, (), DType.i64)), loc)
+        count = self._over_ranks(self.build.add(ir.Push(one, along, Fold.sum), loc), ref, Fold.sum)
+        some = self.build.add(ir.Pointwise(Op.gt, (count, self._number(0, DType.i64, loc))), loc)
+        wide = ir.Type(UNIT, t.shape, t.dtype)
+        nothing = self.build.add(ir.Const(typed(empty, t.dtype), wide), loc)
+        return self.build.add(ir.Pointwise(Op.where, (some, folded, nothing)), loc)
 
     def _types(self, ref: Ref) -> Space:
         node = self._program.nodes[ref]
-        assert isinstance(node, Push)
+        assert isinstance(node, ir.Push)
         source = self._program.types[node.x]
-        assert isinstance(source, Type)
+        assert isinstance(source, ir.Type)
         return source.space
 
     # -------------------------------------------------------- counts and seeds
@@ -327,22 +304,24 @@ class _Sharded:
         """Whether a number is computed from numbers of rows that differ from rank to rank."""
         t = self._program.types[size]
         node = self._program.nodes[size]
-        if isinstance(t, AnyType) and t.size is not None and not self._symbols.isdisjoint(leaves(t.size)):
+        if isinstance(t, ir.AnyType) and t.size is not None and not self._symbols.isdisjoint(leaves(t.size)):
             return True
-        return isinstance(node, Aten) and any(self._differs(r) for r in operands(node) if self._is_number(r))
+        return isinstance(node, ir.Aten) and any(self._differs(r) for r in operands(node) if self._is_number(r))
 
     def _is_number(self, ref: Ref) -> bool:
         t = self._program.types[ref]
-        return isinstance(t, AnyType) and t.dims is None and t.items is None
+        return isinstance(t, ir.AnyType) and t.dims is None and t.items is None
 
     def _count(self, size: Ref, loc: Location) -> Ref:
         """A number of rows over all ranks, or a function of such, as an i64 or f64 of shared data."""
         node = self._program.nodes[size]
-        name = node.target.removeprefix("builtin.") if isinstance(node, Aten) else ""
-        if not isinstance(node, Aten) or node.target == "aten.sym_size.int":
-            kwargs = (("dtype", Atom("torch.int64")),)
-            own = Aten("aten.scalar_tensor.default", (Operand(self.where[size]),), kwargs, Type(UNIT, (), DType.i64))
-            return self.build.add(AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.group), loc)
+        name = node.target.removeprefix("builtin.") if isinstance(node, ir.Aten) else ""
+        if not isinstance(node, ir.Aten) or node.target == "aten.sym_size.int":
+            kwargs = (("dtype", ir.Atom("torch.int64")),)
+            own = ir.Aten(
+                "aten.scalar_tensor.default", (ir.Operand(self.where[size]),), kwargs, ir.Type(UNIT, (), DType.i64)
+            )
+            return self.build.add(ir.AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.group), loc)
         if name not in (*_ON_SIZES, "truediv"):
             raise ShardError(
                 f"the model cannot run over parts: the number of rows goes through {name or node.target} ({loc}), which"
@@ -353,35 +332,35 @@ class _Sharded:
         if any(self._dtype(a) is DType.f64 for a in args):
             dtype = DType.f64
         cast = tuple(self._cast(a, dtype, loc) for a in args)
-        return self.build.add(Pointwise(_ON_SIZES.get(name, Op.div), cast), loc)
+        return self.build.add(ir.Pointwise(_ON_SIZES.get(name, Op.div), cast), loc)
 
     def _counted(self, arg: object, loc: Location) -> Ref:
-        if isinstance(arg, Operand):
+        if isinstance(arg, ir.Operand):
             if self._differs(arg.ref):
                 return self._count(arg.ref, loc)
-            kwargs = (("dtype", Atom("torch.float64")),)
-            number, wide = (Operand(self.where[arg.ref]),), Type(UNIT, (), DType.f64)
-            return self.build.add(Aten("aten.scalar_tensor.default", number, kwargs, wide), loc)
+            kwargs = (("dtype", ir.Atom("torch.float64")),)
+            number, wide = (ir.Operand(self.where[arg.ref]),), ir.Type(UNIT, (), DType.f64)
+            return self.build.add(ir.Aten("aten.scalar_tensor.default", number, kwargs, wide), loc)
         assert isinstance(arg, int | float)
         return self._number(arg, DType.f64 if isinstance(arg, float) else DType.i64, loc)
 
     def _dtype(self, ref: Ref) -> DType:
         t = self.build.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         return t.dtype
 
     def _cast(self, ref: Ref, dtype: DType, loc: Location) -> Ref:
-        return ref if self._dtype(ref) is dtype else self.build.add(Cast(ref, dtype), loc)
+        return ref if self._dtype(ref) is dtype else self.build.add(ir.Cast(ref, dtype), loc)
 
     def _number(self, value: Number, dtype: DType, loc: Location) -> Ref:
-        return self.build.add(Const(value, Type(UNIT, (), dtype)), loc)
+        return self.build.add(ir.Const(value, ir.Type(UNIT, (), dtype)), loc)
 
     def _seed(self, seed: Ref, space: Space, loc: Location) -> Ref:
         """The seed of random numbers: another one on each rank for rows of its own, the same for what all have."""
         new = self.where[seed]
         if space not in self._owned.sharded:
-            return self.build.add(AllReduce(new, Fold.max, self._sharding.group), loc)
+            return self.build.add(ir.AllReduce(new, Fold.max, self._sharding.group), loc)
         if self._sharding.rank == 0:
             return new
         offset = (self._sharding.rank * _SEED_STEP) % 2**63
-        return self.build.add(Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)
+        return self.build.add(ir.Pointwise(Op.add, (new, self._number(offset, DType.i64, loc))), loc)

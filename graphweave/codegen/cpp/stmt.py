@@ -17,27 +17,7 @@ from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.walk import accesses
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Comment,
-    Edges,
-    FoldLanes,
-    Kernel,
-    Lane,
-    Lanes,
-    Let,
-    Prefetch,
-    Raise,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Tiles,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION
 from graphweave.ir.loop.walk import statements
 
@@ -51,7 +31,7 @@ _MAX_LINES = 12
 class Statements(CppPrinter):
     """Prints statements of every kind; those of lanes, products and raises have files of their own."""
 
-    def body(self, body: tuple[Stmt, ...]) -> None:
+    def body(self, body: tuple[loop.Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
             begun = first_edge(body[i:], self.scope.arrays)
             if begun is None:
@@ -59,47 +39,47 @@ class Statements(CppPrinter):
             else:
                 self.begun[begun.walk] = self.begun[begun.adds] = begun
 
-    def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
+    def statement(self, stmt: loop.Stmt, rest: tuple[loop.Stmt, ...]) -> None:
         match stmt:
-            case Comment(text):
+            case loop.Comment(text):
                 self.w.line(f"// {text}")
-            case Let():
+            case loop.Let():
                 self._let(stmt, rest)
-            case Alloc():
+            case loop.Alloc():
                 self._alloc(stmt)
-            case Store(buffer, index, value):
+            case loop.Store(buffer, index, value):
                 self.w.line(f"{element(buffer, index, self.scope)} = {expression(value, self.scope)};")
-            case Accum(buffer, index, fold, value):
+            case loop.Accum(buffer, index, fold, value):
                 target = element(buffer, index, self.scope)
                 self.w.line(f"{accumulated(fold, self.scope.types[buffer], target, value, self.scope)};")
-            case Raise():
+            case loop.Raise():
                 print_raise(self, stmt)
-            case FoldLanes():
+            case loop.FoldLanes():
                 print_fold(self, stmt)
-            case Lanes() if stmt in self.begun:
+            case loop.Lanes() if stmt in self.begun:
                 self._set_or_add(self.begun[stmt])
-            case Lanes():
+            case loop.Lanes():
                 print_lanes(self, stmt)
-            case Edges():
+            case loop.Edges():
                 with self._walk_of(stmt):
                     self._edges(stmt)
-            case Tiles():
+            case loop.Tiles():
                 with self._walk_of(stmt):
                     self._tiles(stmt)
-            case TileArray():
+            case loop.TileArray():
                 self._tile_array(stmt)
-            case TileRows():
+            case loop.TileRows():
                 self._rows_of_tile(stmt)
-            case TileMatMul() | TileGram():
+            case loop.TileMatMul() | loop.TileGram():
                 print_product(self, stmt)
 
-    def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
+    def _let(self, stmt: loop.Let, rest: tuple[loop.Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
         self.w.line(f"const {ctype(stmt.dtype)} {self.bind(stmt.name, stmt.dtype)} = {value};")
         if stmt.dtype in (DType.i32, DType.i64):
             self.row_pointers(stmt.name, rest)
 
-    def _alloc(self, stmt: Alloc) -> None:
+    def _alloc(self, stmt: loop.Alloc) -> None:
         name = self.bind(stmt.name, stmt.dtype)
         info = self.scope.arrays[stmt.name]
         self.local.add(stmt.name)
@@ -110,7 +90,7 @@ class Statements(CppPrinter):
         sum_ = self.sums.get(stmt.name)
         if sum_ is not None and sum_.copy is not None:
             pointer = self.scope.row_pointers.get((sum_.output, self.row))
-            row = row_offset(Var(self.row), info.numel, self.scope)
+            row = row_offset(loop.Var(self.row), info.numel, self.scope)
             self.w.line(f"auto* const {name} = {pointer or f'{self.scope.names.of(sum_.output)} + {row}'};")
         elif stmt.name not in self.heap:
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{_whole_lines(info.numel, stmt.dtype)}];")
@@ -124,16 +104,16 @@ class Statements(CppPrinter):
     # ------------------------------------------------------------ edges
 
     @contextmanager
-    def _walk_of(self, stmt: Edges | Tiles) -> Iterator[None]:
+    def _walk_of(self, stmt: loop.Edges | loop.Tiles) -> Iterator[None]:
         """Prints where the edges of a position begin and end, unless `stmt` walks those of the row, which are known."""
-        if stmt.row == self.row or (isinstance(stmt, Edges) and stmt.tile is not None):
+        if stmt.row == self.row or (isinstance(stmt, loop.Edges) and stmt.tile is not None):
             yield
             return
         with self.w.block(""):
             self._edges_of(stmt.csr, stmt.row)
             yield
 
-    def _edges(self, stmt: Edges) -> None:
+    def _edges(self, stmt: loop.Edges) -> None:
         k, names = self.bind(stmt.k, POSITION), self.scope.names
         walked = stmt.csr if stmt.tile is None else stmt.tile
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
@@ -178,7 +158,7 @@ class Statements(CppPrinter):
 
     # ------------------------------------------------------------ tiles
 
-    def tiles_of_rows(self, kernel: Kernel) -> None:
+    def tiles_of_rows(self, kernel: loop.Kernel) -> None:
         """Prints the rows first .. last - 1 tile by tile, with prefetches of the next rows that products read."""
         assert kernel.tile is not None
         tile, size = kernel.tile
@@ -192,17 +172,17 @@ class Statements(CppPrinter):
                 self.w.line(f"gw_fetch_rows({rows}, {width}, {end}, {size}, last);")
             self.body(kernel.body)
 
-    def _rows_of_tile(self, stmt: TileRows) -> None:
+    def _rows_of_tile(self, stmt: loop.TileRows) -> None:
         begin, end = (self.scope.names.derived(stmt.tile, what) for what in ("begin", "end"))
         self.rows(begin, end, stmt.body)
 
-    def rows(self, begin: str, end: str, body: tuple[Stmt, ...], within: tuple[Lane, ...] = ()) -> None:
+    def rows(self, begin: str, end: str, body: tuple[loop.Stmt, ...], within: tuple[loop.Lane, ...] = ()) -> None:
         """Prints `body` for the rows begin .. end - 1, in each of them for all combinations of the lanes `within`."""
         row = self.bind(self.row, POSITION)
-        stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
+        stored = {s.buffer for s in statements(body) if isinstance(s, loop.Store)}
         streamed = [b for b in self.streamed if b.name in stored]
         with self.w.block(f"for (int64_t {row} = {begin}; {row} < {end}; ++{row})"):
-            if any(isinstance(s, Edges | Tiles) for s in body):
+            if any(isinstance(s, loop.Edges | loop.Tiles) for s in body):
                 self.edges_of_row()
             begin_row(self.w, self.scope, streamed, self.row, {b.name: ctype(b.dtype) for b in streamed})
             self._pointers(self.row, body)
@@ -213,14 +193,14 @@ class Statements(CppPrinter):
                 self.body(body)
             end_row(self.w, self.scope, streamed, self.row)
 
-    def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
+    def _pointers(self, k: str, body: tuple[loop.Stmt, ...]) -> None:
         """Prints pointers to row or position `k` of all arrays that `body` reads or writes there."""
         for array, index in dict.fromkeys(accesses(body)):
-            if (array in self.stashes or array in self.tile_of) and index[0] == Var(k):
+            if (array in self.stashes or array in self.tile_of) and index[0] == loop.Var(k):
                 self._array_pointer(array, k)
         self.row_pointers(k, body)
 
-    def _tiles(self, stmt: Tiles) -> None:
+    def _tiles(self, stmt: loop.Tiles) -> None:
         """Prints the tiles of a row. With products inside they are about equally long: a short last one would waste
         registers."""
         names = self.scope.names
@@ -228,7 +208,7 @@ class Statements(CppPrinter):
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
         self.bind(stmt.tile, POSITION)
         self.csr_of[stmt.tile] = stmt.csr
-        if not any(isinstance(inner, TileMatMul | TileGram) for inner in statements(stmt.body)):
+        if not any(isinstance(inner, loop.TileMatMul | loop.TileGram) for inner in statements(stmt.body)):
             with self.w.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {stmt.size})"):
                 rest = f"{begin} + {stmt.size}"
                 self.w.line(f"const int64_t {end} = {rest} < {last} ? {rest} : {last};")
@@ -237,7 +217,7 @@ class Statements(CppPrinter):
         with self.w.block(""):  # names of a pass
             self._equal_tiles(stmt, (first, last), (begin, end))
 
-    def _equal_tiles(self, stmt: Tiles, all_: tuple[str, str], tile: tuple[str, str]) -> None:
+    def _equal_tiles(self, stmt: loop.Tiles, all_: tuple[str, str], tile: tuple[str, str]) -> None:
         names, (first, last), (begin, end) = self.scope.names, all_, tile
         number, count, size = names.of(stmt.tile), names.derived(stmt.tile, "count"), names.derived(stmt.tile, "size")
         declare_transposed(self, stmt)
@@ -251,14 +231,14 @@ class Statements(CppPrinter):
             pack_for_row(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
-    def _tile_array(self, stmt: TileArray) -> None:
+    def _tile_array(self, stmt: loop.TileArray) -> None:
         name = self.bind(stmt.name, stmt.dtype)
         self.tile_of[stmt.name] = stmt.tile
         if stmt.name not in self.heap:
             size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
 
-    def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
+    def _prefetch(self, stmt: loop.Edges, distance: int, shift: str | None) -> None:
         """Prints prefetches `distance` positions ahead, as long as the CSR has such a position, in whatever row; with
         `shift` as long as the row has."""
         names = self.scope.names
@@ -269,7 +249,7 @@ class Statements(CppPrinter):
                 if (prefetch.distance, prefetch.shift) == (distance, shift):
                     self._prefetch_row(prefetch, ahead if shift is None else f"{ahead} + {names.of(shift)}")
 
-    def _prefetch_row(self, prefetch: Prefetch, ahead: str) -> None:
+    def _prefetch_row(self, prefetch: loop.Prefetch, ahead: str) -> None:
         array, names = self.scope.arrays[prefetch.buffer], self.scope.names
         numel = array.numel if prefetch.size is None else prefetch.size
         size = numel * array.dtype.itemsize

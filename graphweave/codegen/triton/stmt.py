@@ -22,24 +22,7 @@ from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Comment,
-    Edges,
-    Expr,
-    FoldLanes,
-    Lanes,
-    Let,
-    Raise,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Tiles,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION, identity
 
 
@@ -56,7 +39,7 @@ class TritonPrinter:
     tile: str | None = None
     """The name of the tile of the kernel's rows, if there is one."""
 
-    def body(self, body: Iterable[Stmt]) -> None:
+    def body(self, body: Iterable[loop.Stmt]) -> None:
         copies = {id(found.copy): name for name, found in self.sums.items()}
         for stmt in body:
             if id(stmt) in copies:
@@ -64,42 +47,42 @@ class TritonPrinter:
             else:
                 self._statement(stmt)
 
-    def _statement(self, stmt: Stmt) -> None:
+    def _statement(self, stmt: loop.Stmt) -> None:
         match stmt:
-            case Comment(text):
+            case loop.Comment(text):
                 self.scope.w.line(f"# {text}")
-            case Let(name, dtype, value):
+            case loop.Let(name, dtype, value):
                 self._let(name, dtype, tensor(value, self.scope))
-            case Alloc(name) if name in self.sums:
+            case loop.Alloc(name) if name in self.sums:
                 start_sum(self.scope, name, self.sums[name])
-            case Alloc(name, dtype, _, fill):
+            case loop.Alloc(name, dtype, _, fill):
                 self._array(name, dtype, 0 if fill is None else fill)
-            case Store(buffer, index, value):
+            case loop.Store(buffer, index, value):
                 self._store(buffer, index, tensor(value, self.scope))
-            case Accum(buffer, index, fold, value):
+            case loop.Accum(buffer, index, fold, value):
                 self._accum(buffer, index, fold, tensor(value, self.scope))
-            case FoldLanes():
+            case loop.FoldLanes():
                 self._fold_lanes(stmt)
-            case Lanes(lanes, inner):
+            case loop.Lanes(lanes, inner):
                 with self.scope.lanes(lanes):
                     self.body(inner)
-            case Edges():
+            case loop.Edges():
                 self._edges(stmt)
-            case Tiles(tile, _, csr, row, inner):
+            case loop.Tiles(tile, _, csr, row, inner):
                 self._bounds(csr, row)
                 self._walk(tile, csr, inner)
                 for name, found in self.sums.items():
                     if found.gram in inner and found.copy is None:
                         flatten_sum(self.scope, name, found)
-            case TileArray(name, _, dtype, _):
+            case loop.TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
-            case TileRows(body=inner):
+            case loop.TileRows(body=inner):
                 self.body(inner)
-            case TileMatMul(tile):
+            case loop.TileMatMul(tile):
                 print_matmul(self.scope, stmt, self._positions(tile))
-            case TileGram(tile):
+            case loop.TileGram(tile):
                 print_gram(self.scope, stmt, self._positions(tile))
-            case Raise():
+            case loop.Raise():
                 raise IRError("a Triton kernel computes a softmax in two passes: schedule it with online='never'.")
 
     # ------------------------------------------------------------ scalars and arrays
@@ -119,7 +102,7 @@ class TritonPrinter:
         scope.types[name], scope.held[name] = dtype, held
         scope.w.line(f"{held.name} = {filled(held, fill)}")
 
-    def _store(self, buffer: str, index: tuple[Expr, ...], value: Printed) -> None:
+    def _store(self, buffer: str, index: tuple[loop.Expr, ...], value: Printed) -> None:
         scope = self.scope
         if buffer in scope.held:
             held, text = scope.held[buffer], value.text
@@ -133,7 +116,7 @@ class TritonPrinter:
         mask = scope.mask(at.axes)
         scope.w.line(f"tl.store({at.text}, {value.text}{f', mask={mask}' if mask else ''})")
 
-    def _accum(self, buffer: str, index: tuple[Expr, ...], fold: Fold, value: Printed) -> None:
+    def _accum(self, buffer: str, index: tuple[loop.Expr, ...], fold: Fold, value: Printed) -> None:
         scope, held = self.scope, self.scope.held[buffer]
         text, axes = self._over(value, fold, held)
         text, inside = placed(scope, text, axes, held, scope.position(buffer, index))
@@ -158,7 +141,7 @@ class TritonPrinter:
 
     # ------------------------------------------------------------ lanes
 
-    def _fold_lanes(self, stmt: FoldLanes) -> None:
+    def _fold_lanes(self, stmt: loop.FoldLanes) -> None:
         scope = self.scope
         with scope.lanes(stmt.lanes) as axis:
             self.body(stmt.body)
@@ -184,11 +167,11 @@ class TritonPrinter:
 
     # ------------------------------------------------------------ edges
 
-    def _edges(self, stmt: Edges) -> None:
+    def _edges(self, stmt: loop.Edges) -> None:
         scope, k = self.scope, stmt.k
         if stmt.tile is None:
             self._bounds(stmt.csr, stmt.row)
-            if any(isinstance(s, Edges | Tiles) for s in stmt.body):
+            if any(isinstance(s, loop.Edges | loop.Tiles) for s in stmt.body):
                 self._one_by_one(stmt)
             elif EDGES in scope.axes:
                 self._walk_of_each(stmt)
@@ -216,7 +199,7 @@ class TritonPrinter:
         degree = f"{end} - {begin}"
         scope.w.line(f"{longest} = {f'tl.max(tl.max({degree}, axis=1), axis=0)' if at.dims else degree}")
 
-    def _one_by_one(self, stmt: Edges) -> None:
+    def _one_by_one(self, stmt: loop.Edges) -> None:
         """Prints a loop over the edges of a program's only row, one at a time, as each edge walks edges of its own."""
         scope = self.scope
         begin, end = (f"tl.sum({scope.names.derived(stmt.csr, what)}, axis=0)" for what in ("begin", "end"))
@@ -225,7 +208,7 @@ class TritonPrinter:
         with scope.block(f"for {scope.bind(stmt.k, POSITION, Printed(''))} in range({begin}, {end})"):
             self.body(stmt.body)
 
-    def _walk_of_each(self, stmt: Edges) -> None:
+    def _walk_of_each(self, stmt: loop.Edges) -> None:
         """Prints a loop in which a step takes the next edge of every position of a tile."""
         scope = self.scope
         begin, end, longest = (scope.names.derived(stmt.csr, what) for what in ("begin", "end", "longest"))
@@ -238,7 +221,7 @@ class TritonPrinter:
             self.body(stmt.body)
             scope.axes = before
 
-    def _walk(self, k: str, csr: str, body: tuple[Stmt, ...]) -> None:
+    def _walk(self, k: str, csr: str, body: tuple[loop.Stmt, ...]) -> None:
         """Prints a loop in which a step takes the next K edges of every row."""
         scope, names = self.scope, self.scope.names
         begin, end = names.derived(csr, "begin"), names.derived(csr, "end")

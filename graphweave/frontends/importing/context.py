@@ -18,33 +18,11 @@ from graphweave.core.numbers import Number, alike, converted, typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.importing.spaces import Spaces
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    NOTHING,
-    AnyType,
-    Arg,
-    AssertIndex,
-    Aten,
-    Atom,
-    Broadcast,
-    Cast,
-    Const,
-    Input,
-    MapOf,
-    Node,
-    Operand,
-    Permute,
-    Pointwise,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 
 Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 """Translates one call. It returns None, or raises IRError with the reason, if the call has to stay an ATen call."""
@@ -76,12 +54,12 @@ class Context:
 
     # ------------------------------------------------------------ values
 
-    def emit(self, node: Node) -> Ref:
+    def emit(self, node: ir.Node) -> Ref:
         return self.builder.add(node, self.loc)
 
-    def type(self, ref: Ref) -> Type:
+    def type(self, ref: Ref) -> ir.Type:
         t = self.builder.types[ref]
-        if not isinstance(t, Type):
+        if not isinstance(t, ir.Type):
             raise IRError("operand is ", t, ", not a value on a space")
         return t
 
@@ -93,7 +71,7 @@ class Context:
         self.type(ref)
         return ref
 
-    def wanted(self, node: fx.Node) -> Type | AnyType:
+    def wanted(self, node: fx.Node) -> ir.Type | ir.AnyType:
         """The type that the translation of `node` must have."""
         value = val(node)
         if not isinstance(value, torch.Tensor):
@@ -103,11 +81,11 @@ class Context:
         features = tuple(n for n in sizes if n is not None)
         if dtype is None or len(features) < len(sizes) or value.layout is not torch.strided:
             return _described(value)
-        return Type(space, features, dtype)
+        return ir.Type(space, features, dtype)
 
-    def result(self, node: fx.Node) -> Type:
+    def result(self, node: fx.Node) -> ir.Type:
         t = self.wanted(node)
-        if not isinstance(t, Type):
+        if not isinstance(t, ir.Type):
             raise IRError(f"the result {t} is no value on a space")
         return t
 
@@ -115,23 +93,23 @@ class Context:
 
     def const(self, value: Number, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
         """`value` everywhere. IRError if it is no number of `dtype`: then PyTorch says what it means."""
-        return self.emit(Const(typed(value, dtype), Type(space, features, dtype)))
+        return self.emit(ir.Const(typed(value, dtype), ir.Type(space, features, dtype)))
 
     def number_of(self, ref: Ref) -> Number | None:
         """The number that all elements of a value are; None unless they are known to be one number."""
         node = self.builder.nodes[ref]
         match node:
-            case Const(value):
+            case ir.Const(value):
                 return value
-            case Broadcast(x) | Reshape(x) | Permute(x) | Pull(x):
+            case ir.Broadcast(x) | ir.Reshape(x) | ir.Permute(x) | ir.Pull(x):
                 return self.number_of(x)
-            case Cast(x, dtype):
+            case ir.Cast(x, dtype):
                 number = self.number_of(x)
                 return None if number is None else converted(number, self.type(x).dtype, dtype)
-            case Pointwise(op, args) if op in _WHOLE and not self.type(ref).dtype.is_float:
+            case ir.Pointwise(op, args) if op in _WHOLE and not self.type(ref).dtype.is_float:
                 numbers = [self.number_of(a) for a in args]
                 return None if None in numbers else _WHOLE[op](*numbers)
-            case Input() if numel(self.type(ref).shape) == 1:
+            case ir.Input() if numel(self.type(ref).shape) == 1:
                 return self.counted(ref, 0)
             case _:
                 return None
@@ -139,7 +117,7 @@ class Context:
     def counted(self, ref: Ref, position: int) -> int | None:
         """The number at `position` of shared numbers that `arange` made; None for any other value."""
         node = self.builder.nodes[ref]
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             return self.counted(node.x, position)
         counted = self.arranged.get(ref)
         return None if counted is None else counted[position]
@@ -149,8 +127,8 @@ class Context:
         if t.dtype is dtype:
             return ref
         node = self.builder.nodes[ref]
-        number = converted(node.value, t.dtype, dtype) if isinstance(node, Const) else None
-        return self.emit(Cast(ref, dtype)) if number is None else self.const(number, dtype, t.space, t.shape)
+        number = converted(node.value, t.dtype, dtype) if isinstance(node, ir.Const) else None
+        return self.emit(ir.Cast(ref, dtype)) if number is None else self.const(number, dtype, t.space, t.shape)
 
     def scalar(self, arg: Any, dtype: DType) -> Ref:
         """A Python number, or a number that is only known during a call, as a unit value."""
@@ -168,14 +146,14 @@ class Context:
         with unset_fake_temporarily():
             value = torch.arange(start, stop, step, dtype=TORCH_DTYPE[dtype])
         name = f"arange_{start}_{stop}_{step}_{dtype.value}".replace("-", "minus")
-        ref = self.emit(Input(name, Type(UNIT, tuple(value.shape), dtype)))
+        ref = self.emit(ir.Input(name, ir.Type(UNIT, tuple(value.shape), dtype)))
         self.attributes.setdefault(ref, value)
         self.arranged[ref] = range(start, stop, step)
         return ref
 
     def assert_index(self, index: Ref, size: int) -> None:
         """Add a check that runs before everything else: IndexRangeError unless `index` lies in 0..size-1."""
-        ref = self.emit(AssertIndex(index, size))
+        ref = self.emit(ir.AssertIndex(index, size))
         if ref not in self.effects:
             self.effects.append(ref)
 
@@ -186,15 +164,15 @@ class Context:
         if statically_known_true(rows > 0):
             return
         known, found = fixed(rows), None if isinstance(rows, int) else self.size(rows)
-        counted = known if known is not None else Operand(self.size_of(node, 0) if found is None else found)
-        ref = self.emit(Aten("builtin._assert_rows", (counted, what, whole), (), NOTHING))
+        counted = known if known is not None else ir.Operand(self.size_of(node, 0) if found is None else found)
+        ref = self.emit(ir.Aten("builtin._assert_rows", (counted, what, whole), (), ir.NOTHING))
         if ref not in self.effects:
             self.effects.append(ref)
 
     def measured(self, size: Ref, dtype: DType) -> Ref:
         """A unit value from a symbolic number."""
-        kwargs: tuple[tuple[str, Arg], ...] = (("dtype", Atom(str(TORCH_DTYPE[dtype]))),)
-        return self.emit(Aten("aten.scalar_tensor.default", (Operand(size),), kwargs, Type(UNIT, (), dtype)))
+        kwargs: tuple[tuple[str, ir.Arg], ...] = (("dtype", ir.Atom(str(TORCH_DTYPE[dtype]))),)
+        return self.emit(ir.Aten("aten.scalar_tensor.default", (ir.Operand(size),), kwargs, ir.Type(UNIT, (), dtype)))
 
     def rows(self, node: fx.Node, dtype: DType) -> Ref:
         """The number of rows of `node` as a unit value."""
@@ -216,8 +194,8 @@ class Context:
     def size_of(self, node: fx.Node, dim: int, ref: Ref | None = None) -> Ref:
         """The size of a dim of a value, which is `ref` if `node` has no translation yet."""
         ref = self.refs[self.spaces.rep(node)] if ref is None else ref
-        described = AnyType(size=expression(shape(node)[dim]))
-        return self.emit(Aten("aten.sym_size.int", (Operand(ref), dim), (), described))
+        described = ir.AnyType(size=expression(shape(node)[dim]))
+        return self.emit(ir.Aten("aten.sym_size.int", (ir.Operand(ref), dim), (), described))
 
     def _computed(self, expr: Any) -> Ref | None:
         if expr in self.sizes:
@@ -225,19 +203,19 @@ class Context:
         name = _OF_SIZES.get(type(expr).__name__)
         if name is None:
             return None
-        terms: list[tuple[Arg, Any]] = []
+        terms: list[tuple[ir.Arg, Any]] = []
         for term in expr.args:
             ref = None if term.is_Integer else self._computed(term)
             if ref is None and not term.is_Integer:
                 return None
-            terms.append((int(term) if ref is None else Operand(ref), term))
+            terms.append((int(term) if ref is None else ir.Operand(ref), term))
         if name not in _ORDERED:
             terms.sort(key=lambda t: isinstance(t[0], int))
         total = terms[0][0]
         for n, (term, _) in enumerate(terms[1:], start=2):
-            described = AnyType(size=of_sympy(expr.func(*(said for _, said in terms[:n]))))
-            total = Operand(self.emit(Aten(f"builtin.{name}", (total, term), (), described)))
-        assert isinstance(total, Operand)
+            described = ir.AnyType(size=of_sympy(expr.func(*(said for _, said in terms[:n]))))
+            total = ir.Operand(self.emit(ir.Aten(f"builtin.{name}", (total, term), (), described)))
+        assert isinstance(total, ir.Operand)
         self.sizes[expr] = total.ref
         return total.ref
 
@@ -258,7 +236,7 @@ class Context:
         if t.space == UNIT and space != UNIT and len(t.shape) == rank(node):
             if t.shape[0] != 1:
                 raise IRError(f"shared data of {t.shape[0]} rows against ", space)
-            ref = self.emit(Reshape(ref, t.shape[1:]))
+            ref = self.emit(ir.Reshape(ref, t.shape[1:]))
         elif t.space != UNIT and (t.space != space or rank(arg) != rank(node)):
             raise IRError("a value on ", t.space, " against ", space)
         return ref if dtype is None else self.cast(ref, dtype)
@@ -270,11 +248,11 @@ class Context:
         before = [self._before_spread(a) for a in args]
         if space != UNIT and all(b is not None for b in before):
             if not any(
-                isinstance(self.builder.nodes[a], Pull) for a, t in zip(args, types, strict=True) if t.space != UNIT
+                isinstance(self.builder.nodes[a], ir.Pull) for a, t in zip(args, types, strict=True) if t.space != UNIT
             ):
-                return self.emit(Pointwise(op, args))
-            return self.spread(self.emit(Pointwise(op, tuple(b for b in before if b is not None))), space)
-        return self.emit(Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
+                return self.emit(ir.Pointwise(op, args))
+            return self.spread(self.emit(ir.Pointwise(op, tuple(b for b in before if b is not None))), space)
+        return self.emit(ir.Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
 
     def _before_spread(self, ref: Ref) -> Ref | None:
         """The unit value that `ref` repeats for each row; `ref` itself if it is a unit value; None if its rows may
@@ -282,9 +260,9 @@ class Context:
         t, node = self.type(ref), self.builder.nodes[ref]
         if t.space == UNIT:
             return ref
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             return self.const(node.value, t.dtype, UNIT, t.shape)
-        if isinstance(node, Pull) and isinstance(self.builder.nodes[node.map], ToUnit):
+        if isinstance(node, ir.Pull) and isinstance(self.builder.nodes[node.map], ir.ToUnit):
             return node.x
         return None
 
@@ -293,9 +271,9 @@ class Context:
         t, node = self.type(ref), self.builder.nodes[ref]
         if space == UNIT or t.space == space:
             return ref
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             return self.const(node.value, t.dtype, space, t.shape)
-        return self.emit(Pull(ref, self.emit(ToUnit(space))))
+        return self.emit(ir.Pull(ref, self.emit(ir.ToUnit(space))))
 
     def reshape(self, ref: Ref, features: tuple[int, ...]) -> Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
@@ -303,35 +281,35 @@ class Context:
             return ref
         if numel(t.shape) != numel(features):
             raise IRError(f"features {t.shape} as {features}")
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             return self.const(node.value, t.dtype, t.space, features)
-        if isinstance(node, Reshape):
+        if isinstance(node, ir.Reshape):
             return self.reshape(node.x, features)
-        return self.emit(Reshape(ref, features))
+        return self.emit(ir.Reshape(ref, features))
 
     def permute(self, ref: Ref, perm: tuple[int, ...]) -> Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
-        if isinstance(node, Permute):
+        if isinstance(node, ir.Permute):
             return self.permute(node.x, tuple(node.perm[p] for p in perm))
         if perm == tuple(range(len(perm))):
             return ref
         shape = tuple(t.shape[p] for p in perm)
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             return self.const(node.value, t.dtype, t.space, shape)
         if [p for p in perm if t.shape[p] != 1] == [p for p in range(len(perm)) if t.shape[p] != 1]:
             return self.reshape(ref, shape)  # only dims of size 1 change places
-        return self.emit(Permute(ref, perm))
+        return self.emit(ir.Permute(ref, perm))
 
     def broadcast(self, ref: Ref, features: tuple[int, ...]) -> Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
         if t.shape == features:
             return ref
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             return self.const(node.value, t.dtype, t.space, features)
-        return self.emit(Broadcast(ref, features))
+        return self.emit(ir.Broadcast(ref, features))
 
     def reduce(self, ref: Ref, fold: Fold, dims: tuple[int, ...], keepdim: bool) -> Ref:
-        return self.emit(Reduce(ref, fold, dims, keepdim)) if dims else ref
+        return self.emit(ir.Reduce(ref, fold, dims, keepdim)) if dims else ref
 
     # ------------------------------------------------------------ along maps
 
@@ -346,7 +324,7 @@ class Context:
             raise IRError("an index whose rows, or what it counts, is shared data")
         index_of_rows = self.reshape(ref, ())
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
-        return self.emit(MapOf(index_of_rows, cod, wraps))
+        return self.emit(ir.MapOf(index_of_rows, cod, wraps))
 
     def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> Ref:
         """start, start + step, ... for the rows of `node` in order, as an i64 value on their space."""
@@ -356,19 +334,22 @@ class Context:
         if isinstance(rows, torch.SymInt):
             found = self.size(rows)
             self.sizes.setdefault(rows.node.expr, self.size_of(node, 0) if found is None else found)
-        kwargs: tuple[tuple[str, Arg], ...] = (("device", Atom(f"device({val(node).device})")), ("pin_memory", False))
-        t = Type(space, (), DType.i64)
+        kwargs: tuple[tuple[str, ir.Arg], ...] = (
+            ("device", ir.Atom(f"device({val(node).device})")),
+            ("pin_memory", False),
+        )
+        t = ir.Type(space, (), DType.i64)
         if step == 1 and isinstance(start, int) and start == 0:
-            return self.emit(Aten("aten.arange.default", (self._count(rows),), kwargs, t))
+            return self.emit(ir.Aten("aten.arange.default", (self._count(rows),), kwargs, t))
         ends = (self._count(start), self._count(start + rows * step), step)
-        return self.emit(Aten("aten.arange.start_step", ends, kwargs, t))
+        return self.emit(ir.Aten("aten.arange.start_step", ends, kwargs, t))
 
     def count(self, size: Size, dtype: DType) -> Ref:
         """A size as a unit value."""
         counted = self._count(size)
-        return self.measured(counted.ref, dtype) if isinstance(counted, Operand) else self.const(counted, dtype)
+        return self.measured(counted.ref, dtype) if isinstance(counted, ir.Operand) else self.const(counted, dtype)
 
-    def _count(self, size: Size) -> Operand | int:
+    def _count(self, size: Size) -> ir.Operand | int:
         known = fixed(size)
         if known is not None:
             return known
@@ -376,11 +357,11 @@ class Context:
         found = self.size(size)
         if found is None:
             raise IRError(f"a size {size} that the program does not have")
-        return Operand(found)
+        return ir.Operand(found)
 
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: Number = 0) -> Ref:
         number = typed(empty, self.type(x).dtype)
-        return self.emit(Push(x, map_, fold, 0 if alike(number, 0, self.type(x).dtype) else number))
+        return self.emit(ir.Push(x, map_, fold, 0 if alike(number, 0, self.type(x).dtype) else number))
 
 
 _WHOLE: Mapping[Op, Callable[..., int]] = {Op.add: operator.add, Op.sub: operator.sub, Op.mul: operator.mul}
@@ -396,20 +377,20 @@ _ORDERED = frozenset({"floordiv", "mod", "pow"})
 """Functions of sizes whose operands may not be exchanged."""
 
 
-def _described(value: Any) -> AnyType:
+def _described(value: Any) -> ir.AnyType:
     if isinstance(value, torch.Tensor):
         dims = tuple(map(expression, value.shape))
         dtype = DTYPE_OF.get(value.dtype)
         if dtype is not None and value.layout is torch.strided:
-            return AnyType(dtype, dims)
+            return ir.AnyType(dtype, dims)
         layout = "" if value.layout is torch.strided else f"{value.layout} "
         name = str(value.dtype) if dtype is None else dtype.value
-        return AnyType(dims=dims, other=f"{layout}{name}".replace("torch.", ""))
+        return ir.AnyType(dims=dims, other=f"{layout}{name}".replace("torch.", ""))
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return AnyType(size=expression(value))
+        return ir.AnyType(size=expression(value))
     if isinstance(value, list | tuple):
-        return AnyType(items=tuple(map(_described, value)))
-    return NOTHING if value is None else AnyType(other=type(value).__name__)
+        return ir.AnyType(items=tuple(map(_described, value)))
+    return ir.NOTHING if value is None else ir.AnyType(other=type(value).__name__)
 
 
 Table: TypeAlias = Mapping[Any, Handler]

@@ -41,28 +41,11 @@ from graphweave.frontends.importing.ops_shape import SHAPE
 from graphweave.frontends.importing.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.frontends.spellings.respelling import Respelling
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
-from graphweave.ir.message.nodes import (
-    NOTHING,
-    AnyType,
-    Arg,
-    Aten,
-    Cast,
-    Input,
-    LaidOut,
-    MapType,
-    Node,
-    NumbersOfSegments,
-    Operand,
-    Own,
-    Part,
-    Program,
-    Random,
-    Ref,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
 """Call -> the function that translates it. All other calls stay ATen calls."""
@@ -155,25 +138,25 @@ class _Importer:
     def _seed(self, ref: Ref) -> Ref:
         """The seed of random numbers that are functions of a seed; for any other random call, `ref` itself."""
         made = self.cx.builder.nodes[ref]
-        while isinstance(made, Cast):
+        while isinstance(made, ir.Cast):
             made = self.cx.builder.nodes[made.x]
-        return made.seed if isinstance(made, Random) else ref
+        return made.seed if isinstance(made, ir.Random) else ref
 
     # ------------------------------------------------------------ nodes
 
     def _leaf(self, node: fx.Node) -> Ref:
         if node.op == "placeholder":
-            ref = self.cx.emit(Input(node.name, self.cx.wanted(node)))
+            ref = self.cx.emit(ir.Input(node.name, self.cx.wanted(node)))
             self.inputs.append(ref)
             return ref
         if node.op != "get_attr":
             raise IRError(f"{node.op} {node.target}: expected calls of operators")
         value = attribute(self.gm, str(node.target))
         t = self.cx.wanted(node)
-        if isinstance(t, Type) and t.shape == () and t.space == UNIT and _is_plain(value):
+        if isinstance(t, ir.Type) and t.shape == () and t.space == UNIT and _is_plain(value):
             with unset_fake_temporarily():
                 return self.cx.const(value.item(), t.dtype)
-        ref = self.cx.emit(Input(node.name, t))
+        ref = self.cx.emit(ir.Input(node.name, t))
         self.cx.attributes[ref] = value
         return ref
 
@@ -202,20 +185,20 @@ class _Importer:
         """Check, if data decides how many rows a call gives, and the capture found their number equal to a size known
         before, that later calls give as many. PyTorch forgets what it asserted of this when it traces again."""
         rows = shape(node)[0]
-        told: Arg = fixed(rows)
+        told: ir.Arg = fixed(rows)
         if isinstance(rows, torch.SymInt) and told is None:
             size = None if unbacked(rows) else self.cx.size(rows)
             if size is None:
                 return
-            told = Operand(size)
-        counted = Operand(self.cx.size_of(node, 0, ref))
-        alike = AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
-        condition = Operand(self.cx.emit(Aten("builtin.eq", (counted, told), (), alike)))
+            told = ir.Operand(size)
+        counted = ir.Operand(self.cx.size_of(node, 0, ref))
+        alike = ir.AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
+        condition = ir.Operand(self.cx.emit(ir.Aten("builtin.eq", (counted, told), (), alike)))
         words = (
             f"{target_name(node.target)} found another number of rows than the tensor has with which its result is"
             " combined. Correct the index, or give minlength."
         )
-        check = self.cx.emit(Aten("aten._assert_scalar.default", (condition, words), (), NOTHING))
+        check = self.cx.emit(ir.Aten("aten._assert_scalar.default", (condition, words), (), ir.NOTHING))
         self.cx.effects.append(check)
 
     def _outside(self, node: fx.Node) -> Ref:
@@ -223,8 +206,8 @@ class _Importer:
         row = row_of(node)
         if row is not None:
             x, dim, index = row
-            row_args: tuple[Arg, ...] = (Operand(self._operand(x)), dim, index)
-            return self.cx.emit(Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
+            row_args: tuple[ir.Arg, ...] = (ir.Operand(self._operand(x)), dim, index)
+            return self.cx.emit(ir.Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
         target: Any = _RESHAPES.get(node.target, node.target)
         given: int | None = None
         if node.target in EMPTY:
@@ -238,7 +221,7 @@ class _Importer:
         kwargs = tuple((k, to_arg(_plain(v), rest)) for k, v in node.kwargs.items())
         args = tuple(to_arg(_plain(a), rest if i else first) for i, a in enumerate(node.args[:given]))
         serial = self.cx.serial if impure else 0
-        ref = self.cx.emit(Aten(target_name(target), args, kwargs, self.cx.wanted(node), serial))
+        ref = self.cx.emit(ir.Aten(target_name(target), args, kwargs, self.cx.wanted(node), serial))
         if node.is_impure() and ref not in self.cx.effects:
             self.cx.effects.append(ref)
         return ref
@@ -250,7 +233,7 @@ class _Importer:
         """`node` with its dims in the captured order in memory. Gaps between elements are removed."""
         ref = self._operand(node)
         order = order_of(val(node))
-        return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(node, order)
+        return ref if order is None or isinstance(self.cx.builder.nodes[ref], ir.Input) else self._in_order(node, order)
 
     def _as_captured(self, node: fx.Node) -> Ref:
         """`node` with the captured strides, at the captured offset in its memory."""
@@ -266,9 +249,9 @@ class _Importer:
         return self._viewed(ref, views_from(root, node))
 
     def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> Ref:
-        return self._beside(node, LaidOut(self._operand(node), order, whole))
+        return self._beside(node, ir.LaidOut(self._operand(node), order, whole))
 
-    def _beside(self, node: fx.Node, value: Node) -> Ref:
+    def _beside(self, node: fx.Node, value: ir.Node) -> Ref:
         """Another value that stands for `node`: the same numbers, in other memory or in another order."""
         ref = self.cx.emit(value)
         self.vals.setdefault(ref, val(node))
@@ -280,7 +263,7 @@ class _Importer:
             rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
             kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in view.kwargs.items())
             ref = self._beside(
-                view, Aten(target_name(view.target), (Operand(ref), *rest), kwargs, self.cx.wanted(view))
+                view, ir.Aten(target_name(view.target), (ir.Operand(ref), *rest), kwargs, self.cx.wanted(view))
             )
         return ref
 
@@ -316,7 +299,7 @@ class _Importer:
                     out.append(seen)
                     continue
                 self.promises[-1] = self._promise(result, forward)
-                copied = isinstance(self.cx.builder.nodes[ref], Input) and result.op == "call_function"
+                copied = isinstance(self.cx.builder.nodes[ref], ir.Input) and result.op == "call_function"
                 if copied or given.setdefault(ref, result) is not result:
                     ref = self._clone(ref, result)
             out.append(ref)
@@ -336,7 +319,7 @@ class _Importer:
             ref = self._operand(root)
             if self._merged(root):
                 ref = self._clone(ref, root)
-            self.bases[root] = self._beside(root, Own(ref, order))
+            self.bases[root] = self._beside(root, ir.Own(ref, order))
         return self._viewed(self.bases[root], views_from(root, result))
 
     def _promise(self, result: fx.Node, forward: bool) -> Promise | None:
@@ -354,13 +337,13 @@ class _Importer:
     def _clone(self, ref: Ref, result: fx.Node) -> Ref:
         self.cx.serial += 1
         return self._beside(
-            result, Aten("aten.clone.default", (Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
+            result, ir.Aten("aten.clone.default", (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
         )
 
     def _number(self, value: Any) -> Ref:
         """A result that is a plain number, as a value of the program."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
-        return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(other=name)))
+        return self.cx.emit(ir.Aten(f"builtin.{name}", (value,), (), ir.AnyType(other=name)))
 
     def _read_row_counts(self, live: set[Ref]) -> list[Ref]:
         """The calls that read a row count of a space in use from a tensor (`int(n)`), if nothing else needs them."""
@@ -368,7 +351,9 @@ class _Importer:
         used = {s for r in live for s in _spaces(b.types[r])}
         symbols = {leaf for s in used if s in self.spaces.rows for leaf in leaves(expression(self.spaces.rows[s]))}
         read = (
-            r for r, n in enumerate(b.nodes) if isinstance(n, Aten) and n.target == "aten._local_scalar_dense.default"
+            r
+            for r, n in enumerate(b.nodes)
+            if isinstance(n, ir.Aten) and n.target == "aten._local_scalar_dense.default"
         )
         return [r for r in read if r not in live and getattr(b.types[r], "size", None) in symbols]
 
@@ -384,7 +369,7 @@ class _Importer:
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
         used = {s for t in kept.types for s in _spaces(t)}
-        used |= {s for n in kept.nodes if isinstance(n, NumbersOfSegments | Part) for s in n.of}
+        used |= {s for n in kept.nodes if isinstance(n, ir.NumbersOfSegments | ir.Part) for s in n.of}
         rows = {s: n for s, n in self.spaces.rows.items() if s in used}
         program = kept.program(
             [None if r is None else new[r] for r in outputs], [(s, expression(n)) for s, n in rows.items()]
@@ -464,5 +449,5 @@ def _needed(b: Builder, roots: Iterable[Ref]) -> set[Ref]:
 
 
 def _spaces(t: Any) -> tuple[Space, ...]:
-    found = (t.space,) if isinstance(t, Type) else (t.dom, t.cod) if isinstance(t, MapType) else ()
+    found = (t.space,) if isinstance(t, ir.Type) else (t.dom, t.cod) if isinstance(t, ir.MapType) else ()
     return tuple(s for s in found if s != UNIT)

@@ -14,36 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Call,
-    CastTo,
-    Degree,
-    Edges,
-    Expr,
-    FoldLanes,
-    IndexSum,
-    Kernel,
-    Lane,
-    Lanes,
-    Let,
-    Lit,
-    Load,
-    Place,
-    Raise,
-    Role,
-    Rows,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Tiles,
-    Uniform,
-    Var,
-)
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
 from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
@@ -57,27 +28,27 @@ FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in F
 """The function of two tensors that each fold repeats."""
 
 
-def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
+def run(kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
     """Runs a well-formed kernel on tensors by name, and writes outputs and totals in place.
 
     `csrs` has the indptr of each CSR. Only the kernel's own row count is read from `sizes`.
     """
     for buffer in kernel.buffers:
-        if buffer.role is Role.total:
+        if buffer.role is loop.Role.total:
             assert buffer.fold is not None
             buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
     for known in _steps(kernel.sweep):
         _rows(kernel, buffers, csrs, sizes[kernel.sizes[0]], known)
 
 
-def _steps(lanes: tuple[Lane, ...]) -> Iterator[dict[str, Tensor]]:
+def _steps(lanes: tuple[loop.Lane, ...]) -> Iterator[dict[str, Tensor]]:
     """Every combination of values of `lanes`; the last lane varies fastest."""
     for values in itertools.product(*(range(extent) for _, extent in lanes)):
         yield {name: torch.tensor(i) for (name, _), i in zip(lanes, values, strict=True)}
 
 
 def _rows(
-    kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], rows: int, known: dict[str, Tensor]
+    kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], rows: int, known: dict[str, Tensor]
 ) -> None:
     """Runs all rows for one combination of the sweep's lanes, whose values are `known`."""
     if kernel.tile is not None:
@@ -99,13 +70,13 @@ class _Frame:
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]
-    kernel: Kernel
+    kernel: loop.Kernel
     scalars: dict[str, Tensor] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
     tiles: dict[str, range] = field(default_factory=dict)
     begun: dict[str, bool] = field(default_factory=dict)  # whether a tile is not the row's first
 
-    def row(self, row: int, body: tuple[Stmt, ...]) -> None:
+    def row(self, row: int, body: tuple[loop.Stmt, ...]) -> None:
         """Runs `body` for one row, with stashes of its own."""
         self.scalars[self.kernel.row] = torch.tensor(row)
         for stash in self.kernel.stashes:
@@ -114,51 +85,51 @@ class _Frame:
             self.arrays[stash.name] = torch.zeros(len(positions), *stash.shape, dtype=_TORCH[stash.dtype])
         self.block(body)
 
-    def block(self, body: tuple[Stmt, ...]) -> None:
+    def block(self, body: tuple[loop.Stmt, ...]) -> None:
         for stmt in body:
             self._statement(stmt)
 
-    def _statement(self, stmt: Stmt) -> None:
+    def _statement(self, stmt: loop.Stmt) -> None:
         match stmt:
-            case Let(name, dtype, value):
+            case loop.Let(name, dtype, value):
                 self.scalars[name] = self.value(value).to(_TORCH[dtype])
-            case Alloc(name, dtype, shape, fill):
+            case loop.Alloc(name, dtype, shape, fill):
                 self.arrays[name] = torch.full(shape, fill if fill is not None else 0, dtype=_TORCH[dtype])
-            case Store(buffer, index, value):
+            case loop.Store(buffer, index, value):
                 self.arrays[buffer][self._index(buffer, index)] = self.value(value)
-            case Accum(buffer, index, fold, value):
+            case loop.Accum(buffer, index, fold, value):
                 at, array = self._index(buffer, index), self.arrays[buffer]
                 array[at] = FOLDS[fold](array[at], self.value(value))
-            case Raise():
+            case loop.Raise():
                 self._raise(stmt)
-            case FoldLanes(name, dtype, fold, lanes, body, value):
+            case loop.FoldLanes(name, dtype, fold, lanes, body, value):
                 total = torch.tensor(identity(fold, dtype).value, dtype=_TORCH[dtype])
                 for _ in self._iterate(lanes):
                     self.block(body)
                     total = FOLDS[fold](total, self.value(value))
                 self.scalars[name] = total
-            case Lanes(lanes, inner):
+            case loop.Lanes(lanes, inner):
                 for _ in self._iterate(lanes):
                     self.block(inner)
-            case Edges(k, csr, row, _, inner, tile):
+            case loop.Edges(k, csr, row, _, inner, tile):
                 for position in self._positions(csr, row) if tile is None else self.tiles[tile]:
                     self.scalars[k] = torch.tensor(position)
                     self.block(inner)
-            case Tiles(tile, size, csr, row, inner):
+            case loop.Tiles(tile, size, csr, row, inner):
                 positions = self._positions(csr, row)
                 for start in range(0, len(positions), size):
                     self.tiles[tile], self.begun[tile] = positions[start : start + size], start > 0
                     self.block(inner)
-            case TileRows(tile, inner):
+            case loop.TileRows(tile, inner):
                 for here in self.tiles[tile]:
                     self.row(here, inner)
-            case TileArray(name, tile, dtype, shape):
+            case loop.TileArray(name, tile, dtype, shape):
                 self.first[name] = self.tiles[tile].start
                 self.arrays[name] = torch.zeros(len(self.tiles[tile]), *shape, dtype=_TORCH[dtype])
-            case TileMatMul() | TileGram():
+            case loop.TileMatMul() | loop.TileGram():
                 self._product(stmt)
 
-    def _raise(self, stmt: Raise) -> None:
+    def _raise(self, stmt: loop.Raise) -> None:
         reference = self.arrays[stmt.reference]
         values = torch.stack([self.value(stmt.value) for _ in self._iterate((stmt.lane,))]).reshape(reference.shape)
         raised = ~(values <= reference)
@@ -174,9 +145,9 @@ class _Frame:
         indptr, here = self.csrs[csr], int(self.scalars[row])
         return range(int(indptr[here]), int(indptr[here + 1]))
 
-    def _product(self, stmt: TileMatMul | TileGram) -> None:
+    def _product(self, stmt: loop.TileMatMul | loop.TileGram) -> None:
         x = self._rows(stmt.x, stmt).unflatten(1, (stmt.blocks, -1))
-        if isinstance(stmt, TileMatMul):
+        if isinstance(stmt, loop.TileMatMul):
             w = self.arrays[stmt.w] if stmt.row is None else self.arrays[stmt.w][int(self.scalars[stmt.row])]
             shape = (stmt.blocks, -1, x.shape[2]) if stmt.transposed else (stmt.blocks, x.shape[2], -1)
             x, w = _factors(x, w.reshape(shape).mT if stmt.transposed else w.reshape(shape))
@@ -192,20 +163,20 @@ class _Frame:
             for i in range(len(x)):
                 total.addcmul_(x[i, :, :, None], y[i, :, None])
 
-    def _rows(self, place: Place, stmt: TileMatMul | TileGram) -> Tensor:
+    def _rows(self, place: loop.Place, stmt: loop.TileMatMul | loop.TileGram) -> Tensor:
         """The row at each position of the tile, [positions, elements]: a view if the rows lie one after the other."""
         tile = self.tiles[stmt.tile]
-        if isinstance(place, Rows):
+        if isinstance(place, loop.Rows):
             return self.arrays[place.buffer][self._named(place, tile)].flatten(1)
         first = self.first.get(place, 0)  # inputs and outputs begin with row 0
         return self.arrays[place][tile.start - first : tile.stop - first].flatten(1)
 
-    def _named(self, place: Rows, tile: range) -> Tensor:
+    def _named(self, place: loop.Rows, tile: range) -> Tensor:
         shift = 0 if place.shift is None else int(self.scalars[place.shift])
         return self.arrays[place.column][tile.start + shift : tile.stop + shift].long()
 
-    def _put(self, stmt: TileMatMul, rows: Tensor) -> None:
-        if isinstance(stmt.out, Rows):
+    def _put(self, stmt: loop.TileMatMul, rows: Tensor) -> None:
+        if isinstance(stmt.out, loop.Rows):
             array = self.arrays[stmt.out.buffer]
             rows = rows.view(len(rows), *array.shape[1:]).to(array.dtype)
             array[self._named(stmt.out, self.tiles[stmt.tile])] = rows
@@ -217,7 +188,7 @@ class _Frame:
             self.scalars.update((name, torch.tensor(i)) for (name, _), i in zip(lanes, combination, strict=True))
             yield
 
-    def _index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[int, ...]:
+    def _index(self, buffer: str, index: tuple[loop.Expr, ...]) -> tuple[int, ...]:
         parts = [int(self.value(part)) for part in index]
         if buffer in self.first:
             parts[0] -= self.first[buffer]
@@ -225,29 +196,29 @@ class _Frame:
             raise IndexError(f"'{buffer}' is indexed with {parts}.")
         return tuple(parts)
 
-    def value(self, expr: Expr) -> Tensor:
+    def value(self, expr: loop.Expr) -> Tensor:
         match expr:
-            case Var(name):
+            case loop.Var(name):
                 return self.scalars[name]
-            case Lit(value, dtype):
+            case loop.Lit(value, dtype):
                 return torch.tensor(value, dtype=_TORCH[dtype])
-            case Load(buffer, index):
+            case loop.Load(buffer, index):
                 return self.arrays[buffer][self._index(buffer, index)].clone()
-            case Call(Op.where, (condition, yes, no)):
+            case loop.Call(Op.where, (condition, yes, no)):
                 return self.value(yes if bool(self.value(condition)) else no)  # the other branch may be out of range
-            case Call(Op.pow, (base, Lit(exponent, _))):
+            case loop.Call(Op.pow, (base, loop.Lit(exponent, _))):
                 return torch.pow(self.value(base), exponent)  # torch rounds some constant exponents differently
-            case Call(op, args):
+            case loop.Call(op, args):
                 return call_of(op)(*(self.value(arg) for arg in args))
-            case CastTo(x, dtype):
+            case loop.CastTo(x, dtype):
                 return self.value(x).to(_TORCH[dtype])
-            case IndexSum(terms, offset, div, mod):
+            case loop.IndexSum(terms, offset, div, mod):
                 total = (offset + sum(c * int(self.scalars[name]) for name, c in terms)) // div
                 return torch.tensor(total if mod is None else total % mod)
-            case Uniform(seed, row, size, index, dtype):
+            case loop.Uniform(seed, row, size, index, dtype):
                 position = self.value(row).to(torch.int64) * size + self.value(index)
                 return uniform(self.value(seed), position, _TORCH[dtype])
-            case Degree(csr, row):
+            case loop.Degree(csr, row):
                 here = int(self.value(row))
                 return (self.csrs[csr][here + 1] - self.csrs[csr][here]).to(torch.int64)
 

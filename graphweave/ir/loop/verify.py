@@ -9,47 +9,18 @@ from dataclasses import replace
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import holds
 from graphweave.core.types import DType, Op
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.indices import bounds, lanes_of, loads
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Call,
-    CastTo,
-    Comment,
-    Degree,
-    Edges,
-    Expr,
-    FoldLanes,
-    IndexSum,
-    Kernel,
-    Lanes,
-    Let,
-    Lit,
-    Load,
-    Prefetch,
-    Raise,
-    Rescaled,
-    Role,
-    Stmt,
-    Store,
-    TileArray,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Tiles,
-    Uniform,
-    Var,
-)
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
 from graphweave.ir.loop.verify_parameters import PlacedError, fail, one_line, verify_parameters
 from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Visible, inside_tile
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
-_OF_TILES = (Comment, TileArray, TileRows, TileMatMul, TileGram)
+_OF_TILES = (loop.Comment, loop.TileArray, loop.TileRows, loop.TileMatMul, loop.TileGram)
 """Statements that may stand in a tile of rows, outside its rows."""
 
 
-def verify(kernel: Kernel) -> None:
+def verify(kernel: loop.Kernel) -> None:
     """Checks scopes, names, types, index arity, static index ranges, and who may read or write what.
 
     Raises:
@@ -60,7 +31,7 @@ def verify(kernel: Kernel) -> None:
     for name, extent in (*kernel.sweep, *kernel.within):
         if extent < 1:
             fail(f"kernel {kernel.name}", f"a sweep has at least one step (got {extent}).")
-        if any(b.role is Role.total for b in kernel.buffers):
+        if any(b.role is loop.Role.total for b in kernel.buffers):
             fail(f"kernel {kernel.name}", "totals would be summed anew at each step of a sweep.")
         if kernel.stashes or kernel.tile is not None:
             fail(f"kernel {kernel.name}", "a sweep has neither stashes nor tiles of rows.")
@@ -77,7 +48,7 @@ def verify(kernel: Kernel) -> None:
 
 
 class _Verifier:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: loop.Kernel) -> None:
         self.kernel = kernel
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.stashes = {stash.name: stash for stash in kernel.stashes}
@@ -86,7 +57,7 @@ class _Verifier:
         self.swept = {name for name, _ in (*kernel.sweep, *kernel.within)}
         self.products = Products(kernel)
 
-    def block(self, body: Iterable[Stmt], scope: Visible, path: str) -> None:
+    def block(self, body: Iterable[loop.Stmt], scope: Visible, path: str) -> None:
         """Verifies a block. It writes to `scope`: pass a fresh one for every block."""
         for i, stmt in enumerate(body):
             place = f"{path}[{i}].{_label(stmt)}"
@@ -97,43 +68,43 @@ class _Verifier:
             except IRError as error:
                 raise PlacedError(f"{place}: {error}") from None
 
-    def _statement(self, stmt: Stmt, scope: Visible, place: str) -> None:
+    def _statement(self, stmt: loop.Stmt, scope: Visible, place: str) -> None:
         if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):
             fail(place, "what is done for a row of a tile stands in 'rows of' it.")
         match stmt:
-            case Comment(text):
+            case loop.Comment(text):
                 one_line(text, place)
-            case Let(name, dtype, value):
+            case loop.Let(name, dtype, value):
                 self._typed(value, dtype, scope, place)
                 self._bind(name, dtype, scope, place)
-            case Alloc():
+            case loop.Alloc():
                 self._alloc(stmt, scope, place)
-            case Store(buffer, index, value):
+            case loop.Store(buffer, index, value):
                 self._store(buffer, index, value, scope, place)
-            case Accum():
+            case loop.Accum():
                 self._accum(stmt, scope, place)
-            case Raise():
+            case loop.Raise():
                 self._raise(stmt, scope, place)
-            case FoldLanes():
+            case loop.FoldLanes():
                 self._fold_lanes(stmt, scope, place)
-            case Lanes(lanes, body):
+            case loop.Lanes(lanes, body):
                 inner = scope.inside()
                 self._bind_lanes(lanes, inner, place)
                 parallel = (*scope.parallel, *(name for name, extent in lanes if extent > 1))
                 self.block(body, replace(inner, parallel=parallel), place)
-            case Edges():
+            case loop.Edges():
                 self._edges(stmt, scope, place)
-            case Tiles():
+            case loop.Tiles():
                 self._tiles(stmt, scope, place)
-            case TileRows():
+            case loop.TileRows():
                 self._tile_rows(stmt, scope, place)
-            case TileArray(name, tile, dtype, shape):
+            case loop.TileArray(name, tile, dtype, shape):
                 inside_tile(tile, scope, place)
                 if min(shape, default=0) < 0:
                     fail(place, f"extents must not be negative (got {shape}).")
                 self._bind(name, dtype, scope, place)
                 scope.tile_arrays[name] = (tile, shape)
-            case TileMatMul() | TileGram():
+            case loop.TileMatMul() | loop.TileGram():
                 self.products.verify(stmt, scope, place)
 
     # ------------------------------------------------------------ statements
@@ -152,7 +123,7 @@ class _Verifier:
             self._bind(name, POSITION, scope, place)
             scope.extents[name] = extent
 
-    def _alloc(self, stmt: Alloc, scope: Visible, place: str) -> None:
+    def _alloc(self, stmt: loop.Alloc, scope: Visible, place: str) -> None:
         if scope.parallel:
             fail(place, "an alloc belongs to a row or an edge, not to a lane.")
         if min(stmt.shape, default=0) < 0:
@@ -160,23 +131,23 @@ class _Verifier:
         self._bind(stmt.name, stmt.dtype, scope, place)
         scope.allocs[stmt.name] = stmt.shape
 
-    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Visible, place: str) -> None:
+    def _store(self, buffer: str, index: tuple[loop.Expr, ...], value: loop.Expr, scope: Visible, place: str) -> None:
         role = self.buffers[buffer].role if buffer in self.buffers else None
-        if role is not None and role is not Role.output:
+        if role is not None and role is not loop.Role.output:
             fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
-        if role is Role.output and self.swept and not any(self.swept <= lanes_of(part) for part in index):
+        if role is loop.Role.output and self.swept and not any(self.swept <= lanes_of(part) for part in index):
             fail(place, f"'{buffer}' would be stored at each step of the sweep.")
         self._target(buffer, index, value, scope, place)
 
-    def _accum(self, stmt: Accum, scope: Visible, place: str) -> None:
+    def _accum(self, stmt: loop.Accum, scope: Visible, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
-        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
+        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not loop.Role.total):
             fail(place, f"'{stmt.buffer}' is neither an alloc or a tile's array nor a total.")
         if parameter is not None and parameter.fold is not stmt.fold:
             fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
 
-    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Visible, place: str) -> None:
+    def _target(self, buffer: str, index: tuple[loop.Expr, ...], value: loop.Expr, scope: Visible, place: str) -> None:
         if not self._is_array(buffer, scope):
             fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
@@ -186,7 +157,7 @@ class _Verifier:
         if shared and not any(loads(part) for part in index):
             fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
 
-    def _raise(self, stmt: Raise, scope: Visible, place: str) -> None:
+    def _raise(self, stmt: loop.Raise, scope: Visible, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
         _, size = stmt.lane
         if scope.allocs.get(stmt.reference) != (size,) or size < 1:
@@ -203,12 +174,14 @@ class _Verifier:
         for s in stmt.sums:
             self._rescaled(s, size, dtype, scope.inside(), place)
 
-    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: Visible, place: str) -> None:
+    def _rescaled(self, stmt: loop.Rescaled, size: int, dtype: DType, scope: Visible, place: str) -> None:
         self._bind_lanes(stmt.lanes, scope, place)
         parallel = tuple(name for name, extent in stmt.lanes if extent > 1)
         if stmt.buffer not in scope.allocs:
             fail(place, f"'{stmt.buffer}' is not an alloc.")
-        self._target(stmt.buffer, stmt.index, Load(stmt.buffer, stmt.index), replace(scope, parallel=parallel), place)
+        self._target(
+            stmt.buffer, stmt.index, loop.Load(stmt.buffer, stmt.index), replace(scope, parallel=parallel), place
+        )
         if scope.types[stmt.buffer] is not dtype:
             fail(place, f"'{stmt.buffer}' is not {dtype.value}.")
         self._index_sum(stmt.of, scope)
@@ -216,17 +189,17 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < size and 0 not in scope.extents.values():
             fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
-    def _fold_lanes(self, stmt: FoldLanes, scope: Visible, place: str) -> None:
+    def _fold_lanes(self, stmt: loop.FoldLanes, scope: Visible, place: str) -> None:
         inner = scope.inside()
         self._bind_lanes(stmt.lanes, inner, place)
         for let in stmt.body:
-            if not isinstance(let, Let):
+            if not isinstance(let, loop.Let):
                 fail(place, "the body of a fold holds only lets.")
         self.block(stmt.body, inner, place)
         self._typed(stmt.value, stmt.dtype, inner, place)
         self._bind(stmt.name, stmt.dtype, scope, place)
 
-    def _edges(self, stmt: Edges, scope: Visible, place: str) -> None:
+    def _edges(self, stmt: loop.Edges, scope: Visible, place: str) -> None:
         self._walk(stmt, scope, place)
         of_edges = [tile for tile, csr in scope.tiles.items() if csr != ROWS]
         if stmt.tile is None and any(stmt.row not in scope.within(tile) for tile in of_edges):
@@ -240,7 +213,7 @@ class _Verifier:
         inner.positions[stmt.k] = (stmt.csr, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _walk(self, stmt: Edges | Tiles, scope: Visible, place: str) -> None:
+    def _walk(self, stmt: loop.Edges | loop.Tiles, scope: Visible, place: str) -> None:
         if stmt.csr not in self.csrs:
             fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row and stmt.row not in scope.positions:
@@ -250,7 +223,7 @@ class _Verifier:
 
     # ------------------------------------------------------------ tiles
 
-    def _tiles(self, stmt: Tiles, scope: Visible, place: str) -> None:
+    def _tiles(self, stmt: loop.Tiles, scope: Visible, place: str) -> None:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
@@ -262,7 +235,7 @@ class _Verifier:
         inner.enter(stmt.tile, stmt.csr)
         self.block(stmt.body, inner, place)
 
-    def _tile_rows(self, stmt: TileRows, scope: Visible, place: str) -> None:
+    def _tile_rows(self, stmt: loop.TileRows, scope: Visible, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
         if scope.tiles[stmt.tile] != ROWS:
             fail(place, f"'{stmt.tile}' is no tile of rows.")
@@ -271,11 +244,11 @@ class _Verifier:
         inner.positions[self.kernel.row] = (ROWS, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _prefetch(self, prefetch: Prefetch, scope: Visible, place: str) -> None:
+    def _prefetch(self, prefetch: loop.Prefetch, scope: Visible, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
-        if column is None or column.role is not Role.column:
+        if column is None or column.role is not loop.Role.column:
             fail(place, f"'{prefetch.column}' is not a column of the kernel.")
-        if buffer is None or buffer.rows is None or buffer.role in (Role.output, Role.total):
+        if buffer is None or buffer.rows is None or buffer.role in (loop.Role.output, loop.Role.total):
             fail(place, f"'{prefetch.buffer}' is not an input with rows.")
         if prefetch.shift is not None and scope.types.get(prefetch.shift) not in INDEX:
             fail(place, f"'{prefetch.shift}' is not an index here.")
@@ -291,42 +264,42 @@ class _Verifier:
 
     # ------------------------------------------------------------ expressions
 
-    def _typed(self, value: Expr, dtype: DType, scope: Visible, place: str) -> None:
+    def _typed(self, value: loop.Expr, dtype: DType, scope: Visible, place: str) -> None:
         self._expr(value, scope)
         found = dtype_of(value, scope.types)
         if found is not dtype:
             fail(place, f"the value is {found.value}, expected {dtype.value}.")
 
-    def _expr(self, expr: Expr, scope: Visible) -> None:
+    def _expr(self, expr: loop.Expr, scope: Visible) -> None:
         match expr:
-            case Var(name):
+            case loop.Var(name):
                 if name not in scope.types or name in scope.tiles or self._is_array(name, scope):
                     raise IRError(f"'{name}' is not a variable here.")
-            case Load(buffer, index):
+            case loop.Load(buffer, index):
                 if not self._is_array(buffer, scope):
                     raise IRError(f"'{buffer}' is not a buffer here.")
-                if buffer in self.buffers and self.buffers[buffer].role in (Role.output, Role.total):
+                if buffer in self.buffers and self.buffers[buffer].role in (loop.Role.output, loop.Role.total):
                     raise IRError(f"'{buffer}' is an output and is never loaded.")
                 self._element(buffer, index, scope)
-            case Call(op, args):
+            case loop.Call(op, args):
                 self._call(op, args, scope)
-            case CastTo(x, _):
+            case loop.CastTo(x, _):
                 self._expr(x, scope)
-            case IndexSum():
+            case loop.IndexSum():
                 self._index_sum(expr, scope)
-            case Degree(csr, row):
+            case loop.Degree(csr, row):
                 if csr not in self.csrs:
                     raise IRError(f"'{csr}' is not a CSR of the kernel.")
                 self._index_expr(row, scope)
-            case Uniform():
+            case loop.Uniform():
                 self._uniform(expr, scope)
-            case Lit(value, dtype):
+            case loop.Lit(value, dtype):
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
                 if not dtype.is_float and (isinstance(value, float) or not holds(dtype, value)):
                     raise IRError(f"a literal of {dtype.value} is an integer that it holds (got {value!r}).")
 
-    def _call(self, op: Op, args: tuple[Expr, ...], scope: Visible) -> None:
+    def _call(self, op: Op, args: tuple[loop.Expr, ...], scope: Visible) -> None:
         if len(args) != op.facts.arity:
             raise IRError(f"{op.value} takes {op.facts.arity} operands (got {len(args)}).")
         for arg in args:
@@ -339,7 +312,7 @@ class _Verifier:
         if not supports(op, types[0]):
             raise IRError(f"{op.value} is not defined on {types[0].value}; cast its operand first.")
 
-    def _uniform(self, expr: Uniform, scope: Visible) -> None:
+    def _uniform(self, expr: loop.Uniform, scope: Visible) -> None:
         self._expr(expr.seed, scope)
         seed = dtype_of(expr.seed, scope.types)
         if seed is not DType.i64 or expr.dtype not in (DType.f32, DType.f64):
@@ -350,20 +323,20 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < expr.size and 0 not in scope.extents.values():
             raise IRError(f"uniform is indexed {span[0]}..{span[1]} in a row of {expr.size}.")
 
-    def _index_sum(self, index: IndexSum, scope: Visible) -> None:
+    def _index_sum(self, index: loop.IndexSum, scope: Visible) -> None:
         for name, _ in index.terms:
             if name not in scope.extents:
                 raise IRError(f"'{name}' is not a lane here.")
         if index.div < 1 or (index.mod is not None and index.mod < 1):
             raise IRError(f"div and mod must be positive (got {index.div}, {index.mod}).")
 
-    def _index_expr(self, expr: Expr, scope: Visible) -> None:
+    def _index_expr(self, expr: loop.Expr, scope: Visible) -> None:
         self._expr(expr, scope)
         dtype = dtype_of(expr, scope.types)
         if dtype not in _INTEGERS:
             raise IRError(f"an index must be an integer (got {dtype.value}).")
 
-    def _element(self, buffer: str, index: tuple[Expr, ...], scope: Visible) -> None:
+    def _element(self, buffer: str, index: tuple[loop.Expr, ...], scope: Visible) -> None:
         has_rows, shape = self._layout(buffer, scope)
         if len(index) != len(shape) + has_rows:
             raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
@@ -379,8 +352,8 @@ class _Verifier:
             if span is not None and not 0 <= span[0] <= span[1] < extent:
                 raise IRError(f"'{buffer}' is indexed {span[0]}..{span[1]} along a dimension of {extent}.")
 
-    def _position(self, array: str, position: Expr, scope: Visible) -> None:
-        csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, Var) else ("", None)
+    def _position(self, array: str, position: loop.Expr, scope: Visible) -> None:
+        csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, loop.Var) else ("", None)
         if array in scope.tile_arrays:
             if tile != scope.tile_arrays[array][0]:
                 raise IRError(f"'{array}' is indexed by a position of its tile '{scope.tile_arrays[array][0]}'.")
@@ -402,10 +375,10 @@ class _Verifier:
         return self.buffers[name].rows is not None, self.buffers[name].shape
 
 
-def _label(stmt: Stmt) -> str:
+def _label(stmt: loop.Stmt) -> str:
     match stmt:
-        case Let(name) | Alloc(name) | FoldLanes(name):
+        case loop.Let(name) | loop.Alloc(name) | loop.FoldLanes(name):
             return f"{type(stmt).__name__.lower()} {name}"
-        case Store(buffer) | Accum(buffer):
+        case loop.Store(buffer) | loop.Accum(buffer):
             return f"{type(stmt).__name__.lower()} {buffer}"
     return type(stmt).__name__.lower()

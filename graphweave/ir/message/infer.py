@@ -8,123 +8,81 @@ from typing import get_args
 from graphweave.core.errors import IRError
 from graphweave.core.locality import RowOrder
 from graphweave.core.types import UNIT, DType, Op, Space
-from graphweave.ir.message.nodes import (
-    NOTHING,
-    AddMatMul,
-    After,
-    AllReduce,
-    AnyType,
-    AssertIndex,
-    Aten,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Exchange,
-    ExchangeBack,
-    Gram,
-    Input,
-    Inverse,
-    Join,
-    JoinIndices,
-    Kept,
-    LaidOut,
-    MapOf,
-    MapType,
-    MatMul,
-    Node,
-    NumbersOfSegments,
-    Operand,
-    Own,
-    Pad,
-    PairIndex,
-    PairPart,
-    PairsType,
-    Part,
-    Permute,
-    Places,
-    Pointwise,
-    Pull,
-    Push,
-    Random,
-    Reduce,
-    Ref,
-    Reordered,
-    Reshape,
-    RowsOfSegments,
-    Slice,
-    ToUnit,
-    Type,
-    UniquePairs,
-    ValueType,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Ref
 
 
-def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
+def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
     """Type of `node` in a program whose earlier nodes have `types`; IRError if it is ill typed."""
     match node:
-        case Input() | Const() | Aten():
+        case ir.Input() | ir.Const() | ir.Aten():
             return node.type
-        case Random(seed, drawn):
+        case ir.Random(seed, drawn):
             t = _value(seed, types, node)
-            good = t == Type(UNIT, (), DType.i64) and drawn.dtype in _DRAWN
+            good = t == ir.Type(UNIT, (), DType.i64) and drawn.dtype in _DRAWN
             _expect(good, node, "one i64 as seed, to draw f32 or f64", t)
             return drawn
-        case MapOf(index, cod):
-            return MapType(_index(index, types, node).space, cod)
-        case ToUnit(dom):
-            return MapType(dom, UNIT)
-        case Pull(x, m):
+        case ir.MapOf(index, cod):
+            return ir.MapType(_index(index, types, node).space, cod)
+        case ir.ToUnit(dom):
+            return ir.MapType(dom, UNIT)
+        case ir.Pull(x, m):
             t, mt = _value(x, types, node), _map(m, types, node)
             _expect(t.space == mt.cod, node, f"a value on {mt.cod}", t)
-            return Type(mt.dom, t.shape, t.dtype)
-        case Push(x, m):
+            return ir.Type(mt.dom, t.shape, t.dtype)
+        case ir.Push(x, m):
             t, mt = _value(x, types, node), _map(m, types, node)
             _expect(t.space == mt.dom, node, f"a value on {mt.dom}", t)
-            return Type(mt.cod, t.shape, t.dtype)
-        case MatMul() | Gram():
+            return ir.Type(mt.cod, t.shape, t.dtype)
+        case ir.MatMul() | ir.Gram():
             return _product(node, types)
-        case AddMatMul(a, x, w, m):
-            product, added = infer(MatMul(x, w, m), types), _value(a, types, node)
+        case ir.AddMatMul(a, x, w, m):
+            product, added = infer(ir.MatMul(x, w, m), types), _value(a, types, node)
             _expect(added == product, node, f"a value like the product ({product})", added)
             return product
-        case Join(xs, space):
+        case ir.Join(xs, space):
             return _join(node, [_value(x, types, node) for x in xs], space)
-        case Part(x, of, at):
+        case ir.Part(x, of, at):
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
-            return Type(of[at], t.shape, t.dtype)
+            return ir.Type(of[at], t.shape, t.dtype)
         case (
-            UniquePairs() | PairIndex() | JoinIndices() | RowsOfSegments() | NumbersOfSegments() | Places() | Inverse()
+            ir.UniquePairs()
+            | ir.PairIndex()
+            | ir.JoinIndices()
+            | ir.RowsOfSegments()
+            | ir.NumbersOfSegments()
+            | ir.Places()
+            | ir.Inverse()
         ):
             return _made_once(node, types)
-        case Reordered(x, index):
+        case ir.Reordered(x, index):
             t, u = _value(x, types, node), _index(index, types, node)
             _expect(UNIT not in (t.space, u.space), node, "rows, and their places among rows of another space", t, u)
-            return Type(u.space, t.shape, t.dtype)
-        case Exchange(x, _, space) | ExchangeBack(x, _, _, space):
+            return ir.Type(u.space, t.shape, t.dtype)
+        case ir.Exchange(x, _, space) | ir.ExchangeBack(x, _, _, space):
             t = _value(x, types, node)
             good = UNIT not in (t.space, space) and t.space != space
             _expect(good, node, "rows, and another space for the result", t)
-            return Type(space, t.shape, t.dtype)
-        case AllReduce(x):
+            return ir.Type(space, t.shape, t.dtype)
+        case ir.AllReduce(x):
             return _value(x, types, node)
-        case After(x, others):
+        case ir.After(x, others):
             for other in others:
                 _at(other, types, node)
             return _value(x, types, node)
-        case LaidOut(x) | Own(x) | Kept(x):
+        case ir.LaidOut(x) | ir.Own(x) | ir.Kept(x):
             held = _at(x, types, node)
-            if not isinstance(held, Type | AnyType):
-                raise IRError(f"{node!r}: operand ", Operand(x), f" must be a tensor (got {held})")
+            if not isinstance(held, ir.Type | ir.AnyType):
+                raise IRError(f"{node!r}: operand ", ir.Operand(x), f" must be a tensor (got {held})")
             return held
-        case AssertIndex(index):
+        case ir.AssertIndex(index):
             t = _value(index, types, node)
             _expect(not t.dtype.is_float, node, "integers", t)
-            return NOTHING
-        case Pointwise(op, args):
+            return ir.NOTHING
+        case ir.Pointwise(op, args):
             return _pointwise(node, op, [_value(a, types, node) for a in args])
-        case Concat(xs, dim):
+        case ir.Concat(xs, dim):
             return _concat(node, [_value(x, types, node) for x in xs], dim)
         case _:
             return _reshaping(node, _value(node.x, types, node))
@@ -142,7 +100,7 @@ def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | Non
     return tuple(out)
 
 
-def common_space(types: Sequence[Type]) -> Space | None:
+def common_space(types: Sequence[ir.Type]) -> Space | None:
     """The common space of the operands, ignoring unit operands; None if two differ."""
     spaces = {t.space for t in types} - {UNIT}
     if len(spaces) > 1:
@@ -162,35 +120,35 @@ _INDEX = (DType.i64, DType.i32)
 _DRAWN = (DType.f32, DType.f64)
 
 
-def _reshaping(node: Node, t: Type) -> Type:
+def _reshaping(node: ir.Node, t: ir.Type) -> ir.Type:
     match node:
-        case Cast(_, dtype):
-            return Type(t.space, t.shape, dtype)
-        case Reshape(_, shape):
+        case ir.Cast(_, dtype):
+            return ir.Type(t.space, t.shape, dtype)
+        case ir.Reshape(_, shape):
             _expect(numel(shape) == numel(t.shape), node, f"{numel(shape)} elements a row", t)
-            return Type(t.space, shape, t.dtype)
-        case Broadcast(_, shape):
+            return ir.Type(t.space, shape, t.dtype)
+        case ir.Broadcast(_, shape):
             _expect(broadcast_shapes([t.shape, shape]) == shape, node, f"features that broadcast to {shape}", t)
-            return Type(t.space, shape, t.dtype)
-        case Permute(_, perm):
+            return ir.Type(t.space, shape, t.dtype)
+        case ir.Permute(_, perm):
             _expect(sorted(perm) == list(range(len(t.shape))), node, f"{len(perm)} feature dims", t)
-            return Type(t.space, tuple(t.shape[p] for p in perm), t.dtype)
-        case Reduce(_, _, dims, keepdim):
+            return ir.Type(t.space, tuple(t.shape[p] for p in perm), t.dtype)
+        case ir.Reduce(_, _, dims, keepdim):
             _expect(all(0 <= d < len(t.shape) for d in dims), node, f"feature dims {dims}", t)
             kept = [1 if i in dims else n for i, n in enumerate(t.shape) if keepdim or i not in dims]
-            return Type(t.space, tuple(kept), t.dtype)
-        case Slice(_, dim, start, stop, step):
+            return ir.Type(t.space, tuple(kept), t.dtype)
+        case ir.Slice(_, dim, start, stop, step):
             good = 0 <= dim < len(t.shape) and 0 <= start <= stop <= t.shape[dim] and step > 0
             _expect(good, node, f"feature dim {dim} of at least {stop}", t)
-            return Type(t.space, _with(t.shape, dim, -(-(stop - start) // step)), t.dtype)
-        case Pad(_, dim, before, after):
+            return ir.Type(t.space, _with(t.shape, dim, -(-(stop - start) // step)), t.dtype)
+        case ir.Pad(_, dim, before, after):
             _expect(0 <= dim < len(t.shape) and min(before, after) >= 0, node, f"feature dim {dim}", t)
-            return Type(t.space, _with(t.shape, dim, before + t.shape[dim] + after), t.dtype)
+            return ir.Type(t.space, _with(t.shape, dim, before + t.shape[dim] + after), t.dtype)
         case _:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _pointwise(node: Node, op: Op, args: list[Type]) -> Type:
+def _pointwise(node: ir.Node, op: Op, args: list[ir.Type]) -> ir.Type:
     _expect(len(args) == op.facts.arity, node, f"{op.facts.arity} operands", *args)
     values = args[1:] if op.facts.condition else args
     _expect(len({t.dtype for t in values}) == 1, node, "operands of one dtype", *args)
@@ -199,10 +157,10 @@ def _pointwise(node: Node, op: Op, args: list[Type]) -> Type:
     shape, space = broadcast_shapes([t.shape for t in args]), common_space(args)
     if shape is None or space is None:
         raise IRError(f"{node!r}: expected operands on one space whose features broadcast, got {args}")
-    return Type(space, shape, DType.bool if op.facts.gives_bool else values[0].dtype)
+    return ir.Type(space, shape, DType.bool if op.facts.gives_bool else values[0].dtype)
 
 
-def _concat(node: Node, xs: list[Type], dim: int) -> Type:
+def _concat(node: ir.Node, xs: list[ir.Type], dim: int) -> ir.Type:
     first, space = xs[0], common_space(xs)
     alike = all(
         len(t.shape) == len(first.shape)
@@ -212,68 +170,68 @@ def _concat(node: Node, xs: list[Type], dim: int) -> Type:
     )
     if not alike or space is None:
         raise IRError(f"{node!r}: expected blocks of one space and dtype that differ in dim {dim} only, got {xs}")
-    return Type(space, _with(first.shape, dim, sum(t.shape[dim] for t in xs)), first.dtype)
+    return ir.Type(space, _with(first.shape, dim, sum(t.shape[dim] for t in xs)), first.dtype)
 
 
-def _product(node: MatMul | Gram, types: Sequence[ValueType]) -> Type:
-    second = node.w if isinstance(node, MatMul) else node.y
+def _product(node: ir.MatMul | ir.Gram, types: Sequence[ir.ValueType]) -> ir.Type:
+    second = node.w if isinstance(node, ir.MatMul) else node.y
     t, u = _value(node.x, types, node), _value(second, types, node)
-    m = MapType(t.space, UNIT) if node.map is None else _map(node.map, types, node)
+    m = ir.MapType(t.space, UNIT) if node.map is None else _map(node.map, types, node)
     _expect(node.map is None or m.cod != UNIT, node, "no map where it leads to unit", t, u)
     rank = len(t.shape)
     _expect(t.space == m.dom and rank in (1, 2) and t.dtype == u.dtype, node, f"[K] or [B, K] on {m.dom}", t, u)
-    if isinstance(node, Gram):
+    if isinstance(node, ir.Gram):
         good = u.space == m.dom and len(u.shape) == rank and u.shape[:-1] == t.shape[:-1]
         _expect(good, node, f"[I] and [J], or [B, I] and [B, J], on {m.dom}", t, u)
-        return Type(m.cod, (*t.shape, u.shape[-1]), t.dtype)
+        return ir.Type(m.cod, (*t.shape, u.shape[-1]), t.dtype)
     good = u.space == m.cod and len(u.shape) == rank + 1 and u.shape[:-1] == t.shape
     _expect(good, node, f"[K] and {m.cod}[K, J], or [B, K] and {m.cod}[B, K, J]", t, u)
-    return Type(t.space, (*t.shape[:-1], u.shape[-1]), t.dtype)
+    return ir.Type(t.space, (*t.shape[:-1], u.shape[-1]), t.dtype)
 
 
-def _join(node: Node, xs: list[Type], space: Space) -> Type:
+def _join(node: ir.Node, xs: list[ir.Type], space: Space) -> ir.Type:
     alike = len({(t.shape, t.dtype) for t in xs}) == 1
     _expect(alike and space != UNIT, node, "values of one shape and dtype, and a space for all their rows", *xs)
-    return Type(space, xs[0].shape, xs[0].dtype)
+    return ir.Type(space, xs[0].shape, xs[0].dtype)
 
 
-def _made_once(node: Node, types: Sequence[ValueType]) -> Type | PairsType:
+def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.PairsType:
     match node:
-        case UniquePairs(a, b, space):
+        case ir.UniquePairs(a, b, space):
             t, u = _index(a, types, node), _index(b, types, node)
             _expect(t.space == u.space and space not in (t.space, UNIT), node, "indices of the same rows", t, u)
-            return PairsType(t.space, space)
-        case PairIndex(pairs, part):
+            return ir.PairsType(t.space, space)
+        case ir.PairIndex(pairs, part):
             of = _at(pairs, types, node)
-            if not isinstance(of, PairsType) or part not in get_args(PairPart):
+            if not isinstance(of, ir.PairsType) or part not in get_args(ir.PairPart):
                 raise IRError(
-                    f"{node!r}: operand ", Operand(pairs), f" must be unique pairs, read as rows, a or b (got {of})"
+                    f"{node!r}: operand ", ir.Operand(pairs), f" must be unique pairs, read as rows, a or b (got {of})"
                 )
-            return Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
-        case JoinIndices(indices, of, at, wraps, space):
+            return ir.Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
+        case ir.JoinIndices(indices, of, at, wraps, space):
             ts = [_index(i, types, node) for i in indices]
             good = len(ts) == len(at) == len(wraps) and all(t.space != UNIT for t in ts)
             _expect(good, node, "indices of rows, a segment and a sign for each", *ts)
-        case RowsOfSegments(of, at, space) | NumbersOfSegments(of, at, space):
-            good = isinstance(node, RowsOfSegments) or len(of) == len(at)
+        case ir.RowsOfSegments(of, at, space) | ir.NumbersOfSegments(of, at, space):
+            good = isinstance(node, ir.RowsOfSegments) or len(of) == len(at)
             _expect(good, node, "a number for each segment")
-        case Places(src, dst, rows, order):
+        case ir.Places(src, dst, rows, order):
             t, u = _index(src, types, node), _index(dst, types, node)
             good = t.space == u.space != UNIT and rows != UNIT and order in get_args(RowOrder)
             _expect(good, node, "indices of the same edges, and an order of rows", t, u)
-            return Type(rows, (), DType.i64)
-        case Inverse(x, space):
+            return ir.Type(rows, (), DType.i64)
+        case ir.Inverse(x, space):
             t = _index(x, types, node)
             _expect(t.dtype == DType.i64 and t.space != UNIT and space not in (t.space, UNIT), node, "a permutation", t)
-            return Type(space, (), DType.i64)
+            return ir.Type(space, (), DType.i64)
         case _:
             raise AssertionError(f"unknown node {node!r}")
-    inside = isinstance(node, NumbersOfSegments) or all(0 <= k < len(of) for k in at)
+    inside = isinstance(node, ir.NumbersOfSegments) or all(0 <= k < len(of) for k in at)
     _expect(inside and len(at) > 0 and space != UNIT, node, f"segments among {len(of)}, and a space for their rows")
-    return Type(space, (), DType.i64)
+    return ir.Type(space, (), DType.i64)
 
 
-def _index(ref: Ref, types: Sequence[ValueType], node: Node) -> Type:
+def _index(ref: Ref, types: Sequence[ir.ValueType], node: ir.Node) -> ir.Type:
     t = _value(ref, types, node)
     _expect(t.shape == () and t.dtype in _INDEX, node, "an integer value of one number a row", t)
     return t
@@ -283,26 +241,26 @@ def _with(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
     return (*shape[:dim], n, *shape[dim + 1 :])
 
 
-def _value(ref: Ref, types: Sequence[ValueType], node: Node) -> Type:
+def _value(ref: Ref, types: Sequence[ir.ValueType], node: ir.Node) -> ir.Type:
     t = _at(ref, types, node)
-    if not isinstance(t, Type):
-        raise IRError(f"{node!r}: operand ", Operand(ref), f" must be a value on a space (got {t})")
+    if not isinstance(t, ir.Type):
+        raise IRError(f"{node!r}: operand ", ir.Operand(ref), f" must be a value on a space (got {t})")
     return t
 
 
-def _map(ref: Ref, types: Sequence[ValueType], node: Node) -> MapType:
+def _map(ref: Ref, types: Sequence[ir.ValueType], node: ir.Node) -> ir.MapType:
     t = _at(ref, types, node)
-    if not isinstance(t, MapType):
-        raise IRError(f"{node!r}: operand ", Operand(ref), f" must be a map (got {t})")
+    if not isinstance(t, ir.MapType):
+        raise IRError(f"{node!r}: operand ", ir.Operand(ref), f" must be a map (got {t})")
     return t
 
 
-def _at(ref: Ref, types: Sequence[ValueType], node: Node) -> ValueType:
+def _at(ref: Ref, types: Sequence[ir.ValueType], node: ir.Node) -> ir.ValueType:
     if not 0 <= ref < len(types):
-        raise IRError(f"{node!r}: operand ", Operand(ref), f" is not an earlier node (there are {len(types)})")
+        raise IRError(f"{node!r}: operand ", ir.Operand(ref), f" is not an earlier node (there are {len(types)})")
     return types[ref]
 
 
-def _expect(good: bool, node: Node, wanted: str, *got: Type) -> None:
+def _expect(good: bool, node: ir.Node, wanted: str, *got: ir.Type) -> None:
     if not good:
         raise IRError(f"{node!r}: expected {wanted}" + (f", got {', '.join(map(str, got))}" if got else ""))

@@ -19,64 +19,17 @@ from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
 from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
-from graphweave.ir.message.nodes import (
-    AddMatMul,
-    After,
-    AllReduce,
-    AnyType,
-    AssertIndex,
-    Aten,
-    Broadcast,
-    Cast,
-    Concat,
-    Const,
-    Exchange,
-    ExchangeBack,
-    Gram,
-    Input,
-    Inverse,
-    Join,
-    JoinIndices,
-    Kept,
-    LaidOut,
-    MapOf,
-    MapType,
-    MatMul,
-    Node,
-    NumbersOfSegments,
-    Opaque,
-    Own,
-    Pad,
-    PairIndex,
-    PairsType,
-    Part,
-    Permute,
-    Places,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Random,
-    Reduce,
-    Ref,
-    Reordered,
-    Reshape,
-    RowsOfSegments,
-    Slice,
-    ToUnit,
-    Type,
-    UniquePairs,
-    ValueType,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import check_columns, join_indices, numbers_of_segments, rows_of_segments
 from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
-Types: TypeAlias = Mapping[Ref, ValueType] | Sequence[ValueType]
+Types: TypeAlias = Mapping[Ref, ir.ValueType] | Sequence[ir.ValueType]
 RowsOf: TypeAlias = Callable[[Space], Any]
 
 aten = torch.ops.aten
@@ -91,7 +44,7 @@ def _at_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def apply(
-    node: Node, values: Values, types: Types, rows_of: RowsOf, *,
+    node: ir.Node, values: Values, types: Types, rows_of: RowsOf, *,
     device: torch.device | str = "cpu", call: Callable[..., Any] = _at_once,
 ) -> Any:  # fmt: skip
     """The value of `node`. Its operands are `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
@@ -102,110 +55,112 @@ def apply(
     an Input.
     """
     match node:
-        case Const(value, t):
+        case ir.Const(value, t):
             return _full(_sizes(t, rows_of), value, t.dtype, device, call)
-        case Random(seed, t):
+        case ir.Random(seed, t):
             return _random(values[seed], t, rows_of, call)
-        case MapOf(index, cod, wrap):
+        case ir.MapOf(index, cod, wrap):
             return _index(values[index], _type(types, index), rows_of(cod) if wrap else None)
-        case ToUnit():
+        case ir.ToUnit():
             return None
-        case Pull(x, m):
+        case ir.Pull(x, m):
             return _pull(values[x], _type(types, x), values[m], _map(types, m), rows_of)
-        case Push(x, m):
+        case ir.Push(x, m):
             return _push(node, values[x], _type(types, x), values[m], _map(types, m), rows_of)
-        case Pointwise(op, args):
+        case ir.Pointwise(op, args):
             ts = [_type(types, a) for a in args]
             rank = max(len(t.shape) for t in ts)
             operands = (_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True))
             return call(call_of(op), *operands) if op.facts.numbers else call_of(op)(*operands)
-        case Concat(xs, dim):
+        case ir.Concat(xs, dim):
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
-        case MatMul(x, w, m):
+        case ir.MatMul(x, w, m):
             return _matmul(values, types, x, w, m, rows_of)
-        case AddMatMul(a, x, w, m):
+        case ir.AddMatMul(a, x, w, m):
             return aten.add.Tensor(values[a], _matmul(values, types, x, w, m, rows_of))
-        case Gram(x, y, m):
+        case ir.Gram(x, y, m):
             return _gram(values, types, x, y, m, rows_of)
-        case Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
+        case ir.Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
             return aten.stack.default([values[x] for x in xs])
-        case Join(xs, _):
+        case ir.Join(xs, _):
             return aten.cat.default([_with_row(values[x], _type(types, x)) for x in xs], 0)
-        case Part(x, of, at):
+        case ir.Part(x, of, at):
             return _part(values[x], of, at, rows_of)
-        case Input(name):
+        case ir.Input(name):
             raise IRError(f"input {name!r} has no value of its own: it is given")
-        case _ if isinstance(node, Opaque):
+        case _ if isinstance(node, ir.Opaque):
             return _called(node, values, rows_of, device, call)
         case _:
             return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
 
 
-def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device | str, call: Callable[..., Any]) -> Any:
+def _called(
+    node: ir.Opaque, values: Values, rows_of: RowsOf, device: torch.device | str, call: Callable[..., Any]
+) -> Any:
     match node:
-        case UniquePairs(a, b):
+        case ir.UniquePairs(a, b):
             return call(unique_pairs, values[a], values[b])
-        case PairIndex(pairs, part):
+        case ir.PairIndex(pairs, part):
             return getattr(values[pairs], part)
-        case JoinIndices(indices, of, at, wraps):
+        case ir.JoinIndices(indices, of, at, wraps):
             return call(join_indices, [values[i] for i in indices], _rows_of_each(of, rows_of), at, wraps)
-        case RowsOfSegments(of, at):
+        case ir.RowsOfSegments(of, at):
             return call(rows_of_segments, _rows_of_each(of, rows_of), at, torch.device(device))
-        case NumbersOfSegments(of, numbers):
+        case ir.NumbersOfSegments(of, numbers):
             return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
-        case Places(src, dst, of, order):
+        case ir.Places(src, dst, of, order):
             return call(places_of, values[src], values[dst], rows_of(of), order)
-        case Inverse(x):
+        case ir.Inverse(x):
             return call(inverse, values[x])
-        case Reordered(x, index):
+        case ir.Reordered(x, index):
             return call(torch.index_select, values[x], 0, values[index])
-        case Exchange(x, link, steady=True):
+        case ir.Exchange(x, link, steady=True):
             return call(steady_rows, values[x], link)
-        case Exchange(x, link, slot=slot):
+        case ir.Exchange(x, link, slot=slot):
             return call(exchanged, values[x], link, slot)
-        case ExchangeBack(x, fold, link):
+        case ir.ExchangeBack(x, fold, link):
             return call(summed_back, values[x], fold.value, link)
-        case AllReduce(x, fold, group):
+        case ir.AllReduce(x, fold, group):
             return call(all_reduced, values[x], fold.value, group)
-        case After(x):
+        case ir.After(x):
             return values[x]
-        case LaidOut(x, order, whole):
+        case ir.LaidOut(x, order, whole):
             return call(laid_out, values[x], order, whole)
-        case Own(x, order):
+        case ir.Own(x, order):
             return call(laid_out, values[x], order, True)
-        case Kept(x):
+        case ir.Kept(x):
             return torch.clone(values[x])
-        case AssertIndex(index, size):
+        case ir.AssertIndex(index, size):
             return call(check_columns, values[index], size)
-        case Aten(target, args, kwargs):
+        case ir.Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
             return call(resolve(target), *(materialise(a, values) for a in args), **keywords)
 
 
-def _reshaping(node: Node, x: Any, t: Type, rows_of: RowsOf) -> Any:
+def _reshaping(node: ir.Node, x: Any, t: ir.Type, rows_of: RowsOf) -> Any:
     lead = _lead(t.space)
     match node:
-        case Cast(_, dtype):
+        case ir.Cast(_, dtype):
             return aten._to_copy.default(x, dtype=TORCH_DTYPE[dtype])
-        case Reduce(_, fold, dims, keepdim):
+        case ir.Reduce(_, fold, dims, keepdim):
             return _reduce(x, t, fold, [d + lead for d in dims], keepdim)
-        case Reshape(_, shape):
-            return aten.reshape.default(x, _sizes(Type(t.space, shape, t.dtype), rows_of))
-        case Broadcast(_, shape):
+        case ir.Reshape(_, shape):
+            return aten.reshape.default(x, _sizes(ir.Type(t.space, shape, t.dtype), rows_of))
+        case ir.Broadcast(_, shape):
             wide = _with_rank(x, t, len(shape))
-            return aten.expand.default(wide, _sizes(Type(t.space, shape, t.dtype), rows_of))
-        case Permute(_, perm):
+            return aten.expand.default(wide, _sizes(ir.Type(t.space, shape, t.dtype), rows_of))
+        case ir.Permute(_, perm):
             return aten.permute.default(x, [*range(lead), *(p + lead for p in perm)])
-        case Slice(_, dim, start, stop, step):
+        case ir.Slice(_, dim, start, stop, step):
             return aten.slice.Tensor(x, dim + lead, start, stop, step)
-        case Pad(_, dim, before, after):
+        case ir.Pad(_, dim, before, after):
             # constant_pad_nd lists pairs from the last dim backwards
             return aten.constant_pad_nd.default(x, [0, 0] * (len(t.shape) - 1 - dim) + [before, after])
         case _:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _index(index: Any, t: Type, wrap_at: Any) -> Any:
+def _index(index: Any, t: ir.Type, wrap_at: Any) -> Any:
     if t.dtype is not DType.i64:
         index = aten._to_copy.default(index, dtype=torch.int64)
     if wrap_at is None:
@@ -213,7 +168,7 @@ def _index(index: Any, t: Type, wrap_at: Any) -> Any:
     return aten.where.self(aten.lt.Scalar(index, 0), aten.add.Tensor(index, wrap_at), index)
 
 
-def _pull(x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+def _pull(x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of: RowsOf) -> Any:
     if m.cod == UNIT:
         return x if m.dom == UNIT else aten.expand.default(x, [rows_of(m.dom), *t.shape])
     if m.dom == UNIT:
@@ -221,7 +176,7 @@ def _pull(x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
     return aten.index_select.default(x, 0, index)
 
 
-def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+def _push(node: ir.Push, x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of: RowsOf) -> Any:
     if m.dom == m.cod == UNIT:
         return x
     if m.cod == UNIT and node.is_plain_sum:
@@ -245,7 +200,7 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
     return aten.squeeze.dims(out, [0]) if m.cod == UNIT else out
 
 
-def _reduce(x: Any, t: Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
+def _reduce(x: Any, t: ir.Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
     if not dims:  # torch would take no dims as all dims
         return x
     match fold:
@@ -261,7 +216,7 @@ def _reduce(x: Any, t: Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
             return x
 
 
-def _concat(xs: list[Any], ts: list[Type], dim: int, rows_of: RowsOf) -> Any:
+def _concat(xs: list[Any], ts: list[ir.Type], dim: int, rows_of: RowsOf) -> Any:
     space = next((t.space for t in ts if t.space != UNIT), UNIT)
     wide = [
         x if t.space == space else aten.expand.default(x, [rows_of(space), *t.shape])
@@ -312,14 +267,14 @@ def _full(sizes: list[Any], value: Number, dtype: DType, device: torch.device | 
     return call(aten.full.default, sizes, typed(value, dtype), dtype=of, device=torch.device(device))
 
 
-def _random(seed: Any, t: Type, rows_of: RowsOf, call: Callable[..., Any]) -> Any:
+def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., Any]) -> Any:
     sizes = _sizes(t, rows_of)
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
     return aten.reshape.default(call(uniform, seed, position, TORCH_DTYPE[t.dtype]), sizes)
 
 
-def _sizes(t: Type, rows_of: RowsOf) -> list[Any]:
+def _sizes(t: ir.Type, rows_of: RowsOf) -> list[Any]:
     return [*t.shape] if t.space == UNIT else [rows_of(t.space), *t.shape]
 
 
@@ -328,11 +283,11 @@ def _lead(space: Space) -> int:
     return 0 if space == UNIT else 1
 
 
-def _with_row(x: Any, t: Type) -> Any:
+def _with_row(x: Any, t: ir.Type) -> Any:
     return aten.unsqueeze.default(x, 0) if t.space == UNIT else x
 
 
-def _with_rank(x: Any, t: Type, rank: int) -> Any:
+def _with_rank(x: Any, t: ir.Type, rank: int) -> Any:
     """`x` with feature dims of size 1 added in front of the others, up to `rank`, so that tensors with rows broadcast
     as their features do."""
     for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
@@ -340,15 +295,15 @@ def _with_rank(x: Any, t: Type, rank: int) -> Any:
     return x
 
 
-def _type(types: Types, ref: Ref) -> Type:
+def _type(types: Types, ref: Ref) -> ir.Type:
     t = types[ref]
-    assert isinstance(t, Type), f"%{ref}: {t}"
+    assert isinstance(t, ir.Type), f"%{ref}: {t}"
     return t
 
 
-def _map(types: Types, ref: Ref) -> MapType:
+def _map(types: Types, ref: Ref) -> ir.MapType:
     t = types[ref]
-    assert isinstance(t, MapType), f"%{ref}: {t}"
+    assert isinstance(t, ir.MapType), f"%{ref}: {t}"
     return t
 
 
@@ -370,17 +325,17 @@ def interp(
     device = next((v.device for v in inputs.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
     values: list[Any] = []
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
-        if isinstance(node, Input):
+        if isinstance(node, ir.Input):
             values.append(_given(node, inputs))
             continue
-        if isinstance(node, MapOf):
+        if isinstance(node, ir.MapOf):
             _check_range(ref, node, values[node.index], counts(node.cod))
         value = apply(node, values, program.types, counts, device=device)
-        if isinstance(t, Type):
-            if isinstance(node, Opaque) and isinstance(value, torch.Tensor) and value.ndim:
+        if isinstance(t, ir.Type):
+            if isinstance(node, ir.Opaque) and isinstance(value, torch.Tensor) and value.ndim:
                 counts.learn(t.space, value.shape[0])
             _check_type(ref, node, value, _sizes(t, counts), t.dtype)
-        elif isinstance(t, PairsType):
+        elif isinstance(t, ir.PairsType):
             counts.learn(t.pairs, value.a.shape[0])
         values.append(value)
     return [None if ref is None else values[ref] for ref in program.outputs]
@@ -396,11 +351,11 @@ class RowCounts:
         for space, n in rows.items():
             self.learn(space, n)
         for node in program.nodes:
-            value = inputs.get(node.name) if isinstance(node, Input) else None
+            value = inputs.get(node.name) if isinstance(node, ir.Input) else None
             match getattr(node, "type", None), value:
-                case Type(space, shape), torch.Tensor() if value.ndim == len(shape) + _lead(space) and space != UNIT:
+                case ir.Type(space, shape), torch.Tensor() if value.ndim == len(shape) + _lead(space) and space != UNIT:
                     self.learn(space, value.shape[0])
-                case AnyType(size=size), int() if size is not None:
+                case ir.AnyType(size=size), int() if size is not None:
                     self._numbers.setdefault(size, value)
 
     def __call__(self, space: Space) -> int:
@@ -423,11 +378,11 @@ class RowCounts:
             self._numbers.setdefault(size, n)
 
 
-def _given(node: Input, inputs: Mapping[str, Any]) -> Any:
+def _given(node: ir.Input, inputs: Mapping[str, Any]) -> Any:
     if node.name not in inputs:
         raise DataError(f"input {node.name!r} is missing (got {', '.join(inputs) or 'none'})")
     value, t = inputs[node.name], node.type
-    if isinstance(t, Type):
+    if isinstance(t, ir.Type):
         lead = _lead(t.space)
         fits = isinstance(value, torch.Tensor) and value.dtype is TORCH_DTYPE[t.dtype]
         if not fits or value.ndim < lead or tuple(value.shape[lead:]) != t.shape:
@@ -438,14 +393,14 @@ def _given(node: Input, inputs: Mapping[str, Any]) -> Any:
     return value
 
 
-def _check_range(ref: Ref, node: MapOf, index: torch.Tensor, rows: int) -> None:
+def _check_range(ref: Ref, node: ir.MapOf, index: torch.Tensor, rows: int) -> None:
     first = -rows if node.wrap else 0
     at = position(index, rows, first)
     if at is not None:
         raise range_error(index, rows, first=first, at=at, what=f"map %{ref} to {node.cod}")
 
 
-def _check_type(ref: Ref, node: Node, value: Any, sizes: list[int], dtype: DType) -> None:
+def _check_type(ref: Ref, node: ir.Node, value: Any, sizes: list[int], dtype: DType) -> None:
     if not isinstance(value, torch.Tensor) or list(value.shape) != sizes or value.dtype is not TORCH_DTYPE[dtype]:
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
         raise IRError(f"%{ref} {node!r}: its type says {TORCH_DTYPE[dtype]} {sizes}, its value is {got}")

@@ -7,22 +7,10 @@ from graphweave.core.exact import exact
 from graphweave.core.numbers import Number, holds
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Op, Space, belongs
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
-from graphweave.ir.message.nodes import (
-    Concat,
-    Const,
-    Input,
-    Join,
-    Node,
-    Pointwise,
-    Program,
-    Push,
-    Reduce,
-    Type,
-    UniquePairs,
-    ValueType,
-)
+from graphweave.ir.message.nodes import Program
 
 
 def verify(program: Program) -> None:
@@ -39,17 +27,17 @@ def verify(program: Program) -> None:
         )
     spaces = _declared(program)
     names: set[str] = set()
-    pairs: dict[Space, Node] = {}
+    pairs: dict[Space, ir.Node] = {}
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         _node(ref, node, t, program)
         for space in (*spaces_in(node), *spaces_in(t)):
             if space not in spaces:
                 raise IRError(f"%{ref}: space {space} is not declared (declared: {', '.join(map(str, spaces))})")
-        if isinstance(node, Input):
+        if isinstance(node, ir.Input):
             if node.name in names:
                 raise IRError(f"%{ref}: expected distinct names of inputs, {node.name!r} comes twice")
             names.add(node.name)
-        if isinstance(node, UniquePairs) and pairs.setdefault(node.space, node) != node:
+        if isinstance(node, ir.UniquePairs) and pairs.setdefault(node.space, node) != node:
             raise IRError(f"%{ref}: space {node.space} has the pairs of another node already: {pairs[node.space]!r}")
     for ref_out in program.outputs:
         if ref_out is not None and not 0 <= ref_out < count:
@@ -66,28 +54,28 @@ def _declared(program: Program) -> dict[Space, Size | None]:
     return spaces
 
 
-def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
+def _node(ref: int, node: ir.Node, t: ir.ValueType, program: Program) -> None:
     for r in operands(node):
         if not 0 <= r < ref:
             raise IRError(f"%{ref}: operand %{r} of {node!r} must come earlier")
-    if isinstance(node, Concat | Join) and not node.xs:
+    if isinstance(node, ir.Concat | ir.Join) and not node.xs:
         raise IRError(f"%{ref}: expected blocks to concatenate, got none")
     wanted = infer(node, program.types)
     if wanted != t:
         raise IRError(f"%{ref}: type of {node!r} must be {wanted} (got {t})")
     match node, t:
-        case Const(value), Type(dtype=dtype):
+        case ir.Const(value), ir.Type(dtype=dtype):
             _fits(ref, value, dtype)
-        case Push(fold=fold, empty=empty), Type(dtype=dtype):
+        case ir.Push(fold=fold, empty=empty), ir.Type(dtype=dtype):
             if exact(empty) != 0:  # 0, the default, is that of any type
                 _fits(ref, empty, dtype)
             _foldable(ref, fold, dtype)
-        case Reduce(dims=dims, fold=fold), Type(dtype=dtype):
+        case ir.Reduce(dims=dims, fold=fold), ir.Type(dtype=dtype):
             _foldable(ref, fold, dtype)
             if len(set(dims)) != len(dims):
                 raise IRError(f"%{ref}: expected distinct dims (got {dims})")
             _not_empty(ref, fold, dims, program.types[node.x])
-        case Pointwise(op, args), _:
+        case ir.Pointwise(op, args), _:
             _computes(ref, op, program.types[args[-1]])
 
 
@@ -103,15 +91,15 @@ def _foldable(ref: int, fold: Fold, dtype: DType) -> None:
         raise IRError(f"%{ref}: bool has no {fold.value}: cast it, or fold by max or min")
 
 
-def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ValueType) -> None:
-    if fold in (Fold.max, Fold.min) and isinstance(t, Type) and any(t.shape[d] == 0 for d in dims):
+def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ir.ValueType) -> None:
+    if fold in (Fold.max, Fold.min) and isinstance(t, ir.Type) and any(t.shape[d] == 0 for d in dims):
         raise IRError(f"%{ref}: no features have no {fold.value} (dims {dims} of {t})")
 
 
-def _computes(ref: int, op: Op, t: ValueType) -> None:
+def _computes(ref: int, op: Op, t: ir.ValueType) -> None:
     """Raises IRError for an operator on a dtype that it does not take. Torch may give floats for integers, whereas the
     result of Pointwise has the dtype of its operands."""
-    if not isinstance(t, Type) or belongs(t.dtype, op.facts.takes):
+    if not isinstance(t, ir.Type) or belongs(t.dtype, op.facts.takes):
         return
     if op.facts.takes == "floats":
         raise IRError(f"%{ref}: {op.value} needs floating point operands (got {t.dtype.value}): cast them")

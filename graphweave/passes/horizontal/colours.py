@@ -9,25 +9,9 @@ from collections.abc import Hashable
 from typing import Any
 
 from graphweave.core.types import UNIT
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import with_operands
-from graphweave.ir.message.nodes import (
-    AnyType,
-    Arg,
-    Aten,
-    Const,
-    Input,
-    MapOf,
-    MapType,
-    Operand,
-    PairsType,
-    Pull,
-    Push,
-    Random,
-    Ref,
-    ToUnit,
-    Type,
-    ValueType,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _STEPS = 5
@@ -62,9 +46,9 @@ class Colours:
         Nodes of equal seeds do not need each other.
         """
         node = self._graph.nodes[i]
-        assert isinstance(node, Pull | Push)
+        assert isinstance(node, ir.Pull | ir.Push)
         index = self._graph.ops[node.map][0]
-        moved = self._colour[node.x] if isinstance(node, Push) else 0
+        moved = self._colour[node.x] if isinstance(node, ir.Push) else 0
         return i in self._only, self._level[i], self._colour[index], moved
 
     def _levels(self) -> list[int]:
@@ -73,7 +57,7 @@ class Colours:
         level = [0] * len(graph.nodes)
         for i, node in enumerate(graph.program.nodes):
             behind = [level[r] for r in graph.ops[i] if (r in self._only) == (i in self._only)]
-            level[i] = max(behind, default=0) + isinstance(node, Pull | Push)
+            level[i] = max(behind, default=0) + isinstance(node, ir.Pull | ir.Push)
         return level
 
     def _coloured(self) -> list[int]:
@@ -87,9 +71,9 @@ class Colours:
     def _seen(self, i: Ref) -> tuple[Ref, ...]:
         """Operands that count in a colour. What is pulled does not: types of nodes are computed in different ways."""
         node = self._graph.nodes[i]
-        if isinstance(node, Pull) and i not in self._only:
+        if isinstance(node, ir.Pull) and i not in self._only:
             return ()
-        if isinstance(node, Tree | MapOf):
+        if isinstance(node, Tree | ir.MapOf):
             return ()
         return tuple(r for r in self._graph.ops[i] if not self._graph.is_unit(r))
 
@@ -97,39 +81,39 @@ class Colours:
         return self._names.setdefault(key, len(self._names))
 
 
-def _kind(t: ValueType) -> Hashable:
+def _kind(t: ir.ValueType) -> Hashable:
     match t:
-        case Type(space, shape, dtype):
+        case ir.Type(space, shape, dtype):
             return space == UNIT, shape, dtype
-        case MapType(_, cod):
+        case ir.MapType(_, cod):
             return "to unit" if cod == UNIT else "map"
-        case AnyType(dtype, dims, size, items, other):
+        case ir.AnyType(dtype, dims, size, items, other):
             return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
-        case PairsType():
+        case ir.PairsType():
             return "pairs"
 
 
 def _static(graph: NodeGraph, i: Ref) -> Hashable:
     node = graph.nodes[i]
     match node:
-        case Aten(target, args, kwargs):
+        case ir.Aten(target, args, kwargs):
             return target, repr(_blank(args)), repr(_blank(kwargs)), _kind(node.type)
-        case Input():
+        case ir.Input():
             return "input", _kind(node.type)
-        case Const(value):
+        case ir.Const(value):
             # An integer constant may be the number of a relation, so its value must not count.
             return "const", repr(value) if graph.value(i).dtype.is_float else "", _kind(node.type)
         case Tree(op):
             return "tree", op, _kind(graph.types[i])
-        case MapOf() | ToUnit():
+        case ir.MapOf() | ir.ToUnit():
             return "map", _kind(graph.types[i])
-        case Random(_, t):
+        case ir.Random(_, t):
             return "random", _kind(t)
         case _:
             return repr(with_operands(node, lambda _: 0)), _kind(graph.types[i])
 
 
-def _blank(arg: Arg | Any) -> Any:
-    if isinstance(arg, Operand):
+def _blank(arg: ir.Arg | Any) -> Any:
+    if isinstance(arg, ir.Operand):
         return "%"
     return tuple(map(_blank, arg)) if isinstance(arg, tuple) else arg

@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphweave.core.types import UNIT, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import (
-    Concat,
-    MapOf,
-    Node,
-    Pad,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    Type,
-    ValueType,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 
 
@@ -31,7 +20,7 @@ class Tree:
     op: Op
 
 
-Part: TypeAlias = Node | Tree
+Part: TypeAlias = ir.Node | Tree
 
 _ASSOCIATIVE = (Op.add, Op.maximum, Op.minimum)
 
@@ -47,7 +36,7 @@ class NodeGraph:
         self.program, self.facts = program, given.of(program)
         self.nodes: list[Part] = list(program.nodes)
         self.ops: list[tuple[Ref, ...]] = list(self.facts.flow.operands)
-        self.types: list[ValueType] = list(program.types)
+        self.types: list[ir.ValueType] = list(program.types)
         self.outputs = list(program.outputs)
         self.keep = given.keep
         self.inner: dict[Ref, tuple[Ref, ...]] = {}
@@ -78,7 +67,7 @@ class NodeGraph:
 
     def _op(self, i: Ref) -> Op | None:
         node = self.program.nodes[i]
-        return node.op if isinstance(node, Pointwise) and isinstance(self.types[i], Type) else None
+        return node.op if isinstance(node, ir.Pointwise) and isinstance(self.types[i], ir.Type) else None
 
     def _continues(self, i: Ref, user: Ref) -> bool:
         op = self._op(i)
@@ -104,7 +93,7 @@ class NodeGraph:
         else:
             self.nodes[root], self.ops[root] = whole, whole.xs
 
-    def _side_by_side(self, leaves: Sequence[Ref]) -> Concat | None:
+    def _side_by_side(self, leaves: Sequence[Ref]) -> ir.Concat | None:
         """A sum of blocks, each padded with zeros to a place of its own, as a `Concat` of them; None for other sums.
 
         Such a sum is the gradient of shared data of which each relation takes a slice.
@@ -112,7 +101,7 @@ class NodeGraph:
         blocks: dict[int, Ref] = {}
         for leaf in leaves:
             node = self.program.nodes[leaf]
-            if not isinstance(node, Pad) or node.dim != 0 or not self.is_unit(leaf) or node.before in blocks:
+            if not isinstance(node, ir.Pad) or node.dim != 0 or not self.is_unit(leaf) or node.before in blocks:
                 return None
             blocks[node.before] = node.x
         end = 0
@@ -120,7 +109,7 @@ class NodeGraph:
             if start != end:
                 return None
             end += self.value(blocks[start]).shape[0]
-        return Concat(tuple(blocks[k] for k in sorted(blocks)), 0) if end == self.value(leaves[0]).shape[0] else None
+        return ir.Concat(tuple(blocks[k] for k in sorted(blocks)), 0) if end == self.value(leaves[0]).shape[0] else None
 
     def dissolve(self, root: Ref) -> None:
         """Make the nodes of a tree ordinary ones again."""
@@ -151,17 +140,17 @@ class NodeGraph:
 
     def is_unit(self, i: Ref) -> bool:
         t = self.types[i]
-        return isinstance(t, Type) and t.space == UNIT
+        return isinstance(t, ir.Type) and t.space == UNIT
 
-    def value(self, i: Ref) -> Type:
+    def value(self, i: Ref) -> ir.Type:
         t = self.types[i]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         return t
 
     def moves_along_map(self, i: Ref) -> bool:
         """Whether node i is a pull or push along an index tensor, not along a map to unit."""
         node = self.nodes[i]
-        return isinstance(node, Pull | Push) and isinstance(self.nodes[node.map], MapOf)
+        return isinstance(node, ir.Pull | ir.Push) and isinstance(self.nodes[node.map], ir.MapOf)
 
     def order(self) -> list[Ref]:
         """Nodes that are no part of a tree, operands first."""

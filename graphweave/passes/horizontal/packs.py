@@ -10,32 +10,14 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import (
-    Aten,
-    Broadcast,
-    Cast,
-    Concat,
-    Gram,
-    Join,
-    MapType,
-    MatMul,
-    Pad,
-    Part,
-    Permute,
-    Pointwise,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.colours import Colours
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _PACKED = (
-    Pull, Push, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, MatMul, Gram,
+    ir.Pull, ir.Push, ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad,
+    ir.Concat, ir.MatMul, ir.Gram,
 )  # fmt: skip
 
 
@@ -90,7 +72,7 @@ class _Finder:
         graph = self.graph
         alike: dict[Hashable, dict[Space, list[Ref]]] = defaultdict(dict)
         for i, node in enumerate(graph.nodes):
-            if isinstance(node, Pull | Push) and graph.moves_along_map(i) and self._packable(i):
+            if isinstance(node, ir.Pull | ir.Push) and graph.moves_along_map(i) and self._packable(i):
                 key = self.colours.signature(i), self.colours.seed(i)
                 alike[key].setdefault(_dom(graph, node.map), []).append(i)
         found: list[tuple[Ref, ...]] = []
@@ -107,19 +89,19 @@ class _Finder:
         """Pack the segments that one value is taken apart into, and alike values that become segments of one."""
         graph, parts = self.graph, defaultdict[Hashable, dict[int, Ref]](dict)
         for i, node in enumerate(graph.nodes):
-            if isinstance(node, Part) and not graph.is_unit(i):
+            if isinstance(node, ir.Part) and not graph.is_unit(i):
                 parts[node.x, node.of][node.at] = i
         for own in parts.values():
             self._pack([own[at] for at in sorted(own)])
         for i, node in enumerate(graph.nodes):
-            if isinstance(node, Join) and i not in graph.absorbed:
+            if isinstance(node, ir.Join) and i not in graph.absorbed:
                 self._pack_alike(sorted(set(graph.ops[i]), key=self._natural))
 
     def _copies(self) -> None:
         """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""
         alike: dict[Hashable, list[Ref]] = defaultdict(list)
         for i, node in enumerate(self.graph.nodes):
-            if isinstance(node, Aten) and node.target == "aten.clone.default" and self.graph.is_unit(i):
+            if isinstance(node, ir.Aten) and node.target == "aten.clone.default" and self.graph.is_unit(i):
                 alike[self.graph.types[i]].append(i)
         for lanes in alike.values():
             if len(lanes) > 2:
@@ -138,11 +120,11 @@ class _Finder:
 
     def _packable(self, i: Ref) -> bool:
         graph, node = self.graph, self.graph.nodes[i]
-        if not isinstance(node, _PACKED) or not isinstance(graph.types[i], Type) or i in self.packs.of:
+        if not isinstance(node, _PACKED) or not isinstance(graph.types[i], ir.Type) or i in self.packs.of:
             return False
-        if isinstance(node, MatMul):
+        if isinstance(node, ir.MatMul):
             return not graph.is_unit(node.x)
-        maps = [t for r in graph.ops[i] if isinstance(t := graph.types[r], MapType)]
+        maps = [t for r in graph.ops[i] if isinstance(t := graph.types[r], ir.MapType)]
         return all(m.dom != UNIT for m in maps)
 
     # -------------------------------------------------------- growth
@@ -188,7 +170,7 @@ class _Finder:
 
     def _natural(self, i: Ref) -> tuple[int, Ref]:
         t = self.graph.types[i]
-        return (self.place[t.space] if isinstance(t, Type) else -1), i
+        return (self.place[t.space] if isinstance(t, ir.Type) else -1), i
 
     def grow_down(self, p: int) -> None:
         """Pack users that are alike and use their members in the same way; not every lane needs to have one."""
@@ -257,5 +239,5 @@ class _Finder:
 
 def _dom(graph: NodeGraph, m: Ref) -> Space:
     t = graph.types[m]
-    assert isinstance(t, MapType)
+    assert isinstance(t, ir.MapType)
     return t.dom

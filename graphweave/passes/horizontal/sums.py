@@ -10,17 +10,8 @@ from typing import TypeAlias
 from graphweave.core.lines import Location
 from graphweave.core.numbers import neutral
 from graphweave.core.types import UNIT, Fold, Op
-from graphweave.ir.message.nodes import (
-    Const,
-    Gram,
-    Join,
-    MapOf,
-    MatMul,
-    Pointwise,
-    Pull,
-    Push,
-    Ref,
-)
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.node_graph import Tree
 from graphweave.passes.horizontal.unions import Segments
@@ -48,7 +39,7 @@ def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
     parts = [_folded(emit, leaves, on, node.op, loc) for leaves in _kinds(emit, trees)]
     out = parts[0]
     for part in parts[1:]:
-        out = emit.build.add(Pointwise(node.op, (out, part)), loc)
+        out = emit.build.add(ir.Pointwise(node.op, (out, part)), loc)
     return _whole(emit, out, trees, loc)
 
 
@@ -56,7 +47,7 @@ def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: Location) -> Ref:
     """`out` on the union of the trees' spaces: if all leaves were shared data, it is pulled to every row."""
     on = emit.segments(trees)
     if on[0] != UNIT and emit.build.types[out].space == UNIT:  # type: ignore[union-attr]
-        return emit.build.add(Pull(out, emit.unions.types(on, (0,) * len(on), 1, loc)), loc)
+        return emit.build.add(ir.Pull(out, emit.unions.types(on, (0,) * len(on), 1, loc)), loc)
     return out
 
 
@@ -92,48 +83,48 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location)
         return emit.operand([refs[tree.index(n)] for n in range(len(on))], on, loc)
     kind = emit.graph.nodes[refs[0]] if refs[0] in emit.packs.of else None
     shared = emit.graph.is_unit(refs[0])
-    if op is Op.add and isinstance(kind, MatMul) and kind.map is None:
+    if op is Op.add and isinstance(kind, ir.MatMul) and kind.map is None:
         product = _one_product(emit, leaves, on, loc)
         if product is not None:
             return product
     if shared and len(refs) == 1:
         out = _beside_nothing(emit, refs[0], tree[0], len(on), op, loc)
-    elif op is Op.add and isinstance(kind, Push) and kind.is_plain_sum:
+    elif op is Op.add and isinstance(kind, ir.Push) and kind.is_plain_sum:
         out = _one_push(emit, leaves, on if not shared else (UNIT,) * len(on), loc)
-    elif op is Op.add and isinstance(kind, Gram) and shared:
+    elif op is Op.add and isinstance(kind, ir.Gram) and shared:
         out = _one_gram(emit, leaves, len(on), loc)
     else:
         to = (UNIT,) * len(on) if shared else on
         m = emit.unions.fold(emit.segments(refs), to, tree, loc)
         nothing = neutral(_FOLD[op], emit.graph.value(refs[0]).dtype)
-        out = emit.build.add(Push(emit.many(refs, loc), m, _FOLD[op], nothing), loc)
+        out = emit.build.add(ir.Push(emit.many(refs, loc), m, _FOLD[op], nothing), loc)
     if not shared or on[0] == UNIT or len(on) == 1:
         return out
-    return emit.build.add(Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
+    return emit.build.add(ir.Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
 
 
 def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: Location) -> Ref:
     """A row for each tree: the shared leaf for the one tree that has it, the neutral value for the others."""
     t = emit.graph.value(leaf)
-    nothing = emit.build.add(Const(neutral(_FOLD[op], t.dtype), t), loc)
+    nothing = emit.build.add(ir.Const(neutral(_FOLD[op], t.dtype), t), loc)
     rows = tuple(emit.one(leaf) if n == tree else nothing for n in range(count))
-    return emit.build.add(Join(rows, emit.unions.space((UNIT,) * count)), loc)
+    return emit.build.add(ir.Join(rows, emit.unions.space((UNIT,) * count)), loc)
 
 
 def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: Location) -> Ref:
     """push(push(x, m), fold) -> push(x, fold . m), so that no row for each relation and node is stored."""
     xs, maps = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x = emit.many(xs, loc)
-    if isinstance(emit.graph.nodes[maps[0]], MapOf):
-        return emit.build.add(Push(x, emit.unions.joined(maps, to, leaves.tree, loc), Fold.sum), loc)
-    return emit.build.add(Push(x, emit.unions.types(emit.segments(xs), leaves.tree, len(to), loc), Fold.sum), loc)
+    if isinstance(emit.graph.nodes[maps[0]], ir.MapOf):
+        return emit.build.add(ir.Push(x, emit.unions.joined(maps, to, leaves.tree, loc), Fold.sum), loc)
+    return emit.build.add(ir.Push(x, emit.unions.types(emit.segments(xs), leaves.tree, len(to), loc), Fold.sum), loc)
 
 
 def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: Location) -> Ref:
     """A sum of grams is the gram of all their rows."""
     xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x, y = emit.many(xs, loc), emit.many(ys, loc)
-    return emit.build.add(Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
+    return emit.build.add(ir.Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
 
 
 def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: Location) -> Ref | None:
@@ -147,6 +138,6 @@ def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: Location) ->
     ws = [emit.graph.ops[r][1] for r in leaves.refs]
     segments = (UNIT,) * len(ws)
     m = emit.unions.fold(segments, (UNIT,) * len(on), leaves.tree, loc)
-    w = emit.build.add(Push(emit.many(ws, loc), m, Fold.sum), loc)
+    w = emit.build.add(ir.Push(emit.many(ws, loc), m, Fold.sum), loc)
     x = emit.many([x_of[n] for n in range(len(on))], loc)
-    return emit.build.add(MatMul(x, w, emit.types(on, range(len(on)), len(on), loc)), loc)
+    return emit.build.add(ir.MatMul(x, w, emit.types(on, range(len(on)), len(on), loc)), loc)

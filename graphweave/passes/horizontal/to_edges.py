@@ -15,20 +15,10 @@ from dataclasses import dataclass
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Gram,
-    MapOf,
-    MapType,
-    MatMul,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    Reshape,
-)
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.composed_maps import composed
 from graphweave.passes.factors import Factor, below_reshapes, product, shaped, value_type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
@@ -44,7 +34,7 @@ class ToEdges:
 
     def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with linear work moved to edges; the same object where none is."""
-        typed = any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes)
+        typed = any(isinstance(n, ir.MatMul | ir.Gram) and n.map is not None for n in program.nodes)
         if not typed or not facts.choices.merge:
             return unchanged(program)
         mover = _Mover(facts.of(program), facts.statistics)
@@ -73,13 +63,13 @@ class _Mover:
         out: dict[Ref, Ref] = {}
         for ref, node in enumerate(self.program.nodes):
             new: Ref | None = None
-            if isinstance(node, MatMul) and node.map is not None:
+            if isinstance(node, ir.MatMul) and node.map is not None:
                 new = self._product(ref, node)
                 if new is not None:
                     self._fold(self.users[ref], new, out)
-            elif isinstance(node, Gram) and node.map is not None:
+            elif isinstance(node, ir.Gram) and node.map is not None:
                 new = self._product(ref, node)
-            elif isinstance(node, Pull):
+            elif isinstance(node, ir.Pull):
                 new = self._pulled(ref, node)
             if new is not None:
                 out[ref] = new
@@ -87,7 +77,7 @@ class _Mover:
 
     # -------------------------------------------------------- the three forms
 
-    def _product(self, ref: Ref, node: MatMul | Gram) -> Ref | None:
+    def _product(self, ref: Ref, node: ir.MatMul | ir.Gram) -> Ref | None:
         """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m); likewise for a gram of such rows."""
         for side, end in enumerate(ends(node)):
             found = self._pushed(end)
@@ -100,13 +90,13 @@ class _Mover:
         push = self.build.nodes[new]
         for ref in users_of:
             node = self.build.nodes[ref]
-            if isinstance(node, Push) and self._is_sum(node) and isinstance(push, Push):
+            if isinstance(node, ir.Push) and self._is_sum(node) and isinstance(push, ir.Push):
                 loc = self.build.locs[ref]
                 both = composed(self.build, node.map, push.map, loc)
                 assert both is not None
-                out[ref] = self.build.add(Push(push.x, both, Fold.sum), loc)
+                out[ref] = self.build.add(ir.Push(push.x, both, Fold.sum), loc)
 
-    def _pulled(self, ref: Ref, node: Pull) -> Ref | None:
+    def _pulled(self, ref: Ref, node: ir.Pull) -> Ref | None:
         """pull(typed(x, W, t) * s, m) -> typed(pull(x, m), W, t . m) * pull(s, m)"""
         if not self._fewer(node.map):
             return None
@@ -114,14 +104,14 @@ class _Mover:
         typed = self.build.nodes[scaled.rows] if scaled is not None else None
         if (
             scaled is None
-            or not isinstance(typed, MatMul)
+            or not isinstance(typed, ir.MatMul)
             or typed.map is None
             or not self._only_pulled(scaled.rows, node.map)
         ):
             return None
         loc, m = self.build.locs[ref], node.map
         x = pulled(self.build, typed.x, m, loc)
-        inner = self.build.add(MatMul(x, typed.w, composed(self.build, typed.map, m, loc)), loc)
+        inner = self.build.add(ir.MatMul(x, typed.w, composed(self.build, typed.map, m, loc)), loc)
         out = times_pulled(self.build, inner, scaled.scales, scaled.sign, m, loc)
         return shaped(self.build, out, value_type(self.build, ref).shape, loc)
 
@@ -131,7 +121,7 @@ class _Mover:
         """`ref` as a scaled push from fewer rows that only typed products and grams read; None if it is not one."""
         scaled = self._scaled(ref)
         push = self.build.nodes[scaled.rows] if scaled is not None else None
-        if scaled is None or not isinstance(push, Push) or not self._is_sum(push) or not self._fewer(push.map):
+        if scaled is None or not isinstance(push, ir.Push) or not self._is_sum(push) or not self._fewer(push.map):
             return None
         harmless = all(is_harmless(self.build, f, push.map) for f in scaled.scales)
         good = harmless and self._only_multiplied(scaled.rows)
@@ -147,27 +137,27 @@ class _Mover:
         return _ScaledRows(below_reshapes(self.build, rows[0].ref), scales, p.sign)
 
     def _makes_rows(self, ref: Ref) -> bool:
-        return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | MatMul)
+        return isinstance(self.build.nodes[below_reshapes(self.build, ref)], ir.Push | ir.MatMul)
 
-    def _is_sum(self, push: Push) -> bool:
-        return push.is_plain_sum and isinstance(self.build.nodes[push.map], MapOf)
+    def _is_sum(self, push: ir.Push) -> bool:
+        return push.is_plain_sum and isinstance(self.build.nodes[push.map], ir.MapOf)
 
     def _fewer(self, m: Ref) -> bool:
         t = self.build.types[m]
-        assert isinstance(t, MapType)
-        return isinstance(self.build.nodes[m], MapOf) and self.statistics.rows(t.dom) < self.statistics.rows(t.cod)
+        assert isinstance(t, ir.MapType)
+        return isinstance(self.build.nodes[m], ir.MapOf) and self.statistics.rows(t.dom) < self.statistics.rows(t.cod)
 
     def _only_multiplied(self, ref: Ref) -> bool:
         """Whether nothing but typed products and grams reads `ref`, through pointwise operations and reshapes."""
         return ref not in self.program.outputs and all(
-            (isinstance(n := self.program.nodes[u], MatMul | Gram) and n.map is not None)
-            or (isinstance(n, Pointwise | Reshape) and self._only_multiplied(u))
+            (isinstance(n := self.program.nodes[u], ir.MatMul | ir.Gram) and n.map is not None)
+            or (isinstance(n, ir.Pointwise | ir.Reshape) and self._only_multiplied(u))
             for u in self.users[ref]
         )
 
     def _only_pulled(self, ref: Ref, m: Ref) -> bool:
         return ref not in self.program.outputs and all(
-            (isinstance(n := self.program.nodes[u], Pull) and n.map == m)
-            or (isinstance(n, Pointwise | Reshape) and self._only_pulled(u, m))
+            (isinstance(n := self.program.nodes[u], ir.Pull) and n.map == m)
+            or (isinstance(n, ir.Pointwise | ir.Reshape) and self._only_pulled(u, m))
             for u in self.users[ref]
         )

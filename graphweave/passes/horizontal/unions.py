@@ -9,19 +9,9 @@ from typing import TypeAlias
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import (
-    Join,
-    JoinIndices,
-    MapOf,
-    NumbersOfSegments,
-    Part,
-    Program,
-    Ref,
-    RowsOfSegments,
-    ToUnit,
-    Type,
-)
+from graphweave.ir.message.nodes import Program, Ref
 
 Segments: TypeAlias = tuple[Space, ...]
 """The spaces of a union, in order; a segment of shared data is one row."""
@@ -77,36 +67,36 @@ class Unions:
     def joined(self, maps: Sequence[Ref], of: Segments, at: Sequence[int], loc: Location) -> Ref:
         """Maps of the original as one: from the union of their domains to that of `of`, map k to segment at[k]."""
         nodes = [self._program.nodes[m] for m in maps]
-        assert all(isinstance(n, MapOf) for n in nodes)
-        indices = [n.index for n in nodes if isinstance(n, MapOf)]
-        wraps = tuple(n.wrap for n in nodes if isinstance(n, MapOf))
+        assert all(isinstance(n, ir.MapOf) for n in nodes)
+        indices = [n.index for n in nodes if isinstance(n, ir.MapOf)]
+        wraps = tuple(n.wrap for n in nodes if isinstance(n, ir.MapOf))
         doms = tuple(self._space_of(r) for r in indices)
         if len(maps) == 1 and len(of) == 1:
-            return self.build.add(MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
-        index = JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
+            return self.build.add(ir.MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
+        index = ir.JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
         made = self.build.add(index, self._program.locs[maps[0]] or loc)
-        return self.build.add(MapOf(made, self.space(of)), loc)
+        return self.build.add(ir.MapOf(made, self.space(of)), loc)
 
     def rows(self, to: Segments, picked: Picked, loc: Location) -> Ref | None:
         """The map from the union `to` to the picked rows of each of its segments; None if they lie there in order."""
         if to == picked.of and picked.at == tuple(range(len(to))):
             return None
-        return self._map(RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
+        return self._map(ir.RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
 
     def types(self, of: Segments, number: Sequence[int], count: int, loc: Location) -> Ref:
         """The map from the union `of` to `count` rows: all rows of segment k go to row number[k]."""
         if count == 1:
-            return self.build.add(ToUnit(self.space(of)), loc)
-        return self._map(NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
+            return self.build.add(ir.ToUnit(self.space(of)), loc)
+        return self._map(ir.NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
 
     def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: Location) -> Ref:
         """The map from the union `of` to that of `to` that sends segment k to segment at[k], row by row."""
         if len(to) == 1 and to[0] == UNIT:
-            return self.build.add(ToUnit(self.space(of)), loc)
-        return self._map(RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
+            return self.build.add(ir.ToUnit(self.space(of)), loc)
+        return self._map(ir.RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
 
-    def _map(self, index: RowsOfSegments | NumbersOfSegments, cod: Segments, loc: Location) -> Ref:
-        return self.build.add(MapOf(self.build.add(index, loc), self.space(cod)), loc)
+    def _map(self, index: ir.RowsOfSegments | ir.NumbersOfSegments, cod: Segments, loc: Location) -> Ref:
+        return self.build.add(ir.MapOf(self.build.add(index, loc), self.space(cod)), loc)
 
     def _space_of(self, ref: Ref) -> Space:
         return _value(self._program, ref).space
@@ -116,16 +106,16 @@ def _unions_of(program: Program) -> dict[Segments, Space]:
     """The unions that a program has already, by their segments."""
     made: dict[Segments, Space] = {}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, Join):
+        if isinstance(node, ir.Join):
             made.setdefault(tuple(_value(program, x).space for x in node.xs), _value(program, ref).space)
-        elif isinstance(node, Part):
+        elif isinstance(node, ir.Part):
             made.setdefault(node.of, _value(program, node.x).space)
     return {of: space for of, space in made.items() if set(of) != {UNIT}}
 
 
-def _value(program: Program, ref: Ref) -> Type:
+def _value(program: Program, ref: Ref) -> ir.Type:
     t = program.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     return t
 
 

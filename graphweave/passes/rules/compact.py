@@ -13,31 +13,15 @@ from functools import partial
 
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Cast,
-    Concat,
-    Const,
-    Gram,
-    MatMul,
-    Node,
-    Pad,
-    Permute,
-    Pointwise,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.pair_space import PairMaps, pair_maps
 from graphweave.passes.rules.rule import Rule
 
-_ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat)
+_ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
 
 def compact(m: Ref, t: Ref) -> Rule:
@@ -50,13 +34,13 @@ def compact(m: Ref, t: Ref) -> Rule:
 def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
     node = build.nodes[ref]
     match node:
-        case MatMul(x, _, along) if along == t and _pulled(build, x, {m}):
+        case ir.MatMul(x, _, along) if along == t and _pulled(build, x, {m}):
             pairs = pair_maps(build, m, t)
-            inner = MatMul(_above(build, x, m, t, pairs), node.w, pairs.second)
+            inner = ir.MatMul(_above(build, x, m, t, pairs), node.w, pairs.second)
             return _pull(build, build.add(inner, build.locs[ref]), pairs, build.locs[ref])
-        case Gram(map=along) if along == t:
+        case ir.Gram(map=along) if along == t:
             return _gram(build, ref, node, m, t)
-        case Push(x, along, Fold.sum, 0) if along == m:
+        case ir.Push(x, along, Fold.sum, 0) if along == m:
             return _push(build, ref, x, m, t)
         case _ if isinstance(node, _ROW_WISE):
             return _row_wise(build, ref, node, m, t)
@@ -64,15 +48,15 @@ def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _gram(build: Builder, ref: Ref, node: Gram, m: Ref, t: Ref) -> Ref | None:
+def _gram(build: Builder, ref: Ref, node: ir.Gram, m: Ref, t: Ref) -> Ref | None:
     loc = build.locs[ref]
     for x, y, first in ((node.x, node.y, True), (node.y, node.x, False)):
         if _pulled(build, x, {m}):
             pairs = pair_maps(build, m, t)
             above = _above(build, x, m, t, pairs)
-            pushed = build.add(Push(y, pairs.pair, Fold.sum), loc)
+            pushed = build.add(ir.Push(y, pairs.pair, Fold.sum), loc)
             ends = (above, pushed) if first else (pushed, above)
-            return build.add(Gram(*ends, pairs.second), loc)
+            return build.add(ir.Gram(*ends, pairs.second), loc)
     return None
 
 
@@ -84,7 +68,7 @@ def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
     if len(typed) != 1 or typed[0].inverse or any(numel(f.shape) != 1 for f in scales):
         return None
     node = build.nodes[below_reshapes(build, typed[0].ref)]
-    assert isinstance(node, MatMul)
+    assert isinstance(node, ir.MatMul)
     if numel(typed[0].shape) != numel(whole.shape):
         return None
     loc, rows = build.locs[ref], value_type(build, node.x)
@@ -92,19 +76,19 @@ def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
     ones = (1,) * len(rows.shape)
     factors = [Factor(node.x, rows.shape), *(Factor(f.ref, ones, f.inverse) for f in scales)]
     scaled = shaped(build, multiplied(build, factors, rows.dtype, rows.space, loc), rows.shape, loc)
-    out = build.add(MatMul(build.add(Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
-    pushed = build.add(Push(shaped(build, out, whole.shape, loc), pairs.first, Fold.sum), loc)
+    out = build.add(ir.MatMul(build.add(ir.Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
+    pushed = build.add(ir.Push(shaped(build, out, whole.shape, loc), pairs.first, Fold.sum), loc)
     return negated(build, pushed, p.sign, loc)
 
 
 def _is_typed(build: Builder, ref: Ref, t: Ref) -> bool:
     node = build.nodes[below_reshapes(build, ref)]
-    return isinstance(node, MatMul) and node.map == t
+    return isinstance(node, ir.MatMul) and node.map == t
 
 
-def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | None:
+def _row_wise(build: Builder, ref: Ref, node: ir.Node, m: Ref, t: Ref) -> Ref | None:
     """Row-wise work on values pulled from pairs, and on values pulled along m and t."""
-    own = [r for r in operands(node) if isinstance(at := build.types[r], Type) and at.space != UNIT]
+    own = [r for r in operands(node) if isinstance(at := build.types[r], ir.Type) and at.space != UNIT]
     if not own or value_type(build, ref).space != value_type(build, own[0]).space:
         return None
     pairs = _known(build, own, m, t)
@@ -118,7 +102,7 @@ def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | Non
 
 def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
     """The pairs of m and t, if one of the operands is pulled from them already; None otherwise."""
-    maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], Pull)}
+    maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], ir.Pull)}
     if not maps - {m, t}:
         return None
     start = len(build.nodes)
@@ -131,29 +115,29 @@ def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
 
 def _pulled(build: Builder, ref: Ref, along: set[Ref]) -> bool:
     node = build.nodes[below_reshapes(build, ref)]
-    return isinstance(node, Pull) and node.map in along
+    return isinstance(node, ir.Pull) and node.map in along
 
 
 def _is_number(build: Builder, ref: Ref) -> bool:
     node = build.nodes[ref]
-    return isinstance(node, Const) and node.type.shape == ()
+    return isinstance(node, ir.Const) and node.type.shape == ()
 
 
 def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
     """The value on pairs whose pull is the edge value `ref`. A constant becomes shared data."""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
-        case Const(value, ct):
-            return build.add(Const(value, Type(UNIT, ct.shape, ct.dtype)), loc)
-        case Reshape(x, shape):
-            return build.add(Reshape(_above(build, x, m, t, pairs), shape), loc)
-        case Pull(x, along):
+        case ir.Const(value, ct):
+            return build.add(ir.Const(value, ir.Type(UNIT, ct.shape, ct.dtype)), loc)
+        case ir.Reshape(x, shape):
+            return build.add(ir.Reshape(_above(build, x, m, t, pairs), shape), loc)
+        case ir.Pull(x, along):
             if along == pairs.pair:
                 return x
-            return build.add(Pull(x, pairs.first if along == m else pairs.second), loc)
+            return build.add(ir.Pull(x, pairs.first if along == m else pairs.second), loc)
         case _:
             raise AssertionError(f"%{ref} is not pulled")
 
 
 def _pull(build: Builder, ref: Ref, pairs: PairMaps, loc: Location) -> Ref:
-    return build.add(Pull(ref, pairs.pair), loc)
+    return build.add(ir.Pull(ref, pairs.pair), loc)

@@ -12,19 +12,9 @@ from collections.abc import Callable
 from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, rounded
 from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import (
-    Broadcast,
-    Cast,
-    Const,
-    MapOf,
-    MapType,
-    Pointwise,
-    Push,
-    Ref,
-    Reshape,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import Factor, lifted, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -34,7 +24,7 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
     push = build.nodes[ref]
     if not is_edge_sum(build, push):
         return None
-    assert isinstance(push, Push)
+    assert isinstance(push, ir.Push)
     p = product(build, push.x)
     local: list[Factor] = []
     rest: list[Factor] = []
@@ -48,7 +38,7 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
         return None
     loc, t = build.locs[ref], value_type(build, ref)
     inner = multiplied(build, rest, t.dtype, value_type(build, push.x).space, loc)
-    pushed = build.add(Push(inner, push.map, Fold.sum), loc)
+    pushed = build.add(ir.Push(inner, push.map, Fold.sum), loc)
     own = value_type(build, pushed).shape
     pushed_factor = Factor(pushed, (1,) * (len(p.shape) - len(own)) + own)
     out = multiplied(build, [pushed_factor, *local], t.dtype, t.space, loc)
@@ -60,9 +50,9 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
 
 def is_edge_sum(build: Builder, push: object) -> bool:
     """Whether this is a push that sums floats, other than a constant, along a map into rows (not into unit)."""
-    if not isinstance(push, Push) or not push.is_plain_sum:
+    if not isinstance(push, ir.Push) or not push.is_plain_sum:
         return False
-    if not isinstance(build.nodes[push.map], MapOf) or isinstance(build.nodes[push.x], Const):
+    if not isinstance(build.nodes[push.map], ir.MapOf) or isinstance(build.nodes[push.x], ir.Const):
         return False
     return value_type(build, push.x).dtype.is_float
 
@@ -70,11 +60,11 @@ def is_edge_sum(build: Builder, push: object) -> bool:
 def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: Location) -> Ref:
     """`value` in rows to which `m` sends edges, 0 in the others."""
     mt = build.types[m]
-    assert isinstance(mt, MapType)
-    one = build.add(Const(1.0, Type(mt.dom, (), dtype)), loc)
-    zero = build.add(Const(0.0, Type(UNIT, (), dtype)), loc)
-    some = build.add(Pointwise(Op.gt, (build.add(Push(one, m, Fold.sum), loc), zero)), loc)
-    return build.add(Pointwise(Op.where, (some, value, zero)), loc)
+    assert isinstance(mt, ir.MapType)
+    one = build.add(ir.Const(1.0, ir.Type(mt.dom, (), dtype)), loc)
+    zero = build.add(ir.Const(0.0, ir.Type(UNIT, (), dtype)), loc)
+    some = build.add(ir.Pointwise(Op.gt, (build.add(ir.Push(one, m, Fold.sum), loc), zero)), loc)
+    return build.add(ir.Pointwise(Op.where, (some, value, zero)), loc)
 
 
 def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
@@ -104,15 +94,15 @@ def _at_empty_rows(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | Non
 def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
     node = build.nodes[ref]
     match node:
-        case Const(value, _):
+        case ir.Const(value, _):
             return _as_float(value)
-        case Push(_, along, _, empty) if along == m:
+        case ir.Push(_, along, _, empty) if along == m:
             return _as_float(empty)
-        case Reshape(x, _) | Broadcast(x, _):
+        case ir.Reshape(x, _) | ir.Broadcast(x, _):
             return _at_empty_rows(build, x, m, done, depth)
-        case Cast(x, dtype) if dtype.is_float:
+        case ir.Cast(x, dtype) if dtype.is_float:
             return _at_empty_rows(build, x, m, done, depth)
-        case Pointwise(op, _) if op in _PYTHON:
+        case ir.Pointwise(op, _) if op in _PYTHON:
             args = [_at_empty_rows(build, r, m, done, depth) for r in operands(node)]
             known = [a for a in args if a is not None]
             return _PYTHON[op](*known) if len(known) == len(args) and not any(map(math.isnan, known)) else None

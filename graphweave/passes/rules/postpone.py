@@ -11,27 +11,13 @@ from dataclasses import replace
 
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import (
-    Cast,
-    Concat,
-    Const,
-    MapOf,
-    MatMul,
-    Pad,
-    Permute,
-    Pointwise,
-    Pull,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.composed_maps import above, follows
 from graphweave.passes.rules.rule import Rule
 
-_ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat, MatMul)
+_ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Permute, ir.Slice, ir.Pad, ir.Concat, ir.MatMul)
 
 
 def postpone(build: Builder, ref: Ref) -> Ref | None:
@@ -39,9 +25,9 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     node = build.nodes[ref]
     if not isinstance(node, _ROW_WISE):
         return None
-    rows = (node.x,) if isinstance(node, MatMul) else operands(node)
-    own = [r for r in rows if isinstance(t := build.types[r], Type) and t.space != UNIT]
-    maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], Const)}
+    rows = (node.x,) if isinstance(node, ir.MatMul) else operands(node)
+    own = [r for r in rows if isinstance(t := build.types[r], ir.Type) and t.space != UNIT]
+    maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], ir.Const)}
     if len(maps) != 1 or None in maps:
         return None
     (m,) = maps
@@ -49,36 +35,36 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     loc = build.locs[ref]
     if not all(_has_place(build, r) for r in own):
         return None
-    if isinstance(node, MatMul):
+    if isinstance(node, ir.MatMul):
         if not follows(build, node.map, m):
             return None
         node = replace(node, map=above(build, node.map, m, loc))
     higher = {r: _above(build, r, loc) for r in own}
-    return build.add(Pull(build.add(with_operands(node, lambda r: higher.get(r, r)), loc), m), loc)
+    return build.add(ir.Pull(build.add(with_operands(node, lambda r: higher.get(r, r)), loc), m), loc)
 
 
 def _map(build: Builder, ref: Ref) -> Ref | None:
     """The map along which `ref` is pulled, looking through reshapes; None where it is no pull."""
     node = build.nodes[ref]
-    while isinstance(node, Reshape):
+    while isinstance(node, ir.Reshape):
         node = build.nodes[node.x]
-    return node.map if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf) else None
+    return node.map if isinstance(node, ir.Pull) and isinstance(build.nodes[node.map], ir.MapOf) else None
 
 
 def _has_place(build: Builder, ref: Ref) -> bool:
     node = build.nodes[ref]
-    return not isinstance(node, Const) or node.type.shape == ()
+    return not isinstance(node, ir.Const) or node.type.shape == ()
 
 
 def _above(build: Builder, ref: Ref, loc: Location) -> Ref:
     """The value whose pull is `ref`. A constant becomes shared data."""
     node = build.nodes[ref]
     match node:
-        case Const(value, t):
-            return build.add(Const(value, Type(UNIT, t.shape, t.dtype)), loc)
-        case Reshape(x, shape):
-            return build.add(Reshape(_above(build, x, loc), shape), loc)
-        case Pull(x, _):
+        case ir.Const(value, t):
+            return build.add(ir.Const(value, ir.Type(UNIT, t.shape, t.dtype)), loc)
+        case ir.Reshape(x, shape):
+            return build.add(ir.Reshape(_above(build, x, loc), shape), loc)
+        case ir.Pull(x, _):
             return x
         case _:
             raise AssertionError(f"%{ref} is not pulled")

@@ -12,22 +12,10 @@ from dataclasses import replace
 
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Gram,
-    MapOf,
-    MapType,
-    MatMul,
-    Node,
-    Permute,
-    Pull,
-    Push,
-    Reduce,
-    Ref,
-    Reshape,
-    Type,
-)
+from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import (
     Factor,
     below_reshapes,
@@ -46,9 +34,9 @@ _MIN_ELEMENTS = 64
 def typed_linear(build: Builder, ref: Ref) -> Ref | None:
     """sum_k x[k] * pull(w, t)[k, j] -> matmul(x, w, t); push(x[i] * y[j], t) -> gram(x, y, t)"""
     match build.nodes[ref]:
-        case Reduce(x, Fold.sum, (dim,), _):
+        case ir.Reduce(x, Fold.sum, (dim,), _):
             return _matmul(build, ref, x, dim)
-        case Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], MapOf):
+        case ir.Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], ir.MapOf):
             return _gram(build, ref, x, m)
         case _:
             return None
@@ -73,9 +61,9 @@ def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
         loc = build.locs[ref]
         rank = len(t.shape)
         if dim == rank - 1:
-            w = build.add(Permute(w, (*range(rank - 2), rank - 1, rank - 2)), loc)
+            w = build.add(ir.Permute(w, (*range(rank - 2), rank - 1, rank - 2)), loc)
         rows = _rows(build, others, t, t.shape, kept, loc)
-        out = build.add(MatMul(rows, w, m), loc)
+        out = build.add(ir.MatMul(rows, w, m), loc)
         return negated(build, shaped(build, out, value_type(build, ref).shape, loc), p.sign, loc)
     return None
 
@@ -85,15 +73,15 @@ def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Re
     swap = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     node = build.nodes[f.ref]
     loc = build.locs[f.ref]
-    if isinstance(node, Permute) and node.perm == swap and value_type(build, f.ref).shape == tuple(shape):
+    if isinstance(node, ir.Permute) and node.perm == swap and value_type(build, f.ref).shape == tuple(shape):
         pull = build.nodes[below_reshapes(build, node.x)]
         before = tuple(shape[d] for d in swap)
-        if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf):
+        if isinstance(pull, ir.Pull) and isinstance(build.nodes[pull.map], ir.MapOf):
             w = _viewed(build, pull.x, before, loc)
-            return None if w is None else (build.add(Permute(w, swap), loc), pull.map)
+            return None if w is None else (build.add(ir.Permute(w, swap), loc), pull.map)
         return None
     pull = build.nodes[below_reshapes(build, f.ref)]
-    if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf):
+    if isinstance(pull, ir.Pull) and isinstance(build.nodes[pull.map], ir.MapOf):
         w = _viewed(build, pull.x, tuple(shape), loc)
         return None if w is None else (w, pull.map)
     return None
@@ -103,7 +91,7 @@ def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: Location) -> Re
     own = value_type(build, w).shape
     if own == shape:
         return w
-    return build.add(Reshape(below_reshapes(build, w), shape), loc) if numel(own) == numel(shape) else None
+    return build.add(ir.Reshape(below_reshapes(build, w), shape), loc) if numel(own) == numel(shape) else None
 
 
 def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
@@ -118,21 +106,21 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
     if found is not None:
         return found
     match build.nodes[x]:
-        case Reshape(inner, shape) if (found := _summed(build, inner, m, loc)) is not None:
+        case ir.Reshape(inner, shape) if (found := _summed(build, inner, m, loc)) is not None:
             return shaped(build, found, shape, loc)
-        case Permute(inner, perm) if (found := _summed(build, inner, m, loc)) is not None:
-            return build.add(Permute(found, perm), loc)
+        case ir.Permute(inner, perm) if (found := _summed(build, inner, m, loc)) is not None:
+            return build.add(ir.Permute(found, perm), loc)
         case _:
             return None
 
 
-def _has_types(build: Builder, node: Node, m: Ref) -> bool:
+def _has_types(build: Builder, node: ir.Node, m: Ref) -> bool:
     """Whether `node` is a typed product along `m`, or along another map into its rows: pairs of rows and types have a
     map of their own to the types."""
     match node:
-        case MatMul(map=int(types)):
+        case ir.MatMul(map=int(types)):
             here, there = build.types[m], build.types[types]
-            return isinstance(here, MapType) and isinstance(there, MapType) and here.cod == there.cod
+            return isinstance(here, ir.MapType) and isinstance(there, ir.MapType) and here.cod == there.cod
         case _:
             return False
 
@@ -149,10 +137,12 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
         return None
     x_rows = _rows(build, left, t, shape, len(shape) - 1, loc)
     y_rows = _rows(build, right, t, shape, len(shape) - 2, loc)
-    return negated(build, build.add(Gram(x_rows, y_rows, m), loc), p.sign, loc)
+    return negated(build, build.add(ir.Gram(x_rows, y_rows, m), loc), p.sign, loc)
 
 
-def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: Location) -> Ref:
+def _rows(
+    build: Builder, factors: Sequence[Factor], t: ir.Type, shape: tuple[int, ...], drop: int, loc: Location
+) -> Ref:
     """The product of `factors`, all of which have size 1 along dim `drop` of `shape`, without that dim."""
     own = shape[:drop] + shape[drop + 1 :]
     factors = [replace(f, shape=f.shape[:drop] + f.shape[drop + 1 :]) for f in factors]
