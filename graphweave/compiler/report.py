@@ -155,13 +155,15 @@ class TuningNote:
 
 @dataclass(slots=True)
 class Report:
-    """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled."""
+    """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled, and
+    `left` names those that would gain nothing."""
 
     captures: list[CaptureNote] = field(default_factory=list)
     rewrites: list[RewriteNote] = field(default_factory=list)
     passes: list[PassNote] = field(default_factory=list)
     graphs: list[GraphNote] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     tunings: list[TuningNote] = field(default_factory=list)
 
 
@@ -219,6 +221,12 @@ def record_rewrites(before: Program, done: Rewritten) -> None:
 def record_tuning(note: TuningNote) -> None:
     for report in _collecting:
         report.tunings.append(note)
+
+
+def record_left(graph: str) -> None:
+    """Note a graph that runs as PyTorch's own, since nothing in it gains by being compiled."""
+    for report in _collecting:
+        report.left.append(graph)
 
 
 def record_eager(why: str) -> None:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from graphweave.compiler.describe import record
+from graphweave.compiler.gains import NothingGained, gains
 from graphweave.compiler.plan import Plan, check_schedule
 from graphweave.compiler.request import Half, Halves
 from graphweave.core.log import logger
@@ -23,19 +24,25 @@ from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 _log = logger(__name__)
 
 
-def build(halves: Halves, schedules: Sequence[Schedule] = ()) -> tuple[Executable, ...]:
-    """One executable for each half; all their kernels are ready.
+def build(halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool = False) -> tuple[Executable, ...]:
+    """One executable for each half; all their kernels are ready. With `must_gain`, raises NothingGained before a kernel
+    is compiled if no half gains by it.
 
     The backward uses the graph that the forward has seen, and does not look for edits. With `schedules`, those that
     tuning found for each half, kernels may leave fields of a schedule out; those of a user's schedule they may not.
     """
     options = halves.request.facts.options
     with _compiling() as begin:
-        plans, steps = list[Plan](), list[Steps]()
+        plans, steps, started = list[Plan](), list[Steps](), 0
         for half, schedule in zip_longest(halves.parts, schedules):
             plans.append(half.plan(by_schedule(options, schedule)))
             steps.append(Steps.of(plans[-1]))
-            begin(str(plans[-1].name), steps[-1])
+            if not must_gain or any(map(gains, plans)):
+                for plan, own in zip(plans[started:], steps[started:], strict=True):
+                    begin(str(plan.name), own)
+                started = len(plans)
+        if not started:
+            raise NothingGained
         if not schedules:
             check_schedule(plans)
         needs = _needs(halves, plans, steps)

@@ -8,7 +8,8 @@ from typing import Any
 from torch import fx
 from torch._dynamo.exc import ShortenTraceback
 
-from graphweave.compiler.report import record_eager
+from graphweave.compiler.gains import NothingGained
+from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
@@ -66,8 +67,9 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     asked = Asked.of(with_mode(mode, options), module, parameters)
-    compilation = GraphCompilation(asked, in_full_precision(module, example_inputs))
-    writes_apart(module)
+    examples = in_full_precision(module, example_inputs)
+    changed = writes_apart(module) or examples is not example_inputs
+    compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)
     try:
@@ -75,6 +77,10 @@ def graphweave(
             return refuse_forward_mode(_compiled(compilation, module), graph_place(module))
     except _Interrupted:
         raise
+    except NothingGained:
+        _log.info("%s: nothing in it gains by being compiled", graph_place(module))
+        record_left(graph_place(module))
+        return module.forward
     except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _compilations.trace_again_without()

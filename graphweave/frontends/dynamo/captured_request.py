@@ -49,6 +49,13 @@ class Asked:
     sources: Sequence[str]
     parameters: Sequence[str]
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether a graph that gains nothing may run as PyTorch's own: not over ranks, and not if the user asks for
+        something that only compiled code does."""
+        asked = self.choices
+        return self.ranks is None and not (asked.verify or asked.cuda_graphs) and asked.recompute == "auto"
+
     @staticmethod
     def of(options: Mapping[str, Any], module: fx.GraphModule, parameters: Sequence[str]) -> Asked:
         """Raises SettingsError for options that are unknown or have wrong values."""

@@ -38,9 +38,10 @@ class Explanation:
     `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
-    backward, inference), `tunings` one for each graph that was tuned. `passes` are those that ran, in order. `eager`
-    says what runs eagerly and why. `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all
-    of them. `recompiled` lists what was compiled again, before and during `explain`.
+    backward, inference), `tunings` one for each graph that was tuned. `passes` are those that ran, in order, and `left`
+    the graphs that run as PyTorch's own, since they would gain nothing. `eager` says what runs eagerly and why.
+    `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
+    what was compiled again, before and during `explain`.
     """
 
     what: str
@@ -55,6 +56,7 @@ class Explanation:
     detail: Detail = "short"
     tunings: tuple[TuningNote, ...] = ()
     passes: tuple[PassNote, ...] = ()
+    left: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -108,7 +110,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
-        tuple(report.tunings), tuple(report.passes),
+        tuple(report.tunings), tuple(report.passes), tuple(dict.fromkeys(report.left)),
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

@@ -71,6 +71,8 @@ class Explained(Protocol):
     @property
     def eager(self) -> Sequence[str]: ...
     @property
+    def left(self) -> Sequence[str]: ...
+    @property
     def graph_breaks(self) -> int: ...
     @property
     def breaks(self) -> Sequence[Break]: ...
@@ -91,6 +93,7 @@ def summary(report: Explained) -> list[Row]:
         rows += _tuned(note)
     rows += _kernels(report.graphs)
     rows += _left(report.graphs)
+    rows += [Row("left as it is", f"{graph}: nothing in it gains by being compiled") for graph in report.left]
     rows += [Row("runs eagerly", shown_text(why)) for why in report.eager]
     rows += _kept(report.graphs)
     rows += [Row("graph break", b.why, *_lines((b.where,))) for b in report.breaks]

@@ -12,6 +12,7 @@ from torch import fx
 from torch._guards import TracingContext
 
 from graphweave.compiler.compile import compile
+from graphweave.compiler.gains import NothingGained
 from graphweave.compiler.report import collecting, record_capture, record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, ShardError
@@ -50,8 +51,9 @@ class Made:
 class GraphCompilation:
     """The compilation of one graph: AOTAutograd calls `inference`, or `partition`, and `finish` for each half."""
 
-    def __init__(self, asked: Asked, examples: Sequence[Any]) -> None:
-        self._asked = asked
+    def __init__(self, asked: Asked, examples: Sequence[Any], *, may_be_left: bool = False) -> None:
+        """A graph that `may_be_left` to PyTorch raises NothingGained if compiling it gains nothing."""
+        self._asked, self._may_be_left = asked, may_be_left and asked.may_leave
         self.examples = examples  # arguments of the first call, released once they have been measured
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
 
@@ -111,6 +113,8 @@ class GraphCompilation:
         bump("compilations")
         try:
             return self._made(captured(options))
+        except NothingGained:
+            raise
         except Exception as error:
             if interrupt_in(error) is not None:
                 raise
@@ -125,7 +129,8 @@ class GraphCompilation:
         if collecting():
             record_capture(captured.note(halves))
         imported = rewritten_import(captured.imported, halves.joint, guarded=self._asked.ranks is None)
-        return Made(build(halves, schedules), imported, halves.split, captured.reference)
+        made = build(halves, schedules, must_gain=self._may_be_left)
+        return Made(made, imported, halves.split, captured.reference)
 
     def _must_compile(self, error: Exception | None) -> None:
         """ShardError if the function runs on several ranks, where PyTorch's calls would see one rank's rows only."""

@@ -20,9 +20,9 @@ _ROW_MAJOR = frozenset({
 """In-place calls whose out-of-place form gives a result in row-major order, whatever the strides of the operand."""
 
 
-def writes_apart(gm: fx.GraphModule) -> None:
+def writes_apart(gm: fx.GraphModule) -> bool:
     """In Dynamo's graph, replace `v.f_(a)` by `v.copy_(v.clone().f_(a))` where f is in `_ROW_MAJOR` and v a transposed
-    view."""
+    view; whether there was such a call."""
     changed = False
     for node in list(gm.graph.nodes):
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -31,6 +31,7 @@ def writes_apart(gm: fx.GraphModule) -> None:
             changed = True
     if changed:
         gm.recompile()
+    return changed
 
 
 def _is_transposed_view(x: object) -> bool:
