@@ -84,7 +84,11 @@ class Arena:
         nbytes = count * dtype.itemsize
         make = make_resizable() if nbytes >= SMALLEST else None
         if make is None:
-            return torch.empty(count, dtype=dtype).resize_(shape) if room else torch.empty(shape, dtype=dtype)
+            return (
+                torch.empty(count, dtype=dtype, device="cpu").resize_(shape)
+                if room
+                else torch.empty(shape, dtype=dtype, device="cpu")
+            )
         buffer = self._take(size_class(nbytes))
         holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
         self._lease(holder, buffer)
