@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -181,6 +182,14 @@ arena = Arena(lambda: settings().arena_bytes)
 def empty(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
     """`arena.empty`: a contiguous CPU tensor with undefined contents, on a reused buffer from 1 MiB on."""
     return arena.empty(shape, dtype, room)
+
+
+def maker(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Callable[[], Tensor]:
+    """A function that makes such a tensor at each call, for callers that make the same ones again and again: PyTorch's
+    own where the arena would ask it anyway."""
+    if room or math.prod(shape) * dtype.itemsize >= SMALLEST:
+        return partial(arena.empty, shape, dtype, room)
+    return partial(torch.empty, shape, dtype=dtype, device="cpu")
 
 
 def stats() -> dict[str, int]:
