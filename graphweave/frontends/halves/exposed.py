@@ -18,12 +18,12 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOT
 from torch.utils._pytree import tree_leaves
 
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_view
+from graphweave.analysis.flow import may_view
 from graphweave.frontends.calls.captured_graph import ancestors
 from graphweave.frontends.calls.captured_sizes import is_tensor
 from graphweave.frontends.importing.importer import Imported
 from graphweave.ir.message.builder import operands, spaces_in
-from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
+from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _is_view(target: Any) -> bool:
 def _base(program: Program, ref: Ref) -> Ref:
     """The value of which `ref` is a view; `ref` itself if it is no view."""
     node = program.nodes[ref]
-    while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
+    while may_view(node):
         ref = operands(node)[0]
         node = program.nodes[ref]
     return ref
