@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
-from graphweave.frontends.tracing.library_formulas import formulas
+from graphweave.frontends.tracing.library_formulas import formulas, formulas_of_sparse_tensors
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -142,6 +142,20 @@ def _follows_formulas(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
+def _follows_matrices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or method of torch_sparse for which there is a formula, also one that Python calls by itself, such as
+    `__init__`."""
+    known = formulas_of_sparse_tensors()
+
+    def inline_user_function_return(self: Any, fn: Any, args: Any, *rest: Any, **named: Any) -> Any:
+        formula = known.get(getattr(fn, "fn", None)) if known and args else None
+        if formula is not None and _sparse_tensor(args[0].realize()):
+            fn = _traced(formula)
+        return original(self, fn, args, *rest, **named)
+
+    return inline_user_function_return
+
+
 def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
     the function would run as Python."""
@@ -165,6 +179,10 @@ def _plain_tensor(x: Any) -> bool:
     return isinstance(x, variables.TensorVariable) and x.python_type() is torch.Tensor
 
 
+def _sparse_tensor(x: Any) -> bool:
+    return isinstance(x, variables.UserDefinedObjectVariable) and x.python_type().__module__.startswith("torch_sparse.")
+
+
 def _unknown_size(x: Any) -> bool:
     example = x.as_proxy().node.meta.get("example_value") if isinstance(x, variables.TensorVariable) else None
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
@@ -176,6 +194,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
+    (InstructionTranslatorBase, "inline_user_function_return", _follows_matrices),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""
