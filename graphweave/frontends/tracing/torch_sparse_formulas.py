@@ -122,6 +122,13 @@ def product_min(src: Any, other: Tensor) -> tuple[Tensor, Tensor]:
     return torch_scatter_formulas.scatter_min(messages, row, -2, None, src.sparse_size(0))
 
 
+def product(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
+    """PyG's product, which makes one of PyTorch's sparse tensors of the matrix."""
+    if reduce in ("max", "min"):
+        return (product_max if reduce == "max" else product_min)(src, other)[0]
+    return product_mean(src, other) if reduce == "mean" else product_sum(src, other)
+
+
 def multiply(src: Any, other: Any) -> Any:
     """The entries times the row of [rows, 1, ...] or the column of [1, cols, ...] in which they lie."""
     assert isinstance(other, Tensor), "a product of the entries of two matrices"
@@ -137,20 +144,28 @@ def multiply(src: Any, other: Any) -> Any:
 
 
 def reduction(src: Any, dim: int | None = None, reduce: str = "sum") -> Tensor:
-    """The entries of each row (dim 1), of each column (dim 0), or all of them, reduced."""
+    """The entries of each row (dim 1), of each column (dim 0), or all of them, reduced. Entries without values count,
+    and their mean and extremes are 1, also where there are none."""
     row, col, value = src.coo()
+    dim = dim if dim is None else dim % src.dim()
+    if value is None and reduce not in ("sum", "add"):
+        sizes = [] if dim is None else [src.sparse_size(1 - dim)]
+        return torch.ones(sizes, dtype=src.dtype(), device=col.device)
     if value is None:
         value = torch.ones(col.size(0), dtype=src.dtype(), device=col.device)
-    reduce = "sum" if reduce == "add" else reduce
-    if dim is None or dim % src.dim() > 1:
-        return _reduced_dim(value, dim if dim is None else dim % src.dim() - 1, reduce)
-    index, rows = (row, src.sparse_size(0)) if dim % src.dim() == 1 else (col, src.sparse_size(1))
+    if dim is None or dim > 1:
+        return _reduced_dim(value, dim if dim is None else dim - 1, reduce)
+    index, rows = (row, src.sparse_size(0)) if dim == 1 else (col, src.sparse_size(1))
+    return _reduced(value, index, rows, reduce)
+
+
+def _reduced(value: Tensor, index: Tensor, rows: Any, reduce: str) -> Tensor:
     if reduce == "max":
         return torch_scatter_formulas.scatter_max(value, index, 0, None, rows)[0]
     if reduce == "min":
         return torch_scatter_formulas.scatter_min(value, index, 0, None, rows)[0]
     total = value.new_zeros([rows, *value.shape[1:]]).index_add(0, index, value)
-    if reduce == "sum":
+    if reduce != "mean":
         return total
     return total / _counts(index, rows).clamp(min=1).to(value.dtype).view([-1, *[1 for _ in value.shape[1:]]])
 
@@ -159,7 +174,7 @@ def _reduced_dim(value: Tensor, dim: int | None, reduce: str) -> Tensor:
     if reduce in ("max", "min"):
         extreme = value.amax if reduce == "max" else value.amin
         return extreme() if dim is None else (value.max(dim)[0] if reduce == "max" else value.min(dim)[0])
-    function = value.sum if reduce == "sum" else value.mean
+    function = value.mean if reduce == "mean" else value.sum
     return function() if dim is None else function(dim)
 
 
@@ -185,6 +200,17 @@ def with_diagonal(src: Any, values: Tensor | None = None, k: int = 0) -> Any:
     return type(src)(row=row[order], col=col[order], value=value, sparse_sizes=(rows, cols), is_sorted=True)
 
 
+def coalesced(self: Any, reduce: str = "add") -> Any:
+    """A storage with each entry once, and the values of equal entries reduced. The original asks if any are equal."""
+    row, col, value = row_of(self), self._col, self._value
+    key = row * self._sparse_sizes[1] + col
+    first = torch.cat([key.new_full((1,), -1), key])[:-1] < key
+    row, col = row[first], col[first]
+    if value is not None:
+        value = _reduced(value, first.cumsum(0) - 1, col.size(0), reduce)
+    return type(self)(row=row, col=col, value=value, sparse_sizes=self._sparse_sizes, is_sorted=True)
+
+
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_sparse.storage", "SparseStorage.__init__", init),
     ("torch_sparse.storage", "SparseStorage.row", row_of),
@@ -194,10 +220,12 @@ FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_sparse.storage", "SparseStorage.colptr", column_pointer),
     ("torch_sparse.storage", "SparseStorage.csr2csc", by_columns),
     ("torch_sparse.storage", "SparseStorage.csc2csr", by_rows),
+    ("torch_sparse.storage", "SparseStorage.coalesce", coalesced),
     ("torch_sparse.matmul", "spmm_sum", product_sum),
     ("torch_sparse.matmul", "spmm_mean", product_mean),
     ("torch_sparse.matmul", "spmm_max", product_max),
     ("torch_sparse.matmul", "spmm_min", product_min),
+    ("torch_geometric.utils._spmm", "spmm", product),
     ("torch_sparse.mul", "mul", multiply),
     ("torch_sparse.reduce", "reduction", reduction),
     ("torch_sparse.diag", "set_diag", with_diagonal),

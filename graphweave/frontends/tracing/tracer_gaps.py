@@ -8,6 +8,7 @@ left as it is.
 from __future__ import annotations
 
 import dis
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -156,6 +157,37 @@ def _follows_matrices(original: Callable[..., Any]) -> Callable[..., Any]:
     return inline_user_function_return
 
 
+def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
+    method of the class, behind the tensor's own, which does not take the object."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
+        if names is not None:
+            one, other = (arg.realize() for arg in args)
+            if _has_method(one, names[0]) and isinstance(other, variables.TensorVariable):
+                return one.call_method(tx, names[0], [other], {})
+            if _has_method(other, names[1]) and isinstance(one, variables.TensorVariable):
+                return other.call_method(tx, names[1], [one], {})
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+_METHODS = {
+    getattr(operator, name): (f"__{name}__", f"__r{name}__")
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
+}
+"""Operator -> its method, and that of the second operand."""
+
+
+def _has_method(x: Any, name: str) -> bool:
+    if not isinstance(x, variables.UserDefinedObjectVariable):
+        return False
+    kind = x.python_type()
+    return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
+
+
 def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
     the function would run as Python."""
@@ -194,6 +226,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
+    (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (InstructionTranslatorBase, "inline_user_function_return", _follows_matrices),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
 )
