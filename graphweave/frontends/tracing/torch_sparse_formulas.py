@@ -9,10 +9,12 @@ change an argument, and the next call would find another object.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from graphweave.frontends.sparse.sparse_matrix import compressed, expanded
@@ -129,17 +131,23 @@ def product(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
     return product_mean(src, other) if reduce == "mean" else product_sum(src, other)
 
 
+@torch._dynamo.disable(reason="data decides which entries two matrices share")
+def _entries_of_both(src: Any, other: Any) -> Any:
+    return sys.modules["torch_sparse.mul"].mul(src, other)
+
+
 def multiply(src: Any, other: Any) -> Any:
     """The entries times the row of [rows, 1, ...] or the column of [1, cols, ...] in which they lie."""
-    assert isinstance(other, Tensor), "a product of the entries of two matrices"
+    if not isinstance(other, Tensor):
+        return _entries_of_both(src, other)
     row, col, value = src.coo()
     if other.size(0) == src.size(0) and other.size(1) == 1:
         factor = other.squeeze(1).index_select(0, row)
     elif other.size(0) == 1 and other.size(1) == src.size(1):
         factor = other.squeeze(0).index_select(0, col)
     else:
-        sizes = f"({src.size(0)}, 1, ...) or (1, {src.size(1)}, ...)"
-        raise ValueError(f"Size mismatch: Expected size {sizes}, but got size {other.size()}.")
+        sizes = f"[{src.size(0)}, 1, ...] or [1, {src.size(1)}, ...]"
+        raise ValueError(f"expected a factor {sizes} (got {list(other.shape)}). Give one number a row or a column.")
     return src.set_value(factor if value is None else factor.to(value.dtype) * value, "coo")
 
 
