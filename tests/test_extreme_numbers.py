@@ -233,6 +233,25 @@ def test_limits_keep_the_sign_of_zero() -> None:
     through_both_doors(f, ODD_FLOATS, SRC)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_limits_without_a_kernel_keep_the_sign_of_zero(dtype: torch.dtype, fresh_compiler: None) -> None:
+    """With one size, a program of numbers that belong to no rows is calls of PyTorch."""
+
+    def f(x: Tensor) -> list[Tensor]:
+        return [
+            x.clamp(min=0.0),
+            x.clamp(max=0.0),
+            x.clamp(-0.0, 1.0),
+            torch.nn.functional.relu6(x),
+            x.clamp(min=math.nan),
+        ]
+
+    x = ODD_FLOATS.to(dtype).repeat(3, 4)
+    compiled = torch.compile(f, backend="graphweave", dynamic=False)
+    for one, other in zip(f(x), compiled(x), strict=True):
+        assert torch.equal(one.signbit(), other.signbit()) and torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+
+
 def test_start_values_of_float_reductions() -> None:
     def f(x: Tensor, src: Tensor, dst: Tensor) -> list[Tensor]:
         e, places = x[src], dst[:, None].expand(-1, 3)

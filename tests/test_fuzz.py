@@ -201,6 +201,24 @@ def test_what_pytorch_gets_wrong_is_told_apart(fresh_compiler: None) -> None:
     assert found is not None and not is_of_pytorch(case, found)
 
 
+PYTORCHS = {
+    "plain dynamic": "v = x.clone()\nv[nmask] = v[nmask] * 2\n"
+    "return v + (torch._dynamo.graph_break(), torch.ops.fuzzed.read(x))[1]",
+    "plain static": "v = e + 1\nv[emask] += 1\nreturn v",
+    "plain": "buf[sdst] = 0.5\nreturn x * 2",
+}
+
+
+@pytest.mark.parametrize("door", PYTORCHS)
+def test_what_pytorch_cannot_capture_is_no_finding(door: Any, fresh_compiler: None) -> None:
+    """It raises the error with the settings of this compiler, leaves the frame to Python, or raises another error."""
+    case = case_of(PYTORCHS[door], door, "buf = buf[:1].expand_as(buf)" if door == "plain" else "")
+    found = judge(case)
+    assert found is not None and found.kind in ("crash", "untraced")
+    assert is_of_pytorch(case, found)
+    assert not is_of_pytorch(case, replace(found, kind="crash", what="call 0: backward raises TypeError: no"))
+
+
 def test_a_script_runs_and_shows_differences(fresh_compiler: None) -> None:
     case = case_of("return x[src] * e", "plain dynamic", "", "src[0] = -1")
     text = script(case, judge(case, _raising), "")

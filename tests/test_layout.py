@@ -201,6 +201,19 @@ def _aliases(tensors: tuple[Tensor, ...]) -> list[int]:
     return [places.index(p) for p in places]
 
 
+def test_an_operator_that_takes_no_gaps_gets_the_copy_that_eager_mode_makes(fresh_compiler: None) -> None:
+    def fn(q: Tensor) -> Tensor:
+        return torch.nn.functional.group_norm(q, 2)
+
+    wide = torch.randn(3, 2, 4, 2, dtype=torch.float64)
+    results = []
+    for call in (fn, graphweave.compile(fn)):
+        q = wide[..., 0].detach().requires_grad_()
+        out = call(q)
+        results.append([out.detach(), *torch.autograd.grad(out.sin().sum(), q)])
+    torch.testing.assert_close(results[1], results[0])
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_writes_to_transposed_views_of_reshapes(door: str) -> None:
     """PyTorch's functional forms of these writes give other strides than the view's, which AOTAutograd cannot undo."""

@@ -343,15 +343,16 @@ def test_arguments_survive_the_round_trip() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     given = [x, [1, (x, None)], "s", 2.5, True, torch.bfloat16, torch.device("cuda:1"), torch.strided,
-             torch.channels_last, complex(1, -2), torch.Size([2, 3])]  # fmt: skip
+             torch.channels_last, complex(1, -2), torch.ops.aten.add.Tensor, torch.Size([2, 3])]  # fmt: skip
     arg = to_arg(given, lambda node: 7)
     want: Arg = (
         Operand(7), (1, (Operand(7), None)), "s", 2.5, True, Atom("torch.bfloat16"), Atom("device(cuda:1)"),
-        Atom("torch.strided"), Atom("torch.channels_last"), Atom("complex(1.0,-2.0)"), (2, 3),
+        Atom("torch.strided"), Atom("torch.channels_last"), Atom("complex(1.0,-2.0)"),
+        Atom("operator(aten.add.Tensor)"), (2, 3),
     )  # fmt: skip
     assert arg == want
     back = materialise(arg, {7: "value of x"})
-    assert back == ["value of x", [1, ["value of x", None]], *given[2:10], [2, 3]]
+    assert back == ["value of x", [1, ["value of x", None]], *given[2:11], [2, 3]]
 
 
 def traced(program: Program) -> fx.GraphModule:

@@ -105,6 +105,28 @@ def test_input_that_the_function_itself_writes_to(door: str) -> None:
 
 
 @both_doors
+def test_input_that_is_written_to_through_a_view_that_is_an_input_too(door: str) -> None:
+    """PyTorch gives both as one tensor, which the program lays out anew if it must: that is no copy."""
+
+    def fn(whole: Tensor, part: Tensor) -> Tensor:
+        total = whole + 1
+        kept = torch.nan_to_num(part.clone())
+        part[:, -1] = 2.0
+        return total.view(kept.shape) + kept
+
+    def outer(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def called(x: Tensor) -> Tensor:
+            h = x.abs() + 1
+            return f(h, h.view(-1, 2, 2))
+
+        return called
+
+    x = features(3, 4, torch.float64)
+    want, got = (_gradients(outer(f), lambda *_: None, x, leaves=(0,)) for f in (fn, DOORS[door](fn)))
+    assert relative_error(got[0], want[0]) < FLOAT_TOLERANCE[torch.float64]
+
+
+@both_doors
 def test_index_that_is_overwritten(door: str) -> None:
     """Each batch writes new positions into one table; eager mode saves what was read from the table."""
 

@@ -10,6 +10,7 @@ import torch
 from support import features, random_graph
 from torch import Tensor
 from torch.autograd import forward_ad, functional
+from torch.nn import functional as F
 
 import graphweave
 from bench.check import relative_error
@@ -124,6 +125,49 @@ def test_batches_of_tangents(door: str) -> None:
         results.append([*found, graph[0].detach(), second, *jacobians[0], *jacobians[1]])
     for one, other in zip(*results, strict=True):
         assert relative_error(one, other) < 1e-11
+
+
+SQUARE: dict[str, Callable[[Tensor], Any]] = {
+    "gradients with other strides": lambda x: ((x + 1).t(), x[0].expand(4, 4) * x),
+    "views of unfolded rows": lambda x: [write(x.unfold(0, 2, 1) + 1) for write in (_slice, _select, _diagonal)],
+    "group norm": lambda x: (F.group_norm(x, 2), F.group_norm(x[None], 2, x[0], x[1])),
+    "logit": lambda x: (torch.logit(x.sigmoid()), torch.logit(x.sigmoid(), 0.3)),
+    "determinants": lambda x: (torch.linalg.det(x), torch.linalg.slogdet(x.t() * 2)[1], torch.logdet(x @ x.t() + 1)),
+    "solutions": lambda x: (torch.linalg.solve(x, x.sin()), torch.linalg.solve(x.t(), x[0]), torch.linalg.inv(x)),
+}
+
+
+def _slice(v: Tensor) -> Tensor:
+    v[:1] *= 3
+    return v
+
+
+def _select(v: Tensor) -> Tensor:
+    v[1] *= 3
+    return v
+
+
+def _diagonal(v: Tensor) -> Tensor:
+    v.diagonal().mul_(3)
+    return v
+
+
+@pytest.mark.parametrize("fn", SQUARE.values(), ids=SQUARE.keys())
+def test_operators_whose_backward_was_chosen_for_first_gradients(fn: Callable[[Tensor], Any]) -> None:
+    """Autograd takes other formulas if it is asked for a graph of the gradients."""
+    start = torch.eye(4, dtype=torch.float64) * 2 + features(4, 4, torch.float64) / 3
+    results = []
+    for layer in (fn, graphweave.compile(fn)):
+        x = start.clone().requires_grad_()
+        out = torch.cat(
+            [(part * torch.arange(1, part.numel() + 1).view(part.shape)).sin().sum().view(1) for part in layer(x)]
+        )
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((grad * grad.detach().cos()).sum(), x, create_graph=True)
+        (third,) = torch.autograd.grad(second.sum(), x)
+        results.append([grad.detach(), second.detach(), third])
+    for one, other in zip(*results, strict=True):
+        assert relative_error(one, other) < 1e-9
 
 
 def _forward(layer: Callable[..., Tensor]) -> list[Tensor]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import assert_matches, features, random_graph
 from torch import Tensor
+from torch_geometric.nn import PNAConv
 
 import graphweave
 
@@ -87,3 +88,22 @@ def test_one_row_against_all_through_plain_torch_compile() -> None:
         arguments = features(rows, 4), features(1, 4, seed=2), features(rows, 1, seed=3), random_graph(rows, rows, 20)
         assert_matches(compiled, fn, *arguments)
     assert_matches(compiled, fn, features(5, 4), features(5, 4, seed=2), features(5, 4, seed=3), random_graph(5, 5, 20))
+
+
+@pytest.mark.parametrize("edges", [2, 3])
+def test_maxima_of_towers_over_as_many_edges(edges: int) -> None:
+    """With two edges, whose number a branch of the user's compiles in, the forward multiplied messages by a call, and
+    the backward in tiles: to the last bits, no message was the largest, and no gradient arrived."""
+    torch.manual_seed(0)
+    layer = PNAConv(8, 6, ["max"], ["identity"], torch.tensor([0, 4, 3]), towers=2, divide_input=True).double()
+
+    def called(x: Tensor, edge_index: Tensor) -> Tensor:
+        return layer(x, edge_index) * (5.0 if edge_index.size(1) == 2 else 1.0)
+
+    edge_index = torch.tensor([[0, 4, 5], [0, 12, 12]])[:, :edges].contiguous()
+    results = []
+    for f in (called, torch.compile(called, backend="graphweave", dynamic=True)):
+        x = features(20, 8, torch.float64).requires_grad_()
+        results.append(torch.autograd.grad(f(x, edge_index).sin().sum(), [x, *layer.parameters()]))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)

@@ -157,14 +157,18 @@ def is_view(node: ir.Node) -> bool:
     return alias is not None and not alias.is_write
 
 
+def may_view(node: ir.Node) -> bool:
+    """Whether the value of the node may lie in the memory of its first operand."""
+    return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.Part | ir.LaidOut)
+
+
 def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
     """`refs` and the values in whose memory they may lie."""
     found, todo = set[Ref](), list(refs)
     while todo:
         ref = todo.pop()
         node = program.nodes[ref]
-        views = is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.Part | ir.Cast)
-        if views and ref not in found:
+        if (may_view(node) or isinstance(node, ir.Cast)) and ref not in found:
             todo += operands(node)
         found.add(ref)
     return found

@@ -6,18 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import call_operands, is_typed, sources
 from graphweave.core.options import Options
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, Op, Space
 from graphweave.execute.product_calls import product_step
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import MapOf, Node, Program, Pull, Push, Ref, Reordered, ToUnit
+from graphweave.ir.message.nodes import (
+    Const,
+    MapOf,
+    Node,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    Reordered,
+    ToUnit,
+    Type,
+)
 from graphweave.runtime.reordered import reordered
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +102,31 @@ def _traced(
     widened = _index_in_64_bits(node)
     if widened is not None and given[widened] is not None:
         given[widened] = given[widened].long()
-    value = apply(node, given, program.types, rows_of, device=device, call=call)
+    limit = _limit(program, ref)
+    if limit is None:
+        value = apply(node, given, program.types, rows_of, device=device, call=call)
+    else:
+        value = limit[0](given[limit[1]], limit[2])
     for space, proxy in rows.items():
         if space not in asked:
             graph.erase_node(proxy.node)
     graph.output(value.node)
     spaces = tuple(s for s in rows if s in asked)
     return spaces, _function(graph)
+
+
+def _limit(program: Program, ref: Ref) -> tuple[Callable[..., Any], Ref, float] | None:
+    """The call, the operand and the number of a maximum or minimum with a constant, which is a user's `clamp`.
+
+    `torch.maximum` takes the second of two equal numbers in its vectors, and so would lose the sign of a zero.
+    """
+    match program.nodes[ref]:
+        case Pointwise((Op.maximum | Op.minimum) as op, (x, y)) if isinstance(number := program.nodes[y], Const):
+            t, of_y = program.types[x], program.types[y]
+            assert isinstance(t, Type) and isinstance(of_y, Type)
+            if t.dtype.is_float and of_y == Type(UNIT, (), t.dtype):
+                return aten.clamp_min.default if op is Op.maximum else aten.clamp_max.default, x, number.value
+    return None
 
 
 def _function(graph: fx.Graph) -> Callable[..., Any]:

@@ -46,7 +46,7 @@ class CppPushStep(PushStep, CppStep):
             csrs, arrays = self._tables(walked, found, most, wide)
         heads = tuple(t.data_ptr() for t in csrs)
         sizes = (*_own_sizes(found), *rows, *(0 for _ in csrs))
-        chunks = torch.arange(found.block.numel())
+        chunks = torch.arange(found.block.numel(), device="cpu")
         places = [a.data_ptr() for a in arrays]
         return OnGraph(self._kernel(wide), heads, places, chunks, sizes, (found, arrays))
 

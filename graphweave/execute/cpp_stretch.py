@@ -9,7 +9,7 @@ buffer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -58,11 +58,12 @@ def kernel_by_kernel() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A stretch on a graph: the native call, the tensors to make, and the bytes of values that stay inside."""
+    """A stretch on a graph: the native call, and what makes the tensors that it gives, and the memory of values that
+    stay inside."""
 
     drive: Drive
-    made: Sequence[Made]
-    nbytes: int
+    made: Sequence[Callable[[], Tensor]]
+    inside: Callable[[], Tensor]
     kernels: Sequence[BoundKernel]
 
 
@@ -109,8 +110,8 @@ class CppStretch:
             return self._one_by_one(rows, indices, held)
         inputs = [t if t.is_contiguous() else t.contiguous() for t in held]
         held.clear()
-        outputs = [arena.empty(*made) for made in bound.made]
-        inside = arena.empty((bound.nbytes,), torch.uint8)
+        outputs = [make() for make in bound.made]
+        inside = bound.inside()
         bound.drive([t.data_ptr() for t in (*inputs, *outputs, inside)])
         return outputs
 
@@ -193,7 +194,8 @@ class CppStretch:
         for kernel, name in zip(kernels, (step.name for step in self._steps), strict=True):
             table += [*kernel.cleared(places), kernel.step(places)]
             names += [*("" for _ in kernel.zeros), name]
-        return _Bound(Drive(table, names, len(self.reads) + len(self.writes) + 1), made, nbytes, kernels)
+        drive = Drive(table, names, len(self.reads) + len(self.writes) + 1)
+        return _Bound(drive, [arena.maker(*each) for each in made], arena.maker((nbytes,), torch.uint8), kernels)
 
     def _layout(self, count: Mapping[Space, int]) -> tuple[dict[Ref, Place], Sequence[Made], int]:
         """Where values lie, the tensors to make, and the bytes of what lies inside."""

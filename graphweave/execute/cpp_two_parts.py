@@ -127,11 +127,11 @@ def cut(chunks: Tensor, row: int) -> tuple[Tensor, Tensor]:
     starts = torch.where(chunks < 0, ~chunks, chunks)
     first, end = int(starts[0]), int(starts[-1])
     if row <= first:
-        return torch.tensor([first, first]), chunks
+        return torch.tensor([first, first], device="cpu"), chunks
     if row >= end:
-        return chunks, torch.tensor([end, end])
+        return chunks, torch.tensor([end, end], device="cpu")
     at = int(torch.searchsorted(starts, row))
     within = chunks[at - 1 : at] < 0  # the chunk that begins before the row
-    begin = torch.where(within, ~torch.tensor([row]), torch.tensor([row]))
+    begin = torch.where(within, ~torch.tensor([row], device="cpu"), torch.tensor([row], device="cpu"))
     rest = chunks[at:] if int(starts[at]) == row else torch.cat([begin, chunks[at:]])
-    return torch.cat([chunks[:at], torch.tensor([row])]), rest
+    return torch.cat([chunks[:at], torch.tensor([row], device="cpu")]), rest

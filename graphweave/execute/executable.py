@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import KernelPlan, Plan, lower_region
 from graphweave.core.types import DType
@@ -68,9 +70,13 @@ class Executable:
         return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Removes the arguments from `args`, so that each is freed after its last use."""
+        """Removes the arguments from `args`, so that each is freed after its last use.
+
+        Modes of the user's, such as a block of `torch.device`, do not change what the program makes.
+        """
         try:
-            return self._run(args)
+            with torch._C.DisableTorchFunction():
+                return self._run(args)
         except MapError as error:
             raise in_words(error, self._contract.names) from None
 

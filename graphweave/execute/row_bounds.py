@@ -52,8 +52,8 @@ class Within:
         if end == last:
             return chunks
         below = chunks[: int(torch.searchsorted(chunks, end))]
-        ends = torch.tensor([end])
-        return torch.cat([below, ends]) if below.numel() else torch.zeros(2, dtype=torch.int64)
+        ends = torch.tensor([end], device="cpu")
+        return torch.cat([below, ends]) if below.numel() else torch.zeros(2, dtype=torch.int64, device="cpu")
 
     def edges(self, walked: Ref, wide: bool) -> WalkedEdges | None:
         """The edges that a kernel walks along `walked`, if they are not all.

@@ -123,7 +123,8 @@ def _ends(data: Any, what: str, idtype: torch.dtype | None, device: torch.device
 
 def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
     try:
-        index = torch.as_tensor(value, device=device)
+        stays = device is None and isinstance(value, Tensor)  # a default device is that of new tensors only
+        index = value if stays else torch.as_tensor(value, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{what}: expected a list, array or tensor of integers ({error}). Pass one of these."

@@ -124,7 +124,7 @@ def stacked_attribute(rows: list[dict[str, Any]], name: str, what: str) -> Tenso
     missing = next((i for i, row in enumerate(rows) if name not in row), None)
     if missing is not None:
         raise DataError(f"from_networkx: {what} {missing} has no attribute {name!r}. Set it on each of them.")
-    return torch.stack([torch.as_tensor(row[name]) for row in rows]) if rows else torch.empty(0)
+    return torch.stack([torch.as_tensor(row[name]) for row in rows]) if rows else torch.empty(0, device="cpu")
 
 
 def from_dgl(dgl_graph: Any) -> Graph:

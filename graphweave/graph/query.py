@@ -52,10 +52,10 @@ def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
         value = torch.tensor(value)
     if not isinstance(value, (Tensor, np.ndarray)) or value.dtype not in (torch.bool, np.bool_):
         return as_ids(value, num, like, what)[0]
-    mask = torch.as_tensor(value)
+    mask = torch.as_tensor(value, device=like.device)
     if mask.shape != (num,):
         raise DataError(f"a mask of {what}s must have shape [{num}] (got {list(mask.shape)}). Pass such a mask.")
-    return mask.to(like.device).nonzero().squeeze(1).to(like.dtype)
+    return mask.nonzero().squeeze(1).to(like.dtype)
 
 
 def _as_index(value: Any, like: Tensor, what: str) -> tuple[Tensor, bool]:

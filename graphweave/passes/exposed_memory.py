@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_view
+from graphweave.analysis.flow import may_view
 from graphweave.ir.message.builder import operands, spaces_in
-from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
+from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def exposed_values(found: Exposed, program: Program, inputs: Sequence[Ref]) -> f
 def _base(program: Program, ref: Ref) -> Ref:
     """The value of which `ref` is a view; `ref` itself if it is no view."""
     node = program.nodes[ref]
-    while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
+    while may_view(node):
         ref = operands(node)[0]
         node = program.nodes[ref]
     return ref

@@ -15,7 +15,7 @@ from graphweave.analysis.flow import Extract, ancestors, extract
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.choices import Recompute
 from graphweave.core.sizes import Applied, leaves
-from graphweave.core.types import UNIT, Fold, Op
+from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
@@ -107,33 +107,49 @@ def saved_values(
 
 
 def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> frozenset[Ref]:
-    """Narrow parts of messages that are compared with their maximum or minimum: sums over features, and elementary
-    functions of values that have fewer features than the message.
+    """Parts of messages that are compared with their maximum or minimum, and would have other bits in the backward.
 
     The gradient of a maximum goes to the messages that equal it. So messages that are computed again must have the bits
     of the forward's. The order of a sum over features depends on the kernel, and so does the form of an elementary
-    function outside of the loop over the message's features: for one number, or for a vector of them. These are saved.
+    function outside of the loop over the message's features: for one number, or for a vector of them. A product has the
+    same bits where both halves compute it in tiles, which takes two maps of the edges. The rest is saved.
     """
     joint, found, seen = facts.program, set[Ref](), set[Ref]()
     todo = [
-        (other, _width(joint, other))
+        (other, _width(joint, other), push.map)
         for node in joint.nodes
         if isinstance(node, ir.Pointwise) and node.op is Op.eq
         for other in operands(node)
-        if any(_is_extreme(joint, one) for one in operands(node) if one != other)
+        for one in operands(node)
+        if one != other and (push := _extreme(joint, one)) is not None
     ]
     while todo:
-        ref, width = todo.pop()
+        ref, width, m = todo.pop()
         if ref in seen or ref not in forward or not recomputed(recompute, facts, ref):
             continue
         seen.add(ref)
         node = joint.nodes[ref]
         dear = isinstance(node, ir.Pointwise) and node.op.facts.dear and _width(joint, ref) < width
-        if isinstance(node, ir.Reduce) or dear:
+        called = isinstance(node, ir.MatMul) and len(_maps_to(joint, ref) | {m}) < 2
+        if isinstance(node, ir.Reduce) or dear or called:
             found.add(ref)
         else:
-            todo.extend((r, width) for r in operands(node))
+            todo.extend((r, width, m) for r in operands(node))
     return frozenset(found)
+
+
+def _maps_to(joint: Program, ref: Ref) -> set[Ref]:
+    """The maps along which rows are read to compute `ref`, on its own space."""
+    space = _space(joint, ref)
+    pulls = (
+        n for r in ancestors(joint, [ref]) if isinstance(n := joint.nodes[r], ir.Pull) and _space(joint, r) == space
+    )
+    return {n.map for n in pulls}
+
+
+def _space(joint: Program, ref: Ref) -> Space | None:
+    t = joint.types[ref]
+    return t.space if isinstance(t, ir.Type) else None
 
 
 def _width(joint: Program, ref: Ref) -> int:
@@ -141,12 +157,12 @@ def _width(joint: Program, ref: Ref) -> int:
     return numel(t.shape) if isinstance(t, ir.Type) else 0
 
 
-def _is_extreme(joint: Program, ref: Ref) -> bool:
-    """Whether the value is a pushed maximum or minimum, of the row itself or pulled to other rows."""
+def _extreme(joint: Program, ref: Ref) -> ir.Push | None:
+    """The push whose maximum or minimum the value is, of the row itself or pulled to other rows; None for others."""
     node = joint.nodes[ref]
     while isinstance(node, ir.Pull | ir.Cast | ir.Reshape | ir.Broadcast | ir.Permute):
         node = joint.nodes[node.x]
-    return isinstance(node, ir.Push) and node.fold in (Fold.max, Fold.min)
+    return node if isinstance(node, ir.Push) and node.fold in (Fold.max, Fold.min) else None
 
 
 def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compared: frozenset[Ref]) -> set[Ref]:

@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -84,7 +85,11 @@ class Arena:
         nbytes = count * dtype.itemsize
         make = make_resizable() if nbytes >= SMALLEST else None
         if make is None:
-            return torch.empty(count, dtype=dtype).resize_(shape) if room else torch.empty(shape, dtype=dtype)
+            return (
+                torch.empty(count, dtype=dtype, device="cpu").resize_(shape)
+                if room
+                else torch.empty(shape, dtype=dtype, device="cpu")
+            )
         buffer = self._take(size_class(nbytes))
         holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
         self._lease(holder, buffer)
@@ -177,6 +182,14 @@ arena = Arena(lambda: settings().arena_bytes)
 def empty(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
     """`arena.empty`: a contiguous CPU tensor with undefined contents, on a reused buffer from 1 MiB on."""
     return arena.empty(shape, dtype, room)
+
+
+def maker(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Callable[[], Tensor]:
+    """A function that makes such a tensor at each call, for callers that make the same ones again and again: PyTorch's
+    own where the arena would ask it anyway."""
+    if room or math.prod(shape) * dtype.itemsize >= SMALLEST:
+        return partial(arena.empty, shape, dtype, room)
+    return partial(torch.empty, shape, dtype=dtype, device="cpu")
 
 
 def stats() -> dict[str, int]:

@@ -14,7 +14,7 @@ def equal_rows(num_rows: int, count: int) -> Tensor:
     Cached."""
     count = max(1, min(count, num_rows))
     with torch.inference_mode(False):
-        return torch.tensor([num_rows * i // count for i in range(count + 1)])
+        return torch.tensor([num_rows * i // count for i in range(count + 1)], device="cpu")
 
 
 def equal_work(indptr: Tensor, count: int) -> Tensor:
@@ -22,10 +22,10 @@ def equal_work(indptr: Tensor, count: int) -> Tensor:
     chunk."""
     num_rows = indptr.numel() - 1
     with torch.inference_mode(False):
-        work = indptr.long() + torch.arange(num_rows + 1)
-        wanted = torch.arange(1, count) * int(work[-1]) // count
+        work = indptr.long() + torch.arange(num_rows + 1, device="cpu")
+        wanted = torch.arange(1, count, device="cpu") * int(work[-1]) // count
         cuts = torch.searchsorted(work, wanted).clamp(max=num_rows)
-        ends = torch.tensor([num_rows])
+        ends = torch.tensor([num_rows], device="cpu")
         inner = torch.cat([cuts, ends]).unique()
         inner = inner[inner > 0]
-        return torch.cat([torch.zeros(1, dtype=torch.int64), inner if num_rows else ends])
+        return torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), inner if num_rows else ends])

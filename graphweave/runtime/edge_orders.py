@@ -112,7 +112,7 @@ class EdgeOrders:
         if self.rows == "degree":
             order = torch.argsort(-formats.csr(self.index, self.wide).indptr.diff().long(), stable=True)
             return torch.argsort(order)
-        return torch.arange(count)
+        return torch.arange(count, device="cpu")
 
     def _locality(self) -> tuple[Tensor, Tensor]:
         rows, sources = formats.flat(self.index, self.wide).long(), self._sources()
@@ -122,7 +122,7 @@ class EdgeOrders:
     def _edge_rank(self) -> Tensor:
         """[num_edges] int64: a row's edges are sorted by this rank, equal ones in the user's order."""
         if self.edges == "given":
-            return torch.zeros(self.index.num_edges, dtype=torch.int64)
+            return torch.zeros(self.index.num_edges, dtype=torch.int64, device="cpu")
         sources = self._sources()
         if self.edges == "degree":
             return -torch.bincount(sources)[sources] if sources.numel() else sources
@@ -160,10 +160,11 @@ class EdgeOrders:
         slots = torch.cat([length.new_zeros(1), torch.bincount(piece_row, minlength=num_rows).cumsum(0)])
         kind = csr.indptr.dtype
         table = RowPieces(
-            torch.arange(num_rows).to(kind), slots.to(kind), piece_row.to(kind), piece_row.to(kind), pieces.to(kind),
+            torch.arange(num_rows, device="cpu").to(kind), slots.to(kind), piece_row.to(kind), piece_row.to(kind),
+            pieces.to(kind),
             (begin - pieces[:-1]).to(kind), csr.num_edges, by_row.to(kind),
         )  # fmt: skip
-        return LongRows(table, torch.tensor([~0, num_rows]), 0, True)
+        return LongRows(table, torch.tensor([~0, num_rows], device="cpu"), 0, True)
 
     def _range_changes(self, order: Tensor) -> Tensor:
         """[num_edges - 1]: whether an edge's source lies in another range than the source of the edge visited

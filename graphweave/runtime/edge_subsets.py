@@ -43,7 +43,7 @@ def first_reaching(by: Index, from_row: int, to: Index, wide: bool) -> int:
 
     def found() -> Tensor:
         rows = formats.flat(by, wide)[formats.flat(to, wide) >= from_row]
-        return rows.min() if rows.numel() else torch.tensor(by.rows)
+        return rows.min() if rows.numel() else torch.tensor(by.rows, device="cpu")
 
     key = ("first_reaching", by.key, to.key, from_row, wide)
     return int(cast(Tensor, formats.cached(key, (by.values, to.values), found)))

@@ -135,7 +135,7 @@ def narrowed(index: Tensor) -> Tensor:
     """
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
-    out = torch.empty(index.numel(), dtype=torch.int32)
+    out = torch.empty(index.numel(), dtype=torch.int32, device="cpu")
     threads = num_threads()
     bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
     if bad >= 0:
@@ -159,7 +159,7 @@ def in_order(n: int, wide: bool) -> Tensor:
     found = _in_order.get(wide)
     if found is None or found.numel() < n:
         with torch.inference_mode(False):
-            found = torch.arange(max(n, 1), dtype=torch.int64 if wide else torch.int32)
+            found = torch.arange(max(n, 1), dtype=torch.int64 if wide else torch.int32, device="cpu")
         _in_order[wide] = found
     return found
 
@@ -286,7 +286,7 @@ def _build_flat(index: Index, wide: bool) -> Tensor:
     unchanged = values.dtype == _int_dtype(wide) and values.is_contiguous() and _own_memory.get(values) is True
     if unchanged and _run_flat(replace(index, wrap=False), None, wide) < 0:
         return values.detach()
-    out = torch.empty(index.num_edges, dtype=_int_dtype(wide))
+    out = torch.empty(index.num_edges, dtype=_int_dtype(wide), device="cpu")
     _refuse(_run_flat(index, out, wide), index)
     return out
 
@@ -296,10 +296,10 @@ def _build_csr(index: Index, wide: bool) -> CsrFormat:
     rows, num_edges = index.rows, index.num_edges
     if index.values.device.type != "cpu":
         indptr, _ = device_formats.group(index, wide)
-        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64), rows, num_edges)
-    indptr = torch.empty(rows + 1, dtype=_int_dtype(wide))
+        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64, device="cpu"), rows, num_edges)
+    indptr = torch.empty(rows + 1, dtype=_int_dtype(wide), device="cpu")
     most = max(1, min(-(-(rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, rows))
-    chunks = torch.empty(most + 1, dtype=torch.int64)
+    chunks = torch.empty(most + 1, dtype=torch.int64, device="cpu")
     found = _RawGrouping()
     status = _native(toolchain()).gw_group(
         _raw(index), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide, num_threads()
@@ -337,7 +337,7 @@ def _build_column(index: Index, other: Index, wide: bool) -> Tensor:
 
 def _run_place(index: Index, other: Index | None, wide: bool, indptr: Tensor) -> Tensor:
     """For each position, the row that `other` names, or the edge if there is no `other`."""
-    out = torch.empty(index.num_edges, dtype=_int_dtype(wide))
+    out = torch.empty(index.num_edges, dtype=_int_dtype(wide), device="cpu")
     to = None if other is None else ctypes.byref(_raw(other))
     status = _native(toolchain()).gw_place(_raw(index), to, indptr.data_ptr(), out.data_ptr(), wide, num_threads())
     _refuse(status, other or index)

@@ -69,7 +69,7 @@ class RankGroup:
         """Whether all ranks say yes."""
         if self.size == 1 or self.dry:
             return good
-        said = torch.tensor(int(good))
+        said = torch.tensor(int(good), device="cpu")
         dist.all_reduce(said, dist.ReduceOp.MIN, group=self.group)
         return bool(said)
 

@@ -45,7 +45,7 @@ def nbytes(t: Tensor) -> int:
 
 def _count_of_one() -> int:
     """The use count of a storage with one tensor. PyTorch's Python object for the storage may count, too."""
-    t = torch.empty(1)
+    t = torch.empty(1, device="cpu")
     return int(torch._C._storage_Use_Count(_storage(t)))
 
 

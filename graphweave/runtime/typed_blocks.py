@@ -65,7 +65,7 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     if perm is not None:
         row, kind = row.index_select(0, perm), kind.index_select(0, perm)
     bounds = _bounds(of_rows, most)
-    at = torch.arange(pieces.num_all)
+    at = torch.arange(pieces.num_all, device="cpu")
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
     # fits, since the caller would otherwise have set `wide`
     key = block.index_select(0, row).mul_(types.rows).add_(kind)
@@ -73,7 +73,7 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     of_keys, order = formats.grouped(Index(key, blocks * types.rows), wide)
     row = row.index_select(0, order)
     used = of_keys.diff().nonzero().flatten()  # keys that have edges, which are the groups
-    starts = torch.zeros(row.numel(), dtype=torch.bool)
+    starts = torch.zeros(row.numel(), dtype=torch.bool, device="cpu")
     starts[1:] = row[1:] != row[:-1]
     starts[of_keys[used].long()] = True
     first = starts.nonzero().flatten()
@@ -82,7 +82,7 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     groups = torch.cat([of_keys[used], of_keys[-1:]])
     return TypedBlocks(
         block=bounds.to(dtype),
-        groups=torch.searchsorted(used, torch.arange(blocks + 1) * types.rows).to(dtype),
+        groups=torch.searchsorted(used, torch.arange(blocks + 1, device="cpu") * types.rows).to(dtype),
         pairs=torch.searchsorted(edges, groups).to(dtype),
         edges=edges,
         group_type=(used % max(types.rows, 1)).to(dtype),
@@ -95,8 +95,8 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
 
 def _bounds(indptr: Tensor, num_blocks: int) -> Tensor:
     num_rows = indptr.numel() - 1
-    reached = indptr.long() + torch.arange(num_rows + 1)
-    goals = torch.arange(num_blocks + 1) * int(reached[-1]) // num_blocks
+    reached = indptr.long() + torch.arange(num_rows + 1, device="cpu")
+    goals = torch.arange(num_blocks + 1, device="cpu") * int(reached[-1]) // num_blocks
     bounds = torch.searchsorted(reached, goals)
     bounds[0], bounds[-1] = 0, num_rows
-    return torch.unique_consecutive(bounds) if num_rows else torch.zeros(2, dtype=torch.int64)
+    return torch.unique_consecutive(bounds) if num_rows else torch.zeros(2, dtype=torch.int64, device="cpu")

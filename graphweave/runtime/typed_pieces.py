@@ -28,7 +28,7 @@ class TypedPieces:
         """The row to which each row or piece belongs."""
         if not self.divided:
             return targets
-        own = torch.arange(self.num_all, dtype=targets.dtype)
+        own = torch.arange(self.num_all, dtype=targets.dtype, device="cpu")
         for row, first, last in self.divided:
             own[first:last] = row
         return own.index_select(0, targets)
@@ -55,11 +55,11 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
     divided: list[tuple[int, int, int]] = []
     first = rows.rows
     for row in long.tolist():
-        here = torch.arange(int(csr.indptr[row]), int(csr.indptr[row + 1]))
+        here = torch.arange(int(csr.indptr[row]), int(csr.indptr[row + 1]), device="cpu")
         edges = here if perm is None else perm.index_select(0, here)
         by_type = torch.argsort(kinds.index_select(0, edges), stable=True)
         last = first + -(-here.numel() // size)
-        values[edges[by_type].long()] = (first + torch.arange(here.numel()) // size).to(values.dtype)
+        values[edges[by_type].long()] = (first + torch.arange(here.numel(), device="cpu") // size).to(values.dtype)
         divided.append((row, first, last))
         first = last
     return TypedPieces(rows.rows, first, tuple(divided)), values

@@ -52,7 +52,7 @@ class Adjacency:
         if self.edges is None:
             return None
         out = torch.empty_like(self.edges)
-        out[self.edges.long()] = torch.arange(self.num_edges, dtype=out.dtype)
+        out[self.edges.long()] = torch.arange(self.num_edges, dtype=out.dtype, device="cpu")
         return out
 
 

@@ -53,7 +53,10 @@ class EdgePredictionSampler:
         chosen = self._chosen(edges)
         ends: Ends = {key: self._ends(key, ids) for key, ids in chosen.items()}
         negative = None if self._negatives is None else self._negative(edges, chosen, ends, epoch)
-        tables = {t: NodeTable(graph.num_nodes(t), torch.empty(0, dtype=torch.int64), None, 0) for t in graph.ntypes}
+        tables = {
+            t: NodeTable(graph.num_nodes(t), torch.empty(0, dtype=torch.int64, device="cpu"), None, 0)
+            for t in graph.ntypes
+        }
         local = _numbered(tables, ends)
         local_negative = None if negative is None else _numbered(tables, negative)
         nodes = {t: table.all()[0] for t, table in tables.items()}
@@ -112,7 +115,7 @@ class EdgePredictionSampler:
     def _checked(self, key: CanonicalEtype, pairs: Any) -> tuple[Tensor, Tensor]:
         pairs = tuple(torch.as_tensor(end) for end in pairs)
         if not any(end.numel() for end in pairs):
-            return torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu"), torch.empty(0, dtype=torch.int64, device="cpu")
         src, dst = (
             checked_nodes(end, self.graph.num_nodes(t), f"negative pairs of relation {key}, {what}")
             for end, t, what in zip(pairs, (key[0], key[2]), ("sources", "destinations"), strict=True)
@@ -211,7 +214,7 @@ def _numbered(tables: Mapping[str, NodeTable], ends: Ends) -> Ends:
 def _pair_graph(
     graph: Graph, nodes: Mapping[str, Tensor], ends: Ends, edges: Mapping[CanonicalEtype, Tensor] | None
 ) -> Graph:
-    none = torch.empty(0, dtype=graph.idtype)
+    none = torch.empty(0, dtype=graph.idtype, device="cpu")
     relations, edata = {}, {}
     for key in graph.canonical_etypes:
         src, dst = (end.to(graph.idtype) for end in ends.get(key, (none, none)))

@@ -54,7 +54,7 @@ class HGTSampler(BaseSampler):
         self._num_samples = _checked_samples(num_samples, data.node_types)
         self._numberings = {t: Numbering(count) for t, count in self.num_nodes.items()}
         self._seed = checked_seed(seed)
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
         """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too."""
@@ -87,7 +87,7 @@ class HGTSampler(BaseSampler):
             if nodes.unique().numel() != nodes.numel():
                 raise DataError(f"seeds of type {t!r} must be different nodes (got some twice). Pass seeds.unique().")
         key = batch_key(self._seed, int(self._epoch), list(seeds.values()))
-        none = torch.empty(0, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
         with ExitStack() as stack:
             types = {
                 t: _TypeOfBatch([seeds.get(t, none)], stack.enter_context(numbering.of(seeds.get(t, none))))
@@ -173,19 +173,19 @@ class _TypeOfBatch:
     def drawn(self, count: int, key: int) -> Tensor:
         """int64 [at most count]: nodes drawn from the budget, in rising order, which become part of the batch."""
         if self.outside is None or self.budget is None or not self.outside.numel() or not count:
-            return torch.empty(0, dtype=torch.int64)
-        taken = torch.ones(self.outside.numel(), dtype=torch.bool)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
+        taken = torch.ones(self.outside.numel(), dtype=torch.bool, device="cpu")
         if self.outside.numel() > count:
             # Each node waits exponentially, at the rate of its weight; the first ones are a draw without replacement
             # (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
             generator = torch.Generator().manual_seed(key)
-            uniform = torch.rand(self.outside.numel(), generator=generator, dtype=torch.float64)
+            uniform = torch.rand(self.outside.numel(), generator=generator, dtype=torch.float64, device="cpu")
             waiting = -torch.log1p(-uniform) / self.budget**2
             taken.zero_()[waiting.topk(count, largest=False).indices] = True
         found = self.outside[taken]
         self.outside, self.budget = self.outside[~taken], self.budget[~taken]
         first = sum(chunk.numel() for chunk in self.chunks)
-        self.numbers[found] = torch.arange(first, first + found.numel())
+        self.numbers[found] = torch.arange(first, first + found.numel(), device="cpu")
         self.chunks.append(found)
         return found
 

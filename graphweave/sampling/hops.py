@@ -101,7 +101,7 @@ class HopSampler:
         limits = self._times(given, times)
         of_batch = [*given.values(), *([] if limits is None else [limits])]
         if self.by_node:
-            of_batch = [torch.tensor([batch_number])]
+            of_batch = [torch.tensor([batch_number], device="cpu")]
         key = batch_key(self.seed, epoch, of_batch)
         tables = self._tables(given, disjoint)
         edges: dict[CanonicalEtype, list[HopEdges]] = {relation: [] for relation in self.relations}
@@ -136,9 +136,13 @@ class HopSampler:
 
     def _tables(self, seeds: Mapping[str, Tensor], disjoint: bool) -> dict[str, NodeTable]:
         num_trees = sum(nodes.numel() for nodes in seeds.values())
-        none = torch.empty(0, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
         trees = dict(
-            zip(seeds, torch.arange(num_trees).split([nodes.numel() for nodes in seeds.values()]), strict=True)
+            zip(
+                seeds,
+                torch.arange(num_trees, device="cpu").split([nodes.numel() for nodes in seeds.values()]),
+                strict=True,
+            )
         )
         return {
             t: NodeTable(count, seeds.get(t, none), trees.get(t, none) if disjoint else None, num_trees)
@@ -211,7 +215,7 @@ def allocated(*shape: int, what: str, do: str) -> Tensor:
     pass instead."""
     try:
         if min(shape) >= 0:
-            return torch.empty(shape, dtype=torch.int64)
+            return torch.empty(shape, dtype=torch.int64, device="cpu")
     except (
         RuntimeError,
         ValueError,
@@ -251,7 +255,7 @@ def draw(
     """The edges that `rows` draw; `src` holds the numbers of sources in the graph, `dst` those of rows from `first`.
     `excluded`: int64 positions in rising order, each once, that are not drawn."""
     raw, raw_rows = graph.raw(excluded), RawRows(address(rows), address(times), rows.numel())
-    offsets = torch.empty(rows.numel() + 1, dtype=torch.int64)
+    offsets = torch.empty(rows.numel() + 1, dtype=torch.int64, device="cpu")
     threads = num_threads()
     total = library().gw_sample_count(raw, raw_rows, choice, address(offsets), threads)
     drawn = "2^63 edges or more" if total < 0 else f"{total} edges"

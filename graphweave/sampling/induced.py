@@ -55,8 +55,8 @@ class Numbering:
             table = self._free.pop()
         except IndexError:
             with torch.inference_mode(False):
-                table = torch.full((self._num_nodes,), -1, dtype=torch.int64)
-        table[nodes] = torch.arange(nodes.numel())
+                table = torch.full((self._num_nodes,), -1, dtype=torch.int64, device="cpu")
+        table[nodes] = torch.arange(nodes.numel(), device="cpu")
         try:
             yield table
         finally:
@@ -74,10 +74,10 @@ def edges_between(graph: Adjacency, numbers: Tensor, rows: Tensor) -> HopEdges:
         *map(address, (graph.indptr, graph.sources, graph.edges, numbers, rows)), rows.numel(),
         graph.indptr.dtype == torch.int64,
     )  # fmt: skip
-    offsets = torch.empty(rows.numel() + 1, dtype=torch.int64)
+    offsets = torch.empty(rows.numel() + 1, dtype=torch.int64, device="cpu")
     threads = num_threads()
     total = _library(toolchain()).gw_between_count(raw, address(offsets), threads)
-    src, dst, edge = torch.empty(3, total, dtype=torch.int64)
+    src, dst, edge = torch.empty(3, total, dtype=torch.int64, device="cpu")
     _library(toolchain()).gw_between_fill(raw, address(offsets), *map(address, (src, dst, edge)), threads)
     return HopEdges(src, dst, edge)
 

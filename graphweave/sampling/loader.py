@@ -83,7 +83,7 @@ class DataLoader:
         order = None
         if self._shuffle:
             generator = torch.Generator().manual_seed(folded(self._seed, [epoch]))
-            order = torch.randperm(self._indices.numel(), generator=generator)
+            order = torch.randperm(self._indices.numel(), generator=generator, device="cpu")
         for number in range(len(self)):
             chosen = slice(number * self._size, (number + 1) * self._size)
             batch = self._sampler.sample(self._seeds(chosen if order is None else order[chosen]), epoch)
@@ -113,8 +113,8 @@ def _flat(indices: Any) -> tuple[list[Any], Tensor | None, Tensor]:
     flat = torch.cat([index.to("cpu", torch.int64) for index in found.values()])
     if not isinstance(indices, Mapping):
         return [], None, flat
-    sizes = torch.tensor([index.numel() for index in found.values()])
-    return list(found), torch.arange(len(found)).repeat_interleave(sizes), flat
+    sizes = torch.tensor([index.numel() for index in found.values()], device="cpu")
+    return list(found), torch.arange(len(found), device="cpu").repeat_interleave(sizes), flat
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -50,9 +50,9 @@ class NegativeSampler:
         self._num_src, self._num_dst = graph.num_nodes(start), graph.num_nodes(end)
         check_pairs(self._num_src, self._num_dst)
         src, dst = (ends.cpu().long() for ends in graph.all_edges(etype=key))
-        pairs = (src * self._num_dst + dst).unique() if filtered else torch.empty(0, dtype=torch.int64)
+        pairs = (src * self._num_dst + dst).unique() if filtered else torch.empty(0, dtype=torch.int64, device="cpu")
         self._pairs = pairs
-        self._missing = pairs - torch.arange(pairs.numel())  # pairs without an edge before each edge
+        self._missing = pairs - torch.arange(pairs.numel(), device="cpu")  # pairs without an edge before each edge
         self._weights = torch.bincount(dst, minlength=self._num_dst).double() ** 0.75 if by == "degree" else None
         self._seed = checked_seed(seed)
 
@@ -62,7 +62,7 @@ class NegativeSampler:
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 1 << 63:
             raise DataError(f"count must be an integer, 0 or above, of 64 bits (got {count!r}). Pass such a number.")
         bounds = allocated(count, what=f"{count} pairs", do="a smaller count")
-        generator = self._generator(epoch, torch.tensor([count]))
+        generator = self._generator(epoch, torch.tensor([count], device="cpu"))
         if self._weights is not None:
             src = _below(bounds.fill_(self._num_src), generator, "source nodes")
             return src, self._by_degree(src, generator)
@@ -105,13 +105,13 @@ class NegativeSampler:
     def _by_degree(self, src: Tensor, generator: torch.Generator) -> Tensor:
         assert self._weights is not None
         out = torch.empty_like(src)
-        left = torch.arange(src.numel())
+        left = torch.arange(src.numel(), device="cpu")
         for _ in range(_ROUNDS):
             out[left] = _weighted(self._weights, left.numel(), generator)
             left = left[self._is_edge(src[left], out[left])]
             if left.numel() == 0:
                 return out
-        everyone = torch.arange(self._num_dst)
+        everyone = torch.arange(self._num_dst, device="cpu")
         for row in left.tolist():
             free = self._weights.where(~self._is_edge(src[row].expand(self._num_dst), everyone), 0)
             out[row] = _weighted(free, 1, generator)[0]
@@ -123,16 +123,16 @@ def _below(bounds: Tensor, generator: torch.Generator, of: str) -> Tensor:
     if bounds.numel() and int(bounds.min()) <= 0:
         raise DataError(f"a negative edge was asked for where there are no {of}. Leave it out, or pass filtered=False.")
     most = (1 << 63) - 1
-    drawn = torch.randint(most, bounds.shape, generator=generator)
+    drawn = torch.randint(most, bounds.shape, generator=generator, device="cpu")
     while bool((again := drawn >= most // bounds * bounds).any()):  # so that each remainder is equally likely
-        drawn[again] = torch.randint(most, (int(again.sum()),), generator=generator)
+        drawn[again] = torch.randint(most, (int(again.sum()),), generator=generator, device="cpu")
     return drawn % bounds
 
 
 def _weighted(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """int64 [count]: positions drawn with probabilities proportional to `weights`. DataError if all are 0."""
     if not count:
-        return torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, dtype=torch.int64, device="cpu")
     found = weighted_numbers(weights, count, generator)
     if found is None:
         raise DataError(

@@ -63,7 +63,7 @@ class NodeTable:
 
     def next_hop(self) -> None:
         """Begins a new chunk."""
-        empty = torch.empty(0, dtype=torch.int64)
+        empty = torch.empty(0, dtype=torch.int64, device="cpu")
         self.chunks.append(empty)
         if self.tree_chunks is not None:
             self.tree_chunks.append(empty)
@@ -81,8 +81,8 @@ class NodeTable:
         wanted = max(_FEWEST_SLOTS, 1 << (4 * entries - 1).bit_length())
         dense = self._num_keys <= 2 * wanted
         self._slots = max(self._num_keys, 1) if dense else wanted
-        self._keys = None if dense else torch.full((wanted,), -1, dtype=torch.int64)
-        self._values = torch.full((self._slots,), _ABSENT, dtype=torch.int64)
+        self._keys = None if dense else torch.full((wanted,), -1, dtype=torch.int64, device="cpu")
+        self._values = torch.full((self._slots,), _ABSENT, dtype=torch.int64, device="cpu")
         first = 0
         for i, nodes in enumerate(self.chunks):
             trees = None if self.tree_chunks is None else self.tree_chunks[i]

@@ -38,7 +38,7 @@ def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
     except ImportError:
         return None
     if num_clusters == 1 or not graph.neighbours.numel():  # there is nothing to cut
-        return torch.arange(graph.num_nodes) % num_clusters
+        return torch.arange(graph.num_nodes, device="cpu") % num_clusters
     whole = pymetis.zero_copy_dtype()
     if graph.neighbours.numel() > torch.iinfo(torch.int32).max and whole.itemsize == 4:
         raise DataError(
@@ -49,7 +49,7 @@ def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
     options = pymetis.Options(seed=folded(seed, [num_clusters]) & 0x7FFFFFFF)
     adjacency = pymetis.CSRAdjacency(indptr, neighbours)
     _, found = pymetis.part_graph(num_clusters, adjacency, vweights=sizes, eweights=weights, options=options)
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(found, dtype=torch.int64, device="cpu")
 
 
 def label_propagation(graph: Undirected, num_clusters: int, seed: int) -> Tensor:
@@ -67,7 +67,7 @@ def label_propagation(graph: Undirected, num_clusters: int, seed: int) -> Tensor
         fine = levels[-1]
         limit = max(graph.num_nodes // wanted, 2 * int(fine.sizes.max()))
         limit = max(1, min(limit, graph.num_nodes // (_PARTS * num_clusters)))
-        labels, totals = torch.arange(fine.num_nodes), fine.sizes.clone()
+        labels, totals = torch.arange(fine.num_nodes, device="cpu"), fine.sizes.clone()
         for turn in range(_COARSEN_ROUNDS):
             fine.propagate(labels, totals, _shuffled(fine, seed, [len(levels), turn]), limit, 0)
         coarse, part_of = fine.contracted(labels)
@@ -116,7 +116,7 @@ def _first(graph: Undirected, num_clusters: int, most: int, seed: int) -> Tensor
 
 def _refined(graph: Undirected, labels: Tensor, num_clusters: int, most: int, seed: int, number: int) -> Tensor:
     labels = labels.clone()
-    totals = torch.zeros(num_clusters, dtype=torch.int64).scatter_add_(0, labels, graph.sizes)
+    totals = torch.zeros(num_clusters, dtype=torch.int64, device="cpu").scatter_add_(0, labels, graph.sizes)
     least = graph.num_nodes and int(graph.sizes.sum()) // (2 * num_clusters)
     for turn in range(_REFINE_ROUNDS):
         moved = graph.propagate(labels, totals, _shuffled(graph, seed, [1 << 32, number, turn]), most, least)
@@ -126,4 +126,4 @@ def _refined(graph: Undirected, labels: Tensor, num_clusters: int, most: int, se
 
 
 def _shuffled(graph: Undirected, seed: int, numbers: list[int]) -> Tensor:
-    return torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(folded(seed, numbers)))
+    return torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(folded(seed, numbers)), device="cpu")

@@ -85,7 +85,7 @@ class NeighborSampler(BaseSampler):
             relations, counts, _fanouts(num_neighbors, list(relations), self.is_hetero), seed,
             replace=replace, disjoint=disjoint, strategy=temporal_strategy,
         )  # fmt: skip
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
     @property
     def disjoint(self) -> bool:
@@ -146,7 +146,7 @@ class KeyedNegatives(NegativeSampling):
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
             assert num_nodes is not None
-            return torch.randint(num_nodes, (num_samples,), generator=generator)
+            return torch.randint(num_nodes, (num_samples,), generator=generator, device="cpu")
         if num_nodes is not None and weight.numel() != num_nodes:
             raise DataError(
                 f"{endpoint}_weight must have one number for each of {num_nodes} nodes (got {weight.numel()}). Give it."

@@ -73,7 +73,7 @@ class SAINTSampler:
                 " Pass one of these, or None."
             )
         self._src, self._dst = self._whole.src.long(), self._whole.dst.long()
-        self._shares = self._probabilities() if mode != "walk" else torch.empty(0)
+        self._shares = self._probabilities() if mode != "walk" else torch.empty(0, device="cpu")
         self._sums = self._shares.cumsum(0)
         pair = (self._src, self._dst)
         self._walker = (
@@ -108,10 +108,10 @@ class SAINTSampler:
         generator = torch.Generator().manual_seed(folded(key, [0]))
         allocated(self._budget, what=f"a batch of {self._budget} draws", do="a smaller budget")
         if self._walker is not None:
-            roots = torch.randint(self._whole.num_nodes, (self._budget,), generator=generator)
+            roots = torch.randint(self._whole.num_nodes, (self._budget,), generator=generator, device="cpu")
             found = self._walker.walk(roots, self._length, epoch=key)[0].reshape(-1)
             return found[found >= 0].unique()
-        at = torch.rand(self._budget, generator=generator, dtype=torch.float64) * self._sums[-1]
+        at = torch.rand(self._budget, generator=generator, dtype=torch.float64, device="cpu") * self._sums[-1]
         drawn = torch.searchsorted(self._sums, at, right=True).clamp(max=self._sums.numel() - 1)
         return (drawn if self._mode == "node" else torch.cat([self._src[drawn], self._dst[drawn]])).unique()
 
@@ -132,7 +132,7 @@ class SAINTSampler:
         edge. By inclusion and exclusion, from the probabilities that one draw has the nodes."""
         src, dst, count, share = self._src, self._dst, self._whole.num_nodes, self._shares
         if self._mode == "node":
-            one, both = share, torch.zeros(src.numel(), dtype=torch.float64)
+            one, both = share, torch.zeros(src.numel(), dtype=torch.float64, device="cpu")
         else:
             ends = torch.bincount(src, share, minlength=count) + torch.bincount(dst, share, minlength=count)
             one = ends - torch.bincount(src, share * (src == dst), minlength=count)
@@ -152,8 +152,8 @@ class SAINTSampler:
     def _estimated(self, coverage: int) -> tuple[Tensor, Tensor]:
         """As `_exact`: shares of presampled batches."""
         count = self._whole.num_nodes
-        nodes = torch.zeros(count, dtype=torch.int64)
-        edges = torch.zeros(self._src.numel(), dtype=torch.int64)
+        nodes = torch.zeros(count, dtype=torch.int64, device="cpu")
+        edges = torch.zeros(self._src.numel(), dtype=torch.int64, device="cpu")
         batches = seen = 0
         while seen < coverage * count:
             drawn = self._drawn(folded(self._seed, [_ESTIMATE, batches]))

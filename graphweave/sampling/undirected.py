@@ -59,7 +59,7 @@ class Undirected:
         Edges within a label are dropped, those between two labels are one edge of their total weight."""
         _, coarse = labels.unique(return_inverse=True)
         count = int(coarse.max()) + 1
-        sizes = torch.zeros(count, dtype=torch.int64).scatter_add_(0, coarse, self.sizes)
+        sizes = torch.zeros(count, dtype=torch.int64, device="cpu").scatter_add_(0, coarse, self.sizes)
         ends = coarse.repeat_interleave(self.indptr.diff()), coarse[self.neighbours]
         return undirected(*ends, self.weights, sizes), coarse
 
@@ -80,7 +80,7 @@ def undirected(src: Tensor, dst: Tensor, weights: Tensor, sizes: Tensor) -> Undi
     check_pairs(count, count)
     keep = src != dst
     keys, place = (src[keep] * count + dst[keep]).unique(return_inverse=True)
-    total = torch.zeros(keys.numel(), dtype=torch.int64).scatter_add_(0, place, weights[keep])
+    total = torch.zeros(keys.numel(), dtype=torch.int64, device="cpu").scatter_add_(0, place, weights[keep])
     return _of_keys(keys, total, sizes)
 
 
@@ -92,12 +92,12 @@ def undirected_of(src: Tensor, dst: Tensor, num_nodes: int, sizes: Tensor | None
     loop = u == v
     if bool(loop.any()):
         u, v = u[~loop], v[~loop]
-    keys = torch.empty(2 * u.numel(), dtype=torch.int64)
+    keys = torch.empty(2 * u.numel(), dtype=torch.int64, device="cpu")
     for half, a, b in zip(keys.chunk(2), (u, v), (v, u), strict=False):
         torch.mul(a, num_nodes, out=half).add_(b)
     keys.numpy().sort()  # in place, in a fifth of the time of torch.unique with its inverse
     keys, total = keys.unique_consecutive(return_counts=True)
-    sizes = torch.ones(num_nodes, dtype=torch.int64) if sizes is None else sizes
+    sizes = torch.ones(num_nodes, dtype=torch.int64, device="cpu") if sizes is None else sizes
     return _of_keys(keys, total, sizes)
 
 
@@ -105,7 +105,7 @@ def _of_keys(keys: Tensor, weights: Tensor, sizes: Tensor) -> Undirected:
     """`keys`: u * num_nodes + v for each neighbour v of u, in rising order."""
     count = sizes.numel()
     heads = keys.div(max(count, 1), rounding_mode="floor")
-    indptr = torch.zeros(count + 1, dtype=torch.int64)
+    indptr = torch.zeros(count + 1, dtype=torch.int64, device="cpu")
     indptr[1:] = torch.bincount(heads, minlength=count).cumsum(0)
     return Undirected(indptr, keys - heads * count, weights, sizes)
 

@@ -80,7 +80,7 @@ class RandomWalker:
         nodes = allocated(start.numel(), length + 1, what=what, do="a shorter length").fill_(-1)
         edges = allocated(start.numel(), length, what=what, do="a shorter length").fill_(-1)
         nodes[:, 0] = start
-        walks = torch.arange(start.numel())
+        walks = torch.arange(start.numel(), device="cpu")
         for step in range(length):
             if step and self._restart:
                 walks = walks[~self._stops(key, step, start.numel())[walks]]
@@ -93,7 +93,7 @@ class RandomWalker:
 
     def _stops(self, key: int, step: int, count: int) -> Tensor:
         generator = torch.Generator().manual_seed(folded(key, [_STOPS + step]))
-        return torch.rand(count, generator=generator, dtype=torch.float64) < self._restart
+        return torch.rand(count, generator=generator, dtype=torch.float64, device="cpu") < self._restart
 
 
 def _outgoing(graph: Graph, key: CanonicalEtype, prob: str | None) -> Adjacency:

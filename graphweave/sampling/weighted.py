@@ -40,5 +40,5 @@ def weighted_numbers(weights: Tensor, count: int, generator: torch.Generator) ->
         return None
     weights = scaled(weights)
     sums = weights.cumsum(0)
-    drawn = torch.rand(count, generator=generator, dtype=torch.float64) * sums[-1]
+    drawn = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu") * sums[-1]
     return torch.searchsorted(sums, drawn, right=True).clamp(max=int(weights.nonzero().max()))

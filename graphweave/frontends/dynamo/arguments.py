@@ -22,6 +22,8 @@ def as_traced(arg: Any) -> Any:
     copied if one of its items is replaced. The values or items of a dict, over which a trace cannot loop, become a
     list.
     """
+    if type(arg) is torch.Tensor and arg.layout is torch.strided and arg.numel():
+        return arg  # most arguments; to ask whether something is a view of a dict takes a microsecond
     if isinstance(arg, ValuesView | ItemsView):
         return as_traced(list(arg))
     if type(arg) in (list, tuple):

@@ -140,6 +140,7 @@ def _equip(function: Any, known: Gradients) -> None:
     positions = _tangents_among_gradients(function.metadata)
     if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
         positions = []
+    expected = [(i, _strides(about)) for i, about in zip(positions, _about_tangents(function.metadata), strict=False)]
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
         ctx.set_materialize_grads(False)
@@ -153,6 +154,9 @@ def _equip(function: Any, known: Gradients) -> None:
             return tuple(for_each(lambda each: bwd((each,), ctx, *rest), grads, known.joint.about))
         if known.keeps is None:
             known.keeps = torch.is_grad_enabled()
+        if torch.is_grad_enabled():
+            for i, strides in expected:
+                grads[i] = _with_strides(grads[i], strides)
         if any(g is None for g in grads):
             missing = frozenset(k for k, i in enumerate(positions) if grads[i] is None)
             _fill(grads, ctx._input_metadata)
@@ -204,6 +208,26 @@ def _tangents_among_gradients(about: Any) -> list[int]:
     ]  # fmt: skip
     first = len(written) + len(about.output_info)
     return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]
+
+
+def _about_tangents(about: Any) -> Sequence[Any]:
+    """What PyTorch says of each tangent; nothing in a version that does not."""
+    found: Sequence[Any] = getattr(about, "subclass_tangent_meta", None) or ()
+    return found
+
+
+def _strides(about: Any) -> tuple[int, ...] | None:
+    """The strides that the compiled backward expects of a tangent; None if PyTorch lays it out by itself, without
+    losing its derivative."""
+    strides = getattr(getattr(about, "memory_format", None), "stride", None)
+    return None if strides is None else tuple(strides)
+
+
+def _with_strides(grad: Any, strides: tuple[int, ...] | None) -> Any:
+    """`grad` in memory of these strides. PyTorch would copy it into a leaf, which autograd refuses."""
+    if strides is None or not isinstance(grad, Tensor) or not grad.requires_grad or grad.stride() == strides:
+        return grad
+    return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
 def _fill(grads: list[Any], about: Sequence[Any]) -> None:

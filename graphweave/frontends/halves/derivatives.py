@@ -20,8 +20,8 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
-from graphweave.frontends.calls.declared import differentiable
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
+from graphweave.frontends.halves.twice import derivable
 from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.ir.philox import uniform
 
@@ -47,11 +47,13 @@ class JointGraph:
         self.about = graph_place(joint)
         self.reached = _reached(joint.graph, results[num_forward:])
         graph = fx.Graph()
-        env: dict[fx.Node, fx.Node] = {}
+        env: dict[fx.Node, Any] = dict.fromkeys(_tokens(joint.graph))
         given: dict[str, fx.Node] = {}
         for node in joint.graph.nodes:
             if node.op == "output":
                 break
+            if node in env:
+                continue
             # a detach in the user's code stops derivatives; one by which autograd keeps its own result does not
             if node.target is aten.detach.default and node not in forward:
                 env[node] = env[node.args[0]]
@@ -61,7 +63,8 @@ class JointGraph:
                 env[node] = _drawn(graph, node, env, given[node.name])
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].target = _copied if node.target is aten.copy.default else differentiable(node.target)
+            if node.op == "call_function":
+                env[node].target = derivable(node)
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
         for made in reversed(graph.nodes):
             if (made.op == "call_function" or made in given.values()) and not made.users:
@@ -97,9 +100,10 @@ def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given
     return graph.call_function(_uniform_like, (env[node.args[0]], given, node.meta["val"].dtype))  # type: ignore[index]
 
 
-def _copied(into: Tensor, values: Tensor, non_blocking: bool = False) -> Tensor:
-    """`aten.copy`, which stands for a write in place, and has no derivative of its own."""
-    return values.to(into).expand_as(into)
+def _tokens(graph: fx.Graph) -> list[fx.Node]:
+    """The arguments that order calls with effects, such as checks. The caller of the function does not give them."""
+    calls = graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+    return [n.args[0] for n in calls if isinstance(n.args[0], fx.Node) and n.args[0].op == "placeholder"]
 
 
 def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -233,7 +233,9 @@ class _Importer:
         """`node` with its dims in the captured order in memory. Gaps between elements are removed."""
         ref = self._operand(node)
         order = order_of(val(node))
-        return ref if order is None or isinstance(self.cx.builder.nodes[ref], ir.Input) else self._in_order(node, order)
+        # an argument lies as captured, but `node` may be a copy of it in another order
+        as_given = isinstance(self.cx.builder.nodes[ref], ir.Input) and order_of(self.vals[ref]) == order
+        return ref if order is None or as_given else self._in_order(node, order)
 
     def _as_captured(self, node: fx.Node) -> Ref:
         """`node` with the captured strides, at the captured offset in its memory."""

@@ -6,8 +6,9 @@ trace is changed.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch._dynamo
 from torch import Tensor
 
 from graphweave.frontends.sparse.library_polyfills import _num_nodes
-from graphweave.frontends.tracing import torch_scatter_formulas
+from graphweave.frontends.tracing import torch_scatter_formulas, torch_sparse_formulas
 
 _TOO_MANY = 3_037_000_499
 """The largest number of nodes whose square is an int64. PyG numbers an edge by its source and destination together."""
@@ -91,7 +92,20 @@ _FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 
 
 def formulas() -> dict[Any, Callable[..., Any]]:
-    """The formula of each function of a library that is imported."""
-    found = ((getattr(sys.modules.get(module), name, None), formula) for module, name, formula in _FORMULAS)
-    # of a scripted function, Dynamo traces the Python function from which it was made
-    return {getattr(f, "_torchdynamo_inline", f): formula for f, formula in found if f is not None}
+    """The formula of each function of a library that is imported, for calls with a plain tensor."""
+    return _found(_FORMULAS)
+
+
+def formulas_of_sparse_tensors() -> dict[Any, Callable[..., Any]]:
+    """The formula of each function of torch_sparse, if it is imported, for calls with one of its matrices."""
+    return _found(torch_sparse_formulas.FORMULAS)
+
+
+def _found(table: Iterable[tuple[str, str, Callable[..., Any]]]) -> dict[Any, Callable[..., Any]]:
+    found = {}
+    for module, name, formula in table:
+        function = functools.reduce(lambda of, part: getattr(of, part, None), name.split("."), sys.modules.get(module))
+        if function is not None:
+            # of a scripted function, Dynamo traces the Python function from which it was made
+            found[getattr(function, "_torchdynamo_inline", function)] = formula
+    return found

@@ -21,7 +21,7 @@ class _Group:
     """Polyfills that stay in place as long as some call needs them."""
 
     def __init__(self, polyfills: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
-        self._polyfills = polyfills
+        self._polyfills = [(module, path[:-1], path[-1], polyfill) for module, path, polyfill in polyfills]
         self._originals: list[tuple[Any, str, Any]] = []
         self.calls = 0
 
@@ -29,13 +29,15 @@ class _Group:
         self.calls += 1
         if self.calls > 1:
             return
-        for module, path, polyfill in self._polyfills:
-            owner: Any = sys.modules.get(module)
-            for name in path[:-1]:
-                owner = getattr(owner, name, None)
-            if owner is not None and hasattr(owner, path[-1]):
-                self._originals.append((owner, path[-1], getattr(owner, path[-1])))
-                setattr(owner, path[-1], polyfill)
+        modules, originals = sys.modules, self._originals
+        for module, path, name, polyfill in self._polyfills:
+            owner: Any = modules.get(module)
+            for step in path:
+                owner = getattr(owner, step, None)
+            original = getattr(owner, name, None)
+            if original is not None:
+                originals.append((owner, name, original))
+                setattr(owner, name, polyfill)
 
     def leave(self) -> None:
         self.calls -= 1

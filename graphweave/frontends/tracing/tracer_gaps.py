@@ -8,6 +8,7 @@ left as it is.
 from __future__ import annotations
 
 import dis
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
-from graphweave.frontends.tracing.library_formulas import formulas
+from graphweave.frontends.tracing.library_formulas import formulas, formulas_of_sparse_tensors
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -142,6 +143,51 @@ def _follows_formulas(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
+def _follows_matrices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or method of torch_sparse for which there is a formula, also one that Python calls by itself, such as
+    `__init__`."""
+    known = formulas_of_sparse_tensors()
+
+    def inline_user_function_return(self: Any, fn: Any, args: Any, *rest: Any, **named: Any) -> Any:
+        formula = known.get(getattr(fn, "fn", None)) if known and args else None
+        if formula is not None and _sparse_tensor(args[0].realize()):
+            fn = _traced(formula)
+        return original(self, fn, args, *rest, **named)
+
+    return inline_user_function_return
+
+
+def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
+    method of the class, behind the tensor's own, which does not take the object."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
+        if names is not None:
+            one, other = (arg.realize() for arg in args)
+            if _has_method(one, names[0]) and isinstance(other, variables.TensorVariable):
+                return one.call_method(tx, names[0], [other], {})
+            if _has_method(other, names[1]) and isinstance(one, variables.TensorVariable):
+                return other.call_method(tx, names[1], [one], {})
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+_METHODS = {
+    getattr(operator, name): (f"__{name}__", f"__r{name}__")
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
+}
+"""Operator -> its method, and that of the second operand."""
+
+
+def _has_method(x: Any, name: str) -> bool:
+    if not isinstance(x, variables.UserDefinedObjectVariable):
+        return False
+    kind = x.python_type()
+    return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
+
+
 def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
     the function would run as Python."""
@@ -165,6 +211,10 @@ def _plain_tensor(x: Any) -> bool:
     return isinstance(x, variables.TensorVariable) and x.python_type() is torch.Tensor
 
 
+def _sparse_tensor(x: Any) -> bool:
+    return isinstance(x, variables.UserDefinedObjectVariable) and x.python_type().__module__.startswith("torch_sparse.")
+
+
 def _unknown_size(x: Any) -> bool:
     example = x.as_proxy().node.meta.get("example_value") if isinstance(x, variables.TensorVariable) else None
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
@@ -176,6 +226,8 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
+    (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
+    (InstructionTranslatorBase, "inline_user_function_return", _follows_matrices),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""

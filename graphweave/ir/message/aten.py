@@ -102,10 +102,14 @@ def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
             return Atom(f"device({value})")
         case complex():
             return Atom(f"complex({value.real!r},{value.imag!r})")
+        case torch._ops.OpOverload():
+            return Atom(f"operator({value})")
         case _ if isinstance(value, _ATOM_TYPES):
             return Atom(str(value))
         case _:
-            raise IRError(f"expected a number, string, dtype, device, layout or memory format (got {value!r})")
+            raise IRError(
+                f"expected a number, string, dtype, device, layout, memory format or operator (got {value!r})"
+            )
 
 
 def materialise(arg: Arg, values: Mapping[Ref, Any] | Sequence[Any]) -> Any:
@@ -129,7 +133,11 @@ def torch_value(text: str) -> Any:
     if head == "complex":
         real, imag = inside.split(",")
         return complex(float(real), float(imag))
+    if head == "operator":
+        return resolve(inside)
     found = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(found, _ATOM_TYPES):
-        raise IRError(f"{text!r}: expected a torch dtype, layout or memory format, device(...) or complex(...)")
+        raise IRError(
+            f"{text!r}: expected a torch dtype, layout or memory format, device(...), complex(...) or operator(...)"
+        )
     return found
