@@ -301,7 +301,7 @@ def kernels_of(layer: nn.Module, width: int, monkeypatch: pytest.MonkeyPatch) ->
     """The Triton kernels of a layer's training step, forward and backward; every region must have one."""
     made: list[tuple[Executable, ...]] = []
 
-    def plan(halves: Halves, *args: Any) -> tuple[Executable, ...]:
+    def plan(halves: Halves, *args: Any, **_: Any) -> tuple[Executable, ...]:
         made.append(build(halves, *args))
         raise Planned
 

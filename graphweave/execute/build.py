@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import Any
 
 from graphweave.compiler.describe import record
-from graphweave.compiler.gains import NothingGained, gains
 from graphweave.compiler.plan import Plan, check_schedule
 from graphweave.compiler.request import Half, Halves
 from graphweave.core.log import logger
@@ -19,6 +18,7 @@ from graphweave.core.options import Options, by_schedule
 from graphweave.core.schedule import Schedule
 from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
+from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 
 _log = logger(__name__)

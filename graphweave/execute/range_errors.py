@@ -63,7 +63,7 @@ def with_named_indices(
     program: Program, ref: Ref, spaces: Sequence[Space], names: Sequence[Ref], call: Callable[..., Any]
 ) -> Callable[..., Any]:
     """`call(*rows of spaces, *values of names)` of node `ref`, wrapped so that errors name the index out of range."""
-    if not _has_index(program, ref):
+    if not has_index(program, ref):
         return call
     count = len(spaces)
 
@@ -87,7 +87,7 @@ def with_named_indices(
     return named
 
 
-def _has_index(program: Program, ref: Ref) -> bool:
+def has_index(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return node.target in _INDEXED

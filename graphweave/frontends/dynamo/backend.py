@@ -8,13 +8,13 @@ from typing import Any
 from torch import fx
 from torch._dynamo.exc import ShortenTraceback
 
-from graphweave.compiler.gains import NothingGained
 from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.captured_request import Asked
@@ -68,7 +68,7 @@ def graphweave(
     """
     asked = Asked.of(with_mode(mode, options), module, parameters)
     examples = in_full_precision(module, example_inputs)
-    changed = writes_apart(module) or examples is not example_inputs
+    changed = writes_apart(module) or examples is not example_inputs or _transforms(module)
     compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)
@@ -79,12 +79,19 @@ def graphweave(
         raise
     except NothingGained:
         _log.info("%s: nothing in it gains by being compiled", graph_place(module))
-        record_left(graph_place(module))
+        if any(n.op.startswith("call") for n in module.graph.nodes):
+            record_left(graph_place(module))
         return module.forward
     except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _compilations.trace_again_without()
         raise
+
+
+def _transforms(module: fx.GraphModule) -> bool:
+    """Whether a transform of torch.func is part of the graph. Captured, it has none of its own fallbacks."""
+    calls = module.graph.nodes
+    return any("functorch" in str(getattr(n.target, "__module__", "")) for n in calls if n.op == "call_function")
 
 
 def leave_to_python(name: str, begins: str, error: BaseException) -> None:

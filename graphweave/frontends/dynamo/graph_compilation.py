@@ -12,7 +12,6 @@ from torch import fx
 from torch._guards import TracingContext
 
 from graphweave.compiler.compile import compile
-from graphweave.compiler.gains import NothingGained
 from graphweave.compiler.report import collecting, record_capture, record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, ShardError
@@ -21,6 +20,7 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.options import Options
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
+from graphweave.execute.gains import NothingGained
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
