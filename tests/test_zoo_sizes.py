@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bench.check import FLOAT_TOLERANCE, Result, step, worst_error
+from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
 from bench.zoo import DOORS
 from bench.zoo_cases import CASES, build
 from bench.zoo_graphs import EDGES, NODES, Built
@@ -71,6 +72,20 @@ def _run(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], ow
         return error
 
 
+def _in_float64(eager: Between, few: Built) -> Result:
+    """The call in float64. A norm over one row or two loses the digits of float32 in eager mode too."""
+    wide = copy.deepcopy(eager).double()
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: t.double() if t.is_floating_point() else t, (few.args, dict(few.kwargs))
+    )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # for tensors that the model creates
+    try:
+        return step(wide, args, kwargs, module=wide, counter_based=True)
+    finally:
+        torch.set_default_dtype(before)
+
+
 @pytest.mark.filterwarnings("default")  # odd models break graphs or fall back, and eager mode warns of 0 rows
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
@@ -89,7 +104,8 @@ def test_case(case: str, door: str) -> None:
         label = f"{nodes} nodes, {edges} edges"
         assert isinstance(got, Result), f"{label}: {got}"
         error, where = worst_error(got, want)
-        assert error < TOLERANCE, f"{label}: {where}: relative error {error:.3g}"
+        fine = error < TOLERANCE or no_worse_than_eager(got, want, _in_float64(eager, few))
+        assert fine, f"{label}: {where}: relative error {error:.3g}"
         compared += 1
         eager.load_state_dict(module.state_dict())  # buffers
     assert compared
