@@ -88,6 +88,24 @@ def test_a_chain_and_a_walk_along_edges_are_compiled() -> None:
     assert 0 < walked < graphweave.counters()["kernel_launches"]
 
 
+def test_a_product_that_a_kernel_multiplies_faster_is_compiled() -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 8, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.linear(x)
+            return out
+
+    many, few = features(20_000, 16), features(20, 16)
+    model = Product()
+    torch.testing.assert_close(graphweave.compile(model)(many), model(many))
+    launched = graphweave.counters()["kernel_launches"]
+    torch.testing.assert_close(graphweave.compile(Product())(few).shape, torch.Size([20, 8]))
+    assert launched > 0 and graphweave.counters()["kernel_launches"] == launched
+
+
 @pytest.mark.parametrize("options", [{"verify": True}, {"recompute": "never"}])
 def test_what_only_compiled_code_does_is_compiled(options: dict[str, Any]) -> None:
     out = graphweave.compile(layer, options=options)(*arguments())
