@@ -61,17 +61,19 @@ def _optimise(request: Request, name: str = "") -> Rewritten:
 def _optimise_over_ranks(request: Request, name: str) -> Rewritten:
     """The joint program after all passes. Over ranks, without merged relations or pairs if with these it cannot be
     divided."""
-    if request.facts.sharding is None:
-        return _optimise(request, name)
-    choices = request.facts.choices
-    apart = replace(choices, merge=False)
-    for way in (choices, apart):
-        try:
-            return _optimise(replace(request, facts=replace(request.facts, choices=way)), name)
-        except ShardError as error:
-            _log.info("a form of the program cannot run over parts: %s", error)
-    last = replace(apart, compact=False)
-    return _optimise(replace(request, facts=replace(request.facts, choices=last)), name)
+    if request.facts.sharding is not None:
+        for given_up in ({}, {"merge": False}):
+            try:
+                return _optimise(_with_choices(request, given_up), name)
+            except ShardError as error:
+                _log.info("a form of the program cannot run over parts: %s", error)
+        request = _with_choices(request, {"merge": False, "compact": False})
+    return _optimise(request, name)
+
+
+def _with_choices(request: Request, changed: Mapping[str, Any]) -> Request:
+    choices = replace(request.facts.choices, **changed)
+    return replace(request, facts=replace(request.facts, choices=choices))
 
 
 def _inference(made: Halves, facts: PassFacts, name: str) -> Halves:

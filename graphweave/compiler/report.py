@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphweave.core.lines import Location
-from graphweave.ir.message.nodes import (
-    Program,
-)
+from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.show import show
 from graphweave.passes.rewritten import Rewritten, Step
 

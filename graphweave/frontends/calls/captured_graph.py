@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import fx
+
+T = TypeVar("T")
 
 
 def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
@@ -34,3 +37,22 @@ def copied(gm: fx.GraphModule) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
     for old, new in copies.items():
         new.name = old.name
     return graph, copies
+
+
+def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm` with a graph of its own, whose nodes have the same names."""
+    return fx.GraphModule(gm, copied(gm)[0])
+
+
+def rewrite_calls(
+    gm: fx.GraphModule, find: Callable[[fx.Node], T | None], rewrite: Callable[[fx.Graph, fx.Node, T], None]
+) -> fx.GraphModule:
+    """`gm`, or a copy in which `rewrite` has replaced each call in which `find` finds something."""
+    if not any(find(node) is not None for node in gm.graph.nodes):
+        return gm
+    copy = copy_of(gm)
+    for node in list(copy.graph.nodes):
+        found = find(node)
+        if found is not None:
+            rewrite(copy.graph, node, found)
+    return copy

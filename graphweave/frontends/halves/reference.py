@@ -17,10 +17,9 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
 from graphweave.core.errors import GraphweaveError, VerifyError
-from graphweave.frontends.calls.captured_graph import ancestors, is_random
+from graphweave.frontends.calls.captured_graph import ancestors, copy_of, is_random
 from graphweave.frontends.halves.added_rules import Suspects
 from graphweave.frontends.importing.importer import Imported, attribute, location_of
-from graphweave.frontends.spellings.masks import copy_of
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.layouts import Promise, lies, memory_of
 from graphweave.ir.message.nodes import Input

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
 from graphweave.frontends.calls.numbering import RESHAPES
-from graphweave.frontends.spellings.masks import call, copy_of
+from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
 
@@ -40,14 +41,7 @@ def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
 
     Adds guards that fix the numbers of blocks and the sizes of their matrices.
     """
-    if not any(_operands(node) is not None for node in gm.graph.nodes):
-        return gm
-    copy = copy_of(gm)
-    for node in list(copy.graph.nodes):
-        operands = _operands(node)
-        if operands is not None:
-            _rewrite(copy.graph, node, *operands)
-    return copy
+    return rewrite_calls(gm, _operands, _rewrite)
 
 
 def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
@@ -116,7 +110,8 @@ def _is_pulled(node: Any) -> bool:
     return node.target in _PULLS
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node, a: _Joined, b: _Joined) -> None:
+def _rewrite(graph: fx.Graph, node: fx.Node, joined: tuple[_Joined, _Joined]) -> None:
+    a, b = joined
     for size in (a.blocks, *(n for x in (a, b) for n in shape(x.view)[1:])):
         int(size)
     # Guards on symbolic feature sizes made the numbers of rows equal; PyTorch does not solve these guards again.

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
 
 aten = torch.ops.aten
@@ -25,24 +26,7 @@ def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:
     x[mask] reads along the index. For a write x[mask] = values, the values are added along the index to zeros, and
     taken where the mask is set; this is right since no row is written twice. Masks of single numbers stay masks.
     """
-    if not any(mask_of(node) is not None for node in gm.graph.nodes):
-        return gm
-    copy = copy_of(gm)
-    for node in list(copy.graph.nodes):
-        mask = mask_of(node)
-        if mask is not None:
-            _rewrite(copy.graph, node, mask)
-    return copy
-
-
-def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm` with a graph of its own, whose nodes have the same names."""
-    graph = fx.Graph()
-    renamed: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(gm.graph, renamed)).meta.update(gm.graph.output_node().meta)
-    for old, new in renamed.items():
-        new.name = old.name
-    return fx.GraphModule(gm, graph)
+    return rewrite_calls(gm, mask_of, _rewrite)
 
 
 def mask_of(node: fx.Node) -> fx.Node | None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.captured_graph import copy_of
 from graphweave.frontends.calls.captured_sizes import rank, val
 from graphweave.frontends.spellings.later_rows import Front, FrontCall, is_seed, leaves, moved, order_of_rows
-from graphweave.frontends.spellings.masks import copy_of
 
 aten = torch.ops.aten
 

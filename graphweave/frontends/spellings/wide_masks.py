@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.spellings.masks import call, copy_of, row_by_row
+from graphweave.frontends.spellings.masks import call, row_by_row
 
 aten = torch.ops.aten
 
@@ -23,14 +24,7 @@ _WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
 
 def wide_masks_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm`, or a copy in which each mask of the first dims of a tensor is a mask of as many rows."""
-    if not any(_mask_of(node) is not None for node in gm.graph.nodes):
-        return gm
-    copy = copy_of(gm)
-    for node in list(copy.graph.nodes):
-        mask = _mask_of(node)
-        if mask is not None:
-            _rewrite(copy.graph, node, mask)
-    return copy
+    return rewrite_calls(gm, _mask_of, _rewrite)
 
 
 def _mask_of(node: fx.Node) -> fx.Node | None:
