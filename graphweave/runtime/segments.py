@@ -12,7 +12,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
-from graphweave.runtime.index_records import cache, library, record_of
+from graphweave.runtime.index_records import Record, cache, library, record_of
 from graphweave.runtime.threads import num_threads
 
 _DONE, _MISSING, _NOT_ROW, _NO_ROOM, _WRITTEN, _UNEQUAL, _NO_INDEX, _GAPS, _ONE_BY_ONE = range(9)
@@ -82,7 +82,7 @@ class Segment:
         """What the caller does after a first try: give records of new indices, and copy values that have gaps."""
         ends = zip(indices, self._ends, strict=True)
         index = [Index(t, rows[at], wrap) for t, (at, wrap) in ends]
-        records: list[int] = []
+        held: list[Record] = []
         copied = False
         while status in (_MISSING, _GAPS) and not (copied and status == _GAPS):
             if status == _GAPS:
@@ -91,15 +91,15 @@ class Segment:
                 for one in index:
                     formats.check(one, one.wide)
                 held = [record_of(one) for one in index]
-                records = [record.handle.address for record in held]
             places = [t._cdata for t in indices]
             numbers = self._pack(*rows, *places, *[t._cdata for t in values], inside)
-            numbers += pack(f"{len(records)}q", *records)
-            status = self._run(self._address, numbers, bool(records), num_threads(), ctypes.byref(failure))
+            numbers += pack(f"{len(held)}q", *[record.handle.address for record in held])
+            status = self._run(self._address, numbers, bool(held), num_threads(), ctypes.byref(failure))
         bump("format_builds", failure.builds)
         bump("format_hits", failure.hits)
-        for one in index if failure.builds else ():
-            cache.resize(one.key, record_of(one).nbytes)
+        if failure.builds:
+            for one, record in zip(index, held or map(record_of, index), strict=True):
+                cache.resize(one.key, record.nbytes)
         if status == _DONE:
             bump("kernel_launches", len(self._names))
             return values

@@ -101,15 +101,18 @@ def _words(t: Tensor) -> list[int]:
 
 # ---------------------------------------------------------------- for native code
 
-_FUNCTIONS = ("data_ptr", "dim", "sizes", "strides", "dtype", "device_type")
-"""Functions `aoti_torch_get_NAME` of PyTorch's C interface, in the order of the structure."""
+_FUNCTIONS = (
+    *(f"get_{name}" for name in ("data_ptr", "dim", "sizes", "strides", "dtype", "device_type")),
+    "is_contiguous", "new_tensor_handle", "delete_tensor_object", "call_dispatcher",
+)  # fmt: skip
+"""Functions `aoti_torch_NAME` of PyTorch's C interface, in the order of the structure."""
 
 
 class Layout(ctypes.Structure):
     """The structure `Layout` of `native/records.cpp`."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*_FUNCTIONS, "is_contiguous")),
+        *((name, ctypes.c_void_p) for name in _FUNCTIONS),
         *((name, ctypes.c_int64) for name in ("int32", "int64", "cpu", "storage", "counter", "version")),
     )
 
@@ -122,12 +125,11 @@ def layout() -> Layout:
     def address(function: Callable[..., object]) -> int:
         return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
-    functions = [address(library[f"aoti_torch_get_{name}"]) for name in _FUNCTIONS]
+    functions = [address(library[f"aoti_torch_{name}"]) for name in _FUNCTIONS]
     found = offsets()
     places = (-1, -1, -1) if found is None else (found.storage, found.counter, found.version)
     return Layout(
         *functions,
-        address(library["aoti_torch_is_contiguous"]),
         library.aoti_torch_dtype_int32(),
         library.aoti_torch_dtype_int64(),
         library.aoti_torch_device_type_cpu(),

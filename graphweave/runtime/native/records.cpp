@@ -6,6 +6,7 @@
 // the lock: two threads that miss the same one both make it, and one of the results is kept. Everything that a kernel
 // runs on is owned by shared pointers, so a record may be dropped while kernels use it.
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -26,6 +27,9 @@ struct Layout {
   int32_t (*dtype)(const void* tensor, int32_t* out);
   int32_t (*device)(const void* tensor, int32_t* out);
   int32_t (*contiguous)(const void* tensor, bool* out);
+  int32_t (*copy)(const void* tensor, void** out);  // another handle of the same tensor
+  int32_t (*free)(void* tensor);
+  int32_t (*call)(const char* name, const char* overload, uint64_t* stack);
   int64_t int32, int64, cpu;          // numbers of dtypes and of the device
   int64_t storage, counter, version;  // of the first two in a tensor, of the last in a counter
 };
@@ -80,6 +84,15 @@ bool read_index(const void* tensor, Seen* seen) {
   seen->stride = strides[0];
   seen->is64 = dtype == layout.int64;
   return true;
+}
+
+// An alias of a tensor, with its storage and version counter. Null if PyTorch refuses.
+std::shared_ptr<void> alias_of(const void* tensor) {
+  void* handle;
+  if (layout.copy(tensor, &handle)) return nullptr;
+  uint64_t stack = reinterpret_cast<uint64_t>(handle);
+  if (layout.call("aten::detach", "", &stack)) return nullptr;  // takes the handle in any case
+  return std::shared_ptr<void>(reinterpret_cast<void*>(stack), [](void* alias) { layout.free(alias); });
 }
 
 // Memory on a cache line. Pages of large memory are huge where the system gives such.
@@ -145,12 +158,13 @@ struct Column {
 struct Record {
   Seen seen{};
   Index index{};
-  bool own = false;      // only our own programs write to the tensor
-  bool dropped = false;  // no longer to be found
-  bool used = false;     // since `gw_record_used` was asked
-  bool grown = false;    // has more formats than its owner knows
-  int64_t nbytes = 0;    // of the formats
-  Array values;          // of a record that is part of another one's edges
+  bool own = false;             // only our own programs write to the tensor
+  bool dropped = false;         // no longer to be found
+  bool used = false;            // since `gw_record_used` was asked
+  bool grown = false;           // has more formats than its owner knows
+  int64_t nbytes = 0;           // of the formats
+  Array values;                 // of a record that is part of another one's edges
+  std::shared_ptr<void> alias;  // of the tensor, if no caller keeps one
   std::shared_ptr<Csr> csr[2];
   Array perm[2], flat[2];
   std::vector<Column> columns;

@@ -14,14 +14,14 @@ typedef int32_t Kernel(void* const* ptrs, const int64_t* sizes, const int64_t* c
 // What a call returns. `Failure` says more.
 enum Status : int64_t {
   kDone = 0,
-  kMissing = 1,     // an index has no record: the caller makes those of all indices, and calls again
-  kNotRow = 2,      // a value of an index names no row
-  kNoRoom = 3,      // no memory for a format, or for a kernel
-  kWritten = 4,     // somebody wrote to an index while it was read
-  kUnequal = 5,     // indices of the same edges have different lengths
-  kNoIndex = 6,     // a tensor is no index
-  kGaps = 7,        // a value is not contiguous: the caller copies it, and calls again
-  kOneByOne = 8,    // the caller runs kernel after kernel: rows are so long, or so many, that they need more than this
+  kMissing = 1,   // an index has no record: the caller makes those of all indices, and calls again
+  kNotRow = 2,    // a value of an index names no row
+  kNoRoom = 3,    // no memory for a format, or for a kernel
+  kWritten = 4,   // somebody wrote to an index while it was read
+  kUnequal = 5,   // indices of the same edges have different lengths
+  kNoIndex = 6,   // a tensor is no index
+  kGaps = 7,      // a value is not contiguous: the caller copies it, and calls again
+  kOneByOne = 8,  // the caller runs kernel after kernel: rows are so long, or so many, that they need more than this
 };
 
 struct Failure {
@@ -48,12 +48,12 @@ struct Zero {  // rows of a value that are set to zero, up to a limit
 
 struct Step {
   Kernel* kernel;
-  int64_t walked;                                 // map, or -1
-  std::vector<std::pair<int64_t, bool>> maps;     // and whether they are indices of the walked edges
-  std::vector<int64_t> spaces, over;              // sizes; what totals are taken over: -1 for edges, else a space
+  int64_t walked;                              // map, or -1
+  std::vector<std::pair<int64_t, bool>> maps;  // and whether they are indices of the walked edges
+  std::vector<int64_t> spaces, over;           // sizes; what totals are taken over: -1 for edges, else a space
   Chunking chunking;
-  int64_t divided_from;                           // rows of more edges may be divided; -1: never
-  int64_t rows, edges, below;                     // limits; the map of `edges`; -1: none
+  int64_t divided_from;        // rows of more edges may be divided; -1: never
+  int64_t rows, edges, below;  // limits; the map of `edges`; -1: none
   std::vector<Zero> zeros;
   std::vector<Pointer> pointers;
 };
@@ -90,7 +90,9 @@ struct Bound {
   std::vector<RecordRef> subsets;
 };
 
-constexpr int64_t kAlignment = 64, kShare = 64;            // kShare as in long_rows.py
+constexpr int64_t kSmall = 1 << 12;  // edges; the formats of fewer are made faster than they are found
+constexpr size_t kOnce = 32;
+constexpr int64_t kAlignment = 64, kShare = 64;  // kShare as in long_rows.py
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 struct Segment {
@@ -102,6 +104,8 @@ struct Segment {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> inside;  // of each place, the values: bytes of a row, space
   std::vector<Step> steps;
   std::shared_ptr<Bound> last;
+  std::array<uint64_t, kOnce> once{};  // hashes of the values of small indices, the latest ones
+  size_t next_once = 0;
 };
 
 // Reads the numbers of which a segment is made, in the order of `make_segment`.
@@ -505,9 +509,37 @@ bool is_same(const Bound& bound, const int64_t* rows, const std::vector<Seen>& s
   return true;
 }
 
-// What is kept of the last graph, or made for this one. `given` are records by map, or null.
-int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen>& seen, RecordRef* const* given,
-                   int32_t threads, std::shared_ptr<Bound>* out, Failure* failure) {
+// A hash of the values of an index.
+template <typename In>
+uint64_t hash_of(const Index& index) {
+  uint64_t lanes[4] = {1, 2, 3, 4};
+  for (int64_t e = 0; e < index.count; ++e) {
+    uint64_t& lane = lanes[e & 3];
+    lane = (lane ^ static_cast<uint64_t>(value_at<In>(index, e))) * 0x9E3779B97F4A7C15u;
+    lane ^= lane >> 29;
+  }
+  uint64_t hash = static_cast<uint64_t>(index.count) + static_cast<uint64_t>(index.rows);
+  for (const uint64_t lane : lanes) hash = (hash ^ lane) * 0xD6E8FEB86659FD93u;
+  return hash;
+}
+
+// A record that only this segment knows, as long as it keeps the graph: for a small index that it has not seen lately,
+// such as that of a batch. A known one is worth a record that others find. The caller holds the lock.
+RecordRef record_for_once(Segment* segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor) {
+  if (!seen.counter || seen.count > kSmall) return nullptr;
+  const RecordRef made = new_record(seen, rows, wrap);
+  const uint64_t hash = seen.is64 ? hash_of<int64_t>(made->index) : hash_of<int32_t>(made->index);
+  auto& once = segment->once;
+  if (std::find(once.begin(), once.end(), hash) != once.end()) return nullptr;
+  made->alias = alias_of(tensor);
+  if (!made->alias) return nullptr;
+  once[segment->next_once++ % kOnce] = hash;
+  return made;
+}
+
+// What is kept of the last graph, or made for this one. `given` are records by map, or null; `tensors` the indices.
+int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen>& seen, const int64_t* tensors,
+                   RecordRef* const* given, int32_t threads, std::shared_ptr<Bound>* out, Failure* failure) {
   auto made = std::make_shared<Bound>();
   {
     const std::lock_guard<std::mutex> held(*lock);
@@ -517,7 +549,12 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
     }
     for (size_t m = 0; m < seen.size(); ++m) {
       const auto& map = segment->maps[m];
-      RecordRef record = given ? *given[m] : find_record(seen[m], rows_of(rows, map.first), map.second);
+      const int64_t leads = rows_of(rows, map.first);
+      RecordRef record = given ? *given[m] : find_record(seen[m], leads, map.second);
+      for (size_t n = 0; n < m && !record; ++n)  // the same tensor may come twice
+        if (seen[n] == seen[m] && made->records[n]->index.rows == leads && made->records[n]->index.wrap == map.second)
+          record = made->records[n];
+      if (!record) record = record_for_once(segment, seen[m], leads, map.second, tensors + m);
       if (!record) return failure->at = static_cast<int64_t>(m), kMissing;
       record->used = true;
       made->records.push_back(record);
@@ -591,7 +628,8 @@ extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int3
   char* const inside = reinterpret_cast<char*>(*at++);
   std::shared_ptr<Bound> bound;
   RecordRef* const* const records_given = given ? reinterpret_cast<RecordRef* const*>(at) : nullptr;
-  const int64_t status = find_bound(segment, rows, seen, records_given, threads, &bound, failure);
+  const int64_t* const tensors = numbers + segment->num_spaces;
+  const int64_t status = find_bound(segment, rows, seen, tensors, records_given, threads, &bound, failure);
   if (status != kDone) return status;
   return run_bound(*segment, *bound, values, inside, threads, failure);
 }
