@@ -11,12 +11,13 @@ import threading
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.runtime import headers, kernel_cache, sources
+from graphweave.runtime.index_records import SOURCES
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
 
-_LIBRARIES = ("formats.cpp", "checksum.cpp")
-"""Names of native libraries that are compiled early."""
+_LIBRARIES = (SOURCES, ("checksum.cpp",))
+"""The files of native libraries that are compiled early."""
 
 _begun: set[str] = set()
 """Cache folders for which this process has already started the thread."""
@@ -40,7 +41,7 @@ def begin() -> threading.Thread | None:
 def _compile() -> None:
     try:
         headers.precompile(toolchain(), kernel_cache.directory())
-        for name in _LIBRARIES:
-            kernel_cache.library(sources.source(name))
+        for names in _LIBRARIES:
+            kernel_cache.library("".join(map(sources.source, names)))
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)

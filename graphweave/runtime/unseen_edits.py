@@ -36,10 +36,10 @@ from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache, sources, tracked
 from graphweave.runtime.native_numbers import Int32
 from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.tensor_layout import counter_of
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, Versions, place, versions_of
-from graphweave.runtime.version_counter import counter_of
 
 _log = logger(__name__)
 
