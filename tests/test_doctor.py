@@ -114,6 +114,13 @@ def test_for_the_reader_and_to_a_file(capsys: pytest.CaptureFixture[str], tmp_pa
         assert words in text
 
 
+@needs_cxx
+@pytest.mark.usefixtures("triton_works")
+def test_without_an_openmp_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_pool", lambda: None)
+    assert "OpenMP runtime none: kernels run on one thread" in as_text(capsys)
+
+
 @pytest.mark.usefixtures("triton_works")
 def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--json", str(tmp_path / "absent" / "report.json")]) == 2
