@@ -1,6 +1,6 @@
 """Compiles what every first compilation on a machine needs while PyTorch still traces the function.
 
-These are the precompiled header and the libraries that make formats and checksums. They take 1.5 s of compiler time on
+These are the precompiled header and the runtime's own library. They take 1.5 s of compiler time on
 two cores, of which tracing keeps only one busy. If they are in the cache, nothing is done.
 """
 
@@ -10,14 +10,11 @@ import threading
 
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
-from graphweave.runtime import headers, kernel_cache, sources
-from graphweave.runtime.index_records import SOURCES
+from graphweave.runtime import headers, kernel_cache
+from graphweave.runtime.native_library import library
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
-
-_LIBRARIES = (SOURCES, ("checksum.cpp",))
-"""The files of native libraries that are compiled early."""
 
 _begun: set[str] = set()
 """Cache folders for which this process has already started the thread."""
@@ -41,7 +38,6 @@ def begin() -> threading.Thread | None:
 def _compile() -> None:
     try:
         headers.precompile(toolchain(), kernel_cache.directory())
-        for names in _LIBRARIES:
-            kernel_cache.library("".join(map(sources.source, names)))
+        library()
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)

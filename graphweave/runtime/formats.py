@@ -27,8 +27,9 @@ from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats
 from graphweave.runtime.index import INT32_MAX, Index
-from graphweave.runtime.index_records import Made, Record, library, own_memory, record_of, sized
+from graphweave.runtime.index_records import Made, Record, own_memory, record_of, sized
 from graphweave.runtime.index_records import cache as records
+from graphweave.runtime.native_library import library
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 

@@ -8,26 +8,18 @@ are dead (see `tracked`).
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweave.core.settings import settings
-from graphweave.runtime import kernel_cache, sources
 from graphweave.runtime.index import Index
-from graphweave.runtime.native_numbers import Int32, Int64
+from graphweave.runtime.native_library import library
 from graphweave.runtime.storages import ByStorage
-from graphweave.runtime.tensor_layout import layout
-from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import TrackedCache, versions_of
-
-SOURCES = ("formats.cpp", "records.cpp", "segments.cpp")
-"""The files of the native library, in order."""
 
 
 class Made(ctypes.Structure):
@@ -84,7 +76,16 @@ class Record:
 own_memory: ByStorage[bool] = ByStorage()
 """Storages of indices that our own programs have made. Only they know them, so nobody else writes to them."""
 
-cache: TrackedCache[Record] = TrackedCache(lambda: settings().format_bytes, Record.used, Record.drop)
+
+class RecordCache(TrackedCache[Record]):
+    """Records of index tensors. What native code keeps without a record is forgotten with them."""
+
+    def forget(self, storage: int) -> None:
+        super().forget(storage)
+        library().gw_records_edited()
+
+
+cache = RecordCache(lambda: settings().format_bytes, Record.used, Record.drop)
 
 
 def record_of(index: Index) -> Record:
@@ -107,41 +108,3 @@ def sized(index: Index) -> Iterator[Record]:
     yield record
     if record.nbytes != before:
         cache.resize(index.key, record.nbytes)
-
-
-def library() -> ctypes.CDLL:
-    """The native library."""
-    return _library(toolchain())
-
-
-@lru_cache(maxsize=8)
-def _library(tools: object) -> ctypes.CDLL:
-    """`tools` is only the key of the cache: other compiler settings give another library."""
-    native = kernel_cache.library("".join(map(sources.source, SOURCES)))
-    pointer, status = ctypes.c_void_p, ctypes.c_int64
-    native.gw_narrow.argtypes = (pointer, Int64, Int64, pointer, Int32)
-    native.gw_narrow.restype = status
-    native.gw_record_new.argtypes = (pointer, Int64, Int32, Int32, Int32)
-    native.gw_record_new.restype = pointer
-    for name in ("drop", "free"):
-        function = getattr(native, f"gw_record_{name}")
-        function.argtypes, function.restype = (pointer,), None
-    native.gw_record_used.argtypes = native.gw_record_bytes.argtypes = (pointer,)
-    native.gw_record_bytes.restype = status
-    for name in ("csr", "flat", "perm"):
-        function = getattr(native, f"gw_record_{name}")
-        function.argtypes, function.restype = (pointer, Int32, ctypes.POINTER(Made), Int32), status
-    native.gw_record_column.argtypes = (pointer, pointer, Int32, ctypes.POINTER(Made), Int32)
-    native.gw_record_column.restype = status
-    native.gw_segment_new.argtypes, native.gw_segment_new.restype = (ctypes.c_char_p,), pointer
-    native.gw_segment_bytes.argtypes, native.gw_segment_bytes.restype = (pointer, ctypes.c_char_p), status
-    for name in ("free", "forget"):
-        function = getattr(native, f"gw_segment_{name}")
-        function.argtypes, function.restype = (pointer,), None
-    native.gw_segment_computed.argtypes, native.gw_segment_computed.restype = (pointer, pointer), ctypes.c_int32
-    native.gw_segment_run.argtypes = (pointer, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, pointer)
-    native.gw_segment_run.restype = status
-    native.gw_records_layout(ctypes.byref(layout()))
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=native.gw_records_forked)
-    return native

@@ -12,7 +12,8 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
-from graphweave.runtime.index_records import Record, cache, library, record_of
+from graphweave.runtime.index_records import Record, cache, record_of
+from graphweave.runtime.native_library import library
 from graphweave.runtime.threads import num_threads
 
 _DONE, _MISSING, _NOT_ROW, _NO_ROOM, _WRITTEN, _UNEQUAL, _NO_INDEX, _GAPS, _ONE_BY_ONE = range(9)

@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kPiece = 256;    // bytes
 constexpr int64_t kElements = 32;  // number of elements of a piece that is not contiguous
-constexpr int64_t kParts = 64;     // the largest number of parts
+constexpr int64_t kMostParts = 64;     // the largest number of parts
 constexpr int64_t kStep = 29;      // odd, so that it visits each of 2^n parts; near parts are visited far apart in time
-constexpr int64_t kSerial = 1 << 18;  // in bytes; below this, threads do not pay off
+constexpr int64_t kSerialBytes = 1 << 18;  // in bytes; below this, threads do not pay off
 
 }  // namespace
 
@@ -25,7 +25,7 @@ struct Sums {
   int64_t item, rows, row_stride, cols, col_stride;
   int64_t parts;  // a power of two
   int64_t turn;   // number of checks so far
-  uint64_t sums[kParts];
+  uint64_t sums[kMostParts];
 };
 
 namespace {
@@ -94,7 +94,7 @@ uint64_t sum_of_part(const Sums& s, const Pieces& p, int64_t which) {
 }
 
 int32_t threads_for(const Sums& s, int32_t threads) {
-  return s.rows * s.cols * s.item < kSerial ? 1 : std::max<int32_t>(threads, 1);
+  return s.rows * s.cols * s.item < kSerialBytes ? 1 : std::max<int32_t>(threads, 1);
 }
 
 }  // namespace

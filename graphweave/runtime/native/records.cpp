@@ -36,6 +36,8 @@ struct Layout {
 
 Layout layout;
 
+uint64_t edits = 0;  // of index tensors that PyTorch has not seen, found so far
+
 // Kept by pointer, since a fork may copy a mutex that another thread holds: the child takes a new one.
 std::mutex* lock = new std::mutex;
 
@@ -340,6 +342,12 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
 }  // namespace
 
 extern "C" void gw_records_layout(const Layout* of) { layout = *of; }
+
+// What was made before, of any tensor, is not used again without a record.
+extern "C" void gw_records_edited() {
+  const std::lock_guard<std::mutex> held(*lock);
+  ++edits;
+}
 
 // For a forked process, which has no other threads.
 extern "C" void gw_records_forked() { lock = new std::mutex; }

@@ -83,6 +83,7 @@ struct BoundStep {
 struct Bound {
   std::vector<int64_t> rows, inside;  // inside: where each place begins
   int64_t nbytes = 0;
+  uint64_t edits = 0;
   std::vector<RecordRef> records;
   std::vector<BoundStep> steps;
   std::vector<Array> arrays;
@@ -503,7 +504,7 @@ std::vector<int64_t> inside_of(const Segment& segment, const int64_t* rows, int6
 }
 
 bool is_same(const Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
-  if (!std::equal(bound.rows.begin(), bound.rows.end(), rows)) return false;
+  if (bound.edits != edits || !std::equal(bound.rows.begin(), bound.rows.end(), rows)) return false;
   for (size_t m = 0; m < seen.size(); ++m)
     if (bound.records[m]->dropped || !(bound.records[m]->seen == seen[m])) return false;
   return true;
@@ -547,6 +548,7 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
       *out = segment->last;
       return kDone;
     }
+    made->edits = edits;
     for (size_t m = 0; m < seen.size(); ++m) {
       const auto& map = segment->maps[m];
       const int64_t leads = rows_of(rows, map.first);
