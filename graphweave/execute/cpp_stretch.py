@@ -20,8 +20,9 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.core.errors import IndexRangeError
+from graphweave.core.ranks import LinkName, halo_rows
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.cpp_step import BoundKernel, CppStep
+from graphweave.execute.cpp_step import NONE_SENT, BoundKernel, CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
@@ -72,10 +73,11 @@ class CppStretch:
 
     def __init__(
         self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref],
-        limits: Mapping[int, StepLimit] | None = None,
+        limits: Mapping[int, StepLimit] | None = None, sent: Mapping[Ref, LinkName] = NONE_SENT,
     ) -> None:  # fmt: skip
-        """`kept` are the values that the steps write and others read. `limits` are those of steps by position."""
-        limits = limits or {}
+        """`kept` are the values that the steps write and others read. `limits` are those of steps by position. Outputs
+        in `sent` have room for the halo rows of their links."""
+        limits, self._sent = limits or {}, sent
         self._limits = LimitTable(limits, steps) if limits else None
         told_by = sorted({m for limit in limits.values() for m in limit.maps})
         self.maps: tuple[Ref, ...] = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
@@ -129,7 +131,9 @@ class CppStretch:
             inputs = [values[r] for r in step.reads]
             for r in ended:
                 values.pop(r, None)
-            made = step(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps], inputs, within.get(i))
+            of_step = tuple(count[s] for s in step.spaces)
+            outputs = step.made(of_step, self._sent)
+            made = step.fill(outputs, of_step, [index[m] for m in step.maps], inputs, within.get(i))
             values.update(zip(step.writes, made, strict=True))
         return [values[r] for r in self.writes]
 
@@ -204,9 +208,9 @@ class CppStretch:
         for r, each, space in self._inside:
             places[r] = inside, nbytes
             nbytes += -(-each * count[space] // _ALIGNMENT) * _ALIGNMENT
-        rooms = {r: room for step in self._steps for r, room in zip(step.writes, step.rooms, strict=True)}
+        rooms = {r: halo_rows(link) for r, link in self._sent.items()}
         made = [
-            (shape if space == UNIT else (count[space], *shape), dtype, rooms[r])
+            (shape if space == UNIT else (count[space], *shape), dtype, rooms.get(r, 0))
             for r, (shape, dtype, space) in zip(self.writes, self._outputs, strict=True)
         ]
         return places, made, nbytes
