@@ -19,8 +19,8 @@ from graphweave.execute.python_runner import PythonRunner
 from graphweave.execute.range_errors import MapError, in_words
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
-from graphweave.execute.targets import step_of
 from graphweave.execute.tape_of import tape_of
+from graphweave.execute.targets import step_of
 from graphweave.ir.tape.nodes import Tape
 
 

@@ -19,7 +19,7 @@ from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
-from graphweave.ir.message.layouts import Promise, memory_of, settled
+from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.nodes import Number, Tape

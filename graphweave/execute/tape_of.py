@@ -21,7 +21,6 @@ from graphweave.execute.row_counts import RowCounts
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.execute.travel import Parts, Travel, travels
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
