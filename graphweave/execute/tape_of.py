@@ -17,9 +17,9 @@ from graphweave.execute.cpp_stretch import turned
 from graphweave.execute.demands import Demands
 from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.region_step import RegionStep
-from graphweave.execute.row_counts import RowCounts
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
-from graphweave.execute.travel import Parts, Travel, travels
+from graphweave.execute.space_counts import SpaceCounts
+from graphweave.execute.travel import Travel, TwoParts, travels
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.layouts import Promise
@@ -108,7 +108,7 @@ class TapeMaker:
         self._once: frozenset[Ref] = frozenset()
         self._counted = {UNIT}
         self._asked: list[Space] = []
-        self._counts = RowCounts(
+        self._counts = SpaceCounts(
             plan.program, self._there, self._ensure, traits.spaces_of_call, asks=self._is_prelude
         )  # fmt: skip
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
@@ -347,7 +347,7 @@ class TapeMaker:
         self._steps.append(tape.Begin(ref, source, node.x in self._written and bool(has_room)))
         self._begun.add(ref)
 
-    def _in_two(self, i: int) -> Parts | None:
+    def _in_two(self, i: int) -> TwoParts | None:
         """How kernel i runs in two parts, if one of them needs no row that is on its way, or gives rows to send."""
         step, region = self._kernels[i], self._plan.schedule.steps[i]
         if not isinstance(step, CppStep) or not isinstance(region, Region) or i in self._needs.steps:
@@ -357,7 +357,7 @@ class TapeMaker:
             return None
         return self._travel.in_two(step, region, late)
 
-    def _run_parts(self, i: int, parts: Parts) -> None:
+    def _run_parts(self, i: int, parts: TwoParts) -> None:
         """Add the first part of a kernel, what begins to travel then or is waited for, and the second part."""
         kernel, late = self._kernels[i], {one.value for one in parts.late}
         self._steps.append(

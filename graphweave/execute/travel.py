@@ -17,7 +17,7 @@ from graphweave.lower.schedule import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TwoParts:
     """How a kernel runs in two parts: the rows first that read no halo row of the `late` values, or with `back`, a
     link, the halo rows first, which go back to their owners."""
 
@@ -46,7 +46,7 @@ class Travel:
         node = self._program.nodes[users[0]] if len(users) == 1 and ref not in self._outputs else None
         return (users[0], node) if isinstance(node, ExchangeBack) else None
 
-    def in_two(self, step: CppStep, region: Region, late: Sequence[Ref]) -> Parts | None:
+    def in_two(self, step: CppStep, region: Region, late: Sequence[Ref]) -> TwoParts | None:
         """The parts of the step, or None if it has none: the halo rows first if all that it writes is sent back, else
         the rows first that read none of the `late` values' halo rows."""
         if region.map is None or step.plan.lowered.map != region.map or step.reorders:
@@ -55,9 +55,9 @@ class Travel:
         links = {node.link for _, node in (b for b in backs if b is not None)}
         if None not in backs and len(links) == 1:
             rows = {type_of(self._program, r).space for r in step.writes}
-            return Parts(back=links.pop()) if rows == {region.rows} and not late else None
+            return TwoParts(back=links.pop()) if rows == {region.rows} and not late else None
         arriving = self._arriving(step, region, late)
-        return Parts(arriving) if arriving else None
+        return TwoParts(arriving) if arriving else None
 
     def _arriving(self, step: CppStep, region: Region, late: Sequence[Ref]) -> tuple[Late, ...] | None:
         """How the step reads the late values; None if not by the edges that it walks alone."""

@@ -183,7 +183,7 @@ class _Holes:
         return codec.read(reader, given)
 
 
-class _Line(_Holes):
+class _OwnLine(_Holes):
     """A field that has a line of its own, or several, if its text has."""
 
     def __init__(self, held: tuple[str, Codec, _Count], indent: str, lone: bool) -> None:
@@ -369,7 +369,7 @@ class Language:
                     yield _Lines(lines, codec, found["indent"], found["head"])
                 else:
                     yield Literal(f"\n{found['indent']}{found['head']}")
-                    yield _Line((lines, codec, count), found["indent"], lone)
+                    yield _OwnLine((lines, codec, count), found["indent"], lone)
             elif outer := found["outer"]:
                 yield _Outer(outer)
             elif said[found["holes"].split("+")[0]].type == "bool":

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from graphweave.core.errors import ParseError
-from graphweave.core.sizes import Size
 from graphweave.core.sizes import read as read_size
 from graphweave.core.sizes import show as show_size
 from graphweave.ir.codecs import COMMON, INTEGER, QUOTED
@@ -23,15 +21,6 @@ _GIVEN = word(
 )  # fmt: skip
 _IN, _ORDER, _CLOSE, _COMMA = map(Literal, ("in", "order [", "]", ","))
 _FLAGS = "own", "fresh", "loose"
-
-
-def _read_size(reader: Reader, around: Mapping[str, Any]) -> Size:
-    start = reader.skip()
-    try:
-        return read_size(QUOTED.read(reader, around))
-    except ParseError:
-        reader.at = start
-        reader.miss("a size in quotes")
 
 
 def _show_promise(promise: Promise, around: Any) -> str:
@@ -71,7 +60,11 @@ TAPE.complete(
         "Given": _GIVEN,
         "Space": SPACE,
         "LinkName": LINK,
-        "Size": Codec(lambda size, around: json.dumps(show_size(size)), _read_size, QUOTED.begins),
+        "Size": Codec(
+            lambda size, around: json.dumps(show_size(size)),
+            lambda reader, around: read_size(QUOTED.read(reader, around)),
+            QUOTED.begins,
+        ),
         "Promise": Codec(_show_promise, _read_promise),
     }
 )

@@ -13,7 +13,7 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.tape.nodes import Computed, DimOf, Fixed, Given, Known, Number, NumberOf, PairsOf
 
 
-class RowCounts:
+class SpaceCounts:
     """Finds how a tape counts the rows of each space of a program. `there` are the values that exist at the moment.
     `make` adds the steps that make another one, for which the rows of `spaces_of_call` are needed.
 
