@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import map_type, type_of
@@ -70,12 +70,12 @@ def tape_of(
 
     def prelude_tape(plan: Plan, narrow: frozenset[Ref]) -> Tape:
         own = prelude or {}
-        return TapeMaker(plan, own, traits(own, calls.prelude), Contract(verify=contract.verify), narrow=narrow).tape()
+        return TapeMaker(plan, own, traits(own, calls.prelude), Contract(verify=contract.verify), narrow=narrow).make()
 
     maker = TapeMaker(plan, kernels, traits(kernels, calls), contract, needs=needs)
     if plan.prelude is not None:
         maker.make_once(plan.prelude, prelude_tape)
-    return finished(maker.tape())
+    return finished(maker.make())
 
 
 def finished(made: Tape) -> Tape:
@@ -160,7 +160,7 @@ class TapeMaker:
 
     # -------------------------------------------------------- steps
 
-    def tape(self) -> Tape:
+    def make(self) -> Tape:
         waiting: list[int] = []  # kernels for the next native call
         for i, step in enumerate(self._plan.schedule.steps):
             if waiting and not self._may_join(i, waiting) and not self._may_come_before(i, waiting):
@@ -244,20 +244,20 @@ class TapeMaker:
                 self._rows_of(spaces), maps, indices, reads, writes,
                 tuple(tape.Member(i, step.reads, step.writes) for i, step in zip(members, steps, strict=True)),
                 tuple(tape.Transpose(r, x) for r, x in turns.items()),
-                tuple(self._inside(steps, turns, kept)),
+                self._inside(steps, turns, kept),
                 self._rooms(writes),
             )
         )  # fmt: skip
         self._wrote(writes)
 
-    def _inside(self, steps: Sequence[CppStep], turns: Iterable[Ref], kept: frozenset[Ref]) -> Iterator[tape.Inside]:
+    def _inside(self, steps: Sequence[CppStep], turns: Iterable[Ref], kept: frozenset[Ref]) -> tuple[tape.Inside, ...]:
         """The values that only these kernels read, each in a slot of its own."""
-        sizes = [(r, t.shape, t.dtype, UNIT) for r in turns if (t := type_of(self._program, r))]
+        types = ((r, type_of(self._program, r)) for r in turns)
+        sizes = [(r, UNIT, numel(t.shape) * t.dtype.itemsize) for r, t in types]
         for step in steps:
             made = zip(step.writes, step.writes_each, strict=True)
-            sizes += [(r, *each) for r, each in made if r not in kept]
-        for slot, (r, shape, dtype, space) in enumerate(sizes):
-            yield tape.Inside(r, space, numel(shape) * dtype.itemsize, slot)
+            sizes += [(r, space, numel(s) * dtype.itemsize) for r, (s, dtype, space) in made if r not in kept]
+        return tuple(tape.Inside(r, space, nbytes, slot) for slot, (r, space, nbytes) in enumerate(sizes))
 
     def _run_kernel(self, i: int) -> None:
         kernel = self._kernels[i]

@@ -109,7 +109,7 @@ class GraphRun:
             transposes=False, in_order=False,
         )  # fmt: skip
         kernels = {i: self.code.kernels[i] for i in self._native}
-        return finished(TapeMaker(self.code.plan, kernels, traits, outputs=outputs).tape())
+        return finished(TapeMaker(self.code.plan, kernels, traits, outputs=outputs).make())
 
     def _divide(self, members: Sequence[int]) -> Iterator[Sequence[int]]:
         """Kernels run together, unless their values are large, or one of them leaves something to do."""
