@@ -14,6 +14,7 @@ from graphweave.execute.region_step import wraps
 from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.tape.nodes import RunKernels, Transpose
 from graphweave.lower.parameters import Column, Flat, Perm
 from graphweave.runtime import long_rows
 from graphweave.runtime.segments import Segment
@@ -27,57 +28,49 @@ _ROWS, _MOST, _LEAST, _REACH = range(4)
 _NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentParts:
-    """What a segment consists of: its kernels, the limits on them by position, the maps, spaces and values that a call
-    gives, the values inside by place (those in one place are never alive together), and matrices inside that are the
-    transpose of a value."""
-
-    program: Program
-    steps: Sequence[CppStep]
-    limits: Mapping[int, StepLimit]
-    maps: Sequence[Ref]
-    spaces: Sequence[Space]
-    reads: Sequence[Ref]
-    writes: Sequence[Ref]
-    inside: Sequence[Sequence[Ref]]
-    turned: Mapping[Ref, Ref]
-
-
-def made_segment(parts: SegmentParts) -> Segment | None:
-    """None if a kernel needs what only Python makes: an order of rows or edges that a schedule asks for."""
-    if any(step.reorders for step in parts.steps):
+def made_segment(
+    program: Program, step: RunKernels, kernels: Sequence[CppStep], limits: Mapping[int, StepLimit]
+) -> Segment | None:
+    """The segment that follows a step of a tape, whose members have these kernels, some with limits. None if a kernel
+    needs what only Python makes: an order of rows or edges that a schedule asks for."""
+    if any(kernel.reorders for kernel in kernels):
         return None
-    ends = [(parts.spaces.index(map_type(parts.program, m).cod), wraps(parts.program, m)) for m in parts.maps]
-    names = [step.name for step in parts.steps]
-    numbers = _Numbers(parts).made(ends)
-    return Segment(numbers, names, ends, len(parts.spaces), len(parts.reads) + len(parts.writes))
+    ends = [(step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
+    numbers = _Numbers(program, step, kernels, limits).made(ends)
+    names = [kernel.name for kernel in kernels]
+    return Segment(numbers, names, ends, len(step.rows), len(step.reads) + len(step.writes))
 
 
 @dataclass
 class _Numbers:
-    parts: SegmentParts
+    program: Program
+    taped: RunKernels
+    kernels: Sequence[CppStep]
+    step_limits: Mapping[int, StepLimit]
     limits: list[list[int]] = field(default_factory=list)
     positions: dict[Limit, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = self.parts
-        self.pointers: dict[Ref, list[int]] = {r: [_VALUE, i, 0] for i, r in enumerate((*parts.reads, *parts.writes))}
-        self.pointers |= {r: [_INSIDE, at, 0] for at, refs in enumerate(parts.inside) for r in refs}
+        values = enumerate((*self.taped.reads, *self.taped.writes))
+        self.pointers: dict[Ref, list[int]] = {r: [_VALUE, i, 0] for i, r in values}
+        self.pointers |= {one.value: [_INSIDE, one.slot, 0] for one in self.taped.inside}
 
     def made(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
-        parts = self.parts
-        steps = [self.step(step, parts.limits.get(i)) for i, step in enumerate(parts.steps)]
+        taped = self.taped
+        steps = [self.step(kernel, self.step_limits.get(i)) for i, kernel in enumerate(self.kernels)]
+        slots: dict[int, list[list[int]]] = {}
+        for one in taped.inside:
+            slots.setdefault(one.slot, []).append([one.nbytes, self.space(one.space)])
         return [
-            len(parts.spaces), len(parts.reads), len(parts.writes), long_rows.LONG // long_rows.PRODUCTS,
+            len(taped.rows), len(taped.reads), len(taped.writes), long_rows.LONG // long_rows.PRODUCTS,
             *_listed([list(end) for end in ends]), *_listed(self.limits),
-            *_listed([self.turn(r, x) for r, x in parts.turned.items()]),
-            *_listed([_listed([self.bytes_of(r) for r in refs]) for refs in parts.inside]),
+            *_listed([self.turn(turn) for turn in taped.transposes]),
+            *_listed([_listed(slots[slot]) for slot in range(len(slots))]),
             *_listed(steps),
         ]  # fmt: skip
 
     def step(self, step: CppStep, limit: StepLimit | None) -> list[int]:
-        program, walked = self.parts.program, step.plan.lowered.map
+        program, walked = self.program, step.plan.lowered.map
         space = None if walked is None else map_type(program, walked).dom
         maps = [[self.map(m), map_type(program, m).dom == space] for m in step.maps]
         over = [self.space(step.spaces[0]) if over_rows else _NONE for _, over_rows, _ in step.without_rows]
@@ -107,7 +100,7 @@ class _Numbers:
                 return self.pointers[of]
 
     def zero(self, ref: Ref, upto: Limit | None) -> list[int]:
-        return [*self.pointers[ref], self.bytes_of(ref)[0], self.limit(upto)]
+        return [*self.pointers[ref], self.bytes_of(ref), self.limit(upto)]
 
     def limit(self, limit: Limit | None) -> int:
         """The position of a limit among all, behind those that it needs."""
@@ -125,20 +118,22 @@ class _Numbers:
             self.limits.append(made)
         return self.positions[limit]
 
-    def turn(self, r: Ref, x: Ref) -> list[int]:
-        t = type_of(self.parts.program, r)
-        return [t.dtype.itemsize, t.shape[1], t.shape[0], self.pointers[x][1], self.pointers[r][1]]
+    def turn(self, turn: Transpose) -> list[int]:
+        t = type_of(self.program, turn.value)
+        return [
+            t.dtype.itemsize, t.shape[1], t.shape[0], self.pointers[turn.source][1], self.pointers[turn.value][1]
+        ]  # fmt: skip
 
-    def bytes_of(self, ref: Ref) -> list[int]:
-        """The bytes of a row of a value, and its space."""
-        t = type_of(self.parts.program, ref)
-        return [numel(t.shape) * t.dtype.itemsize, self.space(t.space)]
+    def bytes_of(self, ref: Ref) -> int:
+        """The bytes of a row of a value."""
+        t = type_of(self.program, ref)
+        return numel(t.shape) * t.dtype.itemsize
 
     def space(self, space: Space) -> int:
-        return _NONE if space == UNIT else self.parts.spaces.index(space)
+        return _NONE if space == UNIT else self.taped.rows.index(space)
 
     def map(self, m: Ref) -> int:
-        return self.parts.maps.index(m)
+        return self.taped.maps.index(m)
 
 
 def _listed(rows: Sequence[Sequence[int]]) -> list[int]:

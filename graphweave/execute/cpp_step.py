@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.compiler.plan import KernelPlan
-from graphweave.core.ranks import halo_rows
+from graphweave.core.ranks import LinkName, halo_rows
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
@@ -35,6 +36,9 @@ from graphweave.runtime.tracked import Mark
 
 _PRODUCTS_PER_NUMBER = 16
 """Multiply-adds of a matrix product that take as long as reading or writing one number."""
+
+NONE_SENT: Mapping[Ref, LinkName] = MappingProxyType({})
+"""The outputs of a kernel that are sent to other ranks, if none is."""
 
 _WORK_PER_TOTAL = 32
 """A chunk reads or writes at least this many numbers for each number of a total. It has its own part of the total,
@@ -113,7 +117,13 @@ class CppStep(RegionStep):
         self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
     ) -> list[Tensor]:
         """See `RegionStep`. With `within`, only what its bounds say is computed."""
-        outputs = self.made(rows)
+        return self.fill(self.made(rows), rows, indices, inputs, within)
+
+    def fill(
+        self, outputs: list[Tensor], rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor],
+        within: Within | None,
+    ) -> list[Tensor]:  # fmt: skip
+        """Write the outputs, which `made` made, and return them."""
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = self.on_graph(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:
@@ -166,15 +176,11 @@ class CppStep(RegionStep):
         """The shape of a row, the dtype and the space of each value that it writes."""
         return [(shape, dtype, UNIT if at is None else self.spaces[at]) for shape, dtype, at in self._made]
 
-    @property
-    def rooms(self) -> list[int]:
-        """For each output, the number of rows for which there is memory behind its own."""
-        return [halo_rows(self.sent[r]) if r in self.sent else 0 for r in self.writes]
-
-    def made(self, rows: tuple[int, ...]) -> list[Tensor]:
-        """Tensors for the outputs, with undefined contents."""
-        made = zip(self.shapes(rows), self.rooms, strict=True)
-        return [arena.empty(shape, dtype, room) for (shape, dtype), room in made]
+    def made(self, rows: tuple[int, ...], sent: Mapping[Ref, LinkName] = NONE_SENT) -> list[Tensor]:
+        """Tensors for the outputs, with undefined contents. There is memory for the halo rows behind those in
+        `sent`."""
+        rooms = (halo_rows(sent[r]) if r in sent else 0 for r in self.writes)
+        return [arena.empty(shape, dtype, room) for (shape, dtype), room in zip(self.shapes(rows), rooms, strict=True)]
 
     def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each output."""

@@ -27,7 +27,7 @@ from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats
 from graphweave.runtime.index import INT32_MAX, Index
-from graphweave.runtime.index_records import Made, Record, own_memory, record_of, sized
+from graphweave.runtime.index_records import MadeFormat, Record, own_memory, record_of, sized
 from graphweave.runtime.index_records import cache as records
 from graphweave.runtime.native_library import library
 from graphweave.runtime.threads import num_threads
@@ -90,7 +90,7 @@ def csr(index: Index, wide: bool = False) -> CsrFormat:
     if index.values.device.type != "cpu":
         return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _csr_on_device(index, wide)))
 
-    def made(record: Record, found: Made) -> CsrFormat:
+    def made(record: Record, found: MadeFormat) -> CsrFormat:
         indptr = record.tensor(found.data, index.rows + 1, _int_dtype(wide))
         chunks = record.tensor(found.chunks, found.num_chunks + 1, torch.int64)
         return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, index.rows, index.num_edges)
@@ -244,7 +244,11 @@ def _int_dtype(wide: bool) -> torch.dtype:
 
 
 def _of_record(
-    name: str, index: Index, wide: bool, make: Callable[[Record, Made], Format | Tensor], other: Index | None = None
+    name: str,
+    index: Index,
+    wide: bool,
+    make: Callable[[Record, MadeFormat], Format | Tensor],
+    other: Index | None = None,
 ) -> Format | Tensor:
     """The object that `make` makes of a format of the index's record. It is kept with the record."""
     with sized(index) as record:
@@ -267,9 +271,9 @@ def _of_record(
 
 def _native(
     name: str, record: Record, index: Index, wide: bool, against: Record | None = None, other: Index | None = None
-) -> Made:
+) -> MadeFormat:
     """A format of a record, made by native code unless it is there."""
-    made, function = Made(), getattr(record.handle.native, f"gw_record_{name}")
+    made, function = MadeFormat(), getattr(record.handle.native, f"gw_record_{name}")
     others = () if against is None else (against.handle.address,)
     status = function(record.handle.address, *others, wide, ctypes.byref(made), num_threads())
     bump("format_builds", made.builds)
@@ -278,10 +282,10 @@ def _native(
     return made
 
 
-def _edges_of(index: Index, wide: bool) -> Callable[[Record, Made], Tensor]:
+def _edges_of(index: Index, wide: bool) -> Callable[[Record, MadeFormat], Tensor]:
     """Makes a tensor of a format that has a number for each edge."""
 
-    def made(record: Record, found: Made) -> Tensor:
+    def made(record: Record, found: MadeFormat) -> Tensor:
         if found.data == index.values.data_ptr() and index.num_edges:
             return index.values.detach()
         return record.tensor(found.data, index.num_edges, _int_dtype(wide))

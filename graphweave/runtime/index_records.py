@@ -22,7 +22,7 @@ from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.tracked import TrackedCache, versions_of
 
 
-class Made(ctypes.Structure):
+class MadeFormat(ctypes.Structure):
     """The structure `Made` of `native/records.cpp`."""
 
     _fields_ = (
@@ -31,7 +31,7 @@ class Made(ctypes.Structure):
     )
 
 
-class Handle:
+class RecordHandle:
     """Owns a record of native code. Tensors on memory of the record keep it."""
 
     __slots__ = ("address", "native")
@@ -49,7 +49,7 @@ class Record:
 
     def __init__(self, index: Index, kept: bool) -> None:
         """With `kept`, native code finds the record until it is dropped."""
-        self.handle = Handle(index, kept)
+        self.handle = RecordHandle(index, kept)
         self.made: dict[Any, Any] = {}
 
     def drop(self) -> None:

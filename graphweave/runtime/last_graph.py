@@ -21,7 +21,7 @@ from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.runtime import tracked
-from graphweave.runtime.memo import GivenOut, Results, alias, memo
+from graphweave.runtime.memo import Results, alias, memo
 from graphweave.runtime.native_library import library
 from graphweave.runtime.tracked import ordinary
 from graphweave.runtime.unseen_edits import Watch, sums_of
@@ -45,25 +45,27 @@ class _Slot:
         self.native.gw_marks_free(self.address)
 
 
-class Once:
-    """`once(*inputs)` gives the results of `compute(*inputs)`, a tuple of tensors and integers that nobody may rebind.
+class LastGraph:
+    """`last(*inputs)` gives the results of `compute(*inputs)`, a tuple of tensors and integers that nobody may rebind.
 
-    Inputs are tensors on the CPU and integers. Those at the positions `watched` are compared with checksums, and so are
-    the results at the positions `given_out`, which users get and may edit. Any thread may call.
+    Inputs are tensors and integers. Those at the positions `watched` are compared with checksums. Results for other
+    graphs than the last one come from `kept`, which is `memo.kept` or as that. Any thread may call.
     """
 
     def __init__(
-        self, compute: Callable[..., Results], watched: Collection[int], given_out: Sequence[int] = ()
+        self, compute: Callable[..., Results], watched: Collection[int], kept: Callable[..., Results] = memo.kept
     ) -> None:
-        self._compute = compute
+        self._compute, self._kept = compute, kept
         self._watches = [(i, Watch()) for i in watched]
         self._watched = frozenset(watched)
-        self._kept = GivenOut(given_out) if given_out else memo.kept
-        self._given_out = tuple(given_out)
         self._slot: _Slot | None = None
         self._hashes: OrderedDict[int, None] = OrderedDict()
         self._lock = locks.lock()
         self._pack: Callable[..., bytes] | None = None
+
+    def forget(self) -> None:
+        """Release the last graph."""
+        self._slot = None
 
     def __call__(self, *inputs: Any) -> Results:
         slot, status = self._slot, -1
@@ -80,14 +82,16 @@ class Once:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         if status > 0:
             bump("unseen_edits")
-            _log.info("an index of shape %s was edited in a way that PyTorch does not see", list(tensors[status].shape))
+            _log.info(
+                "an index of shape %s was edited in a way that PyTorch does not see", list(tensors[status - 1].shape)
+            )
             tracked.forget(tensors[status - 1])
-        if not all(isinstance(x, Tensor) or type(x) is int for x in inputs) or any(t.requires_grad for t in tensors):
+        self._slot = None
+        if self._kept != memo.kept or not all(map(_is_plain, inputs)):
             return self._shared(inputs)
         found = self._first_time(inputs, tensors)
         if found is not None:
             return found
-        self._slot = None
         results = self._shared(inputs)
         self._keep(inputs, tensors, results)
         return results
@@ -122,7 +126,7 @@ class Once:
             sums_of(inputs[i]) if i in self._watched else None for i, x in enumerate(inputs) if isinstance(x, Tensor)
         ]
         made = self._marks(inputs, tensors, sums)
-        if made is not None and not self._given_out:
+        if made is not None:
             self._finish(made[0], results)
 
     def _finish(self, slot: _Slot, results: Results) -> None:
@@ -145,3 +149,8 @@ class Once:
         shared = None if sums is None else array("q", [0 if s is None else ctypes.addressof(s) for s in sums]).tobytes()
         address = native.gw_marks_new(given, count, is_tensor, watched, sizes, shared, ctypes.byref(seen))
         return None if not address else (_Slot(native, address, sums), seen.value)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is an integer, or a tensor on the CPU through which no gradient flows."""
+    return type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu" and not x.requires_grad)
