@@ -33,7 +33,6 @@ from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
-from graphweave.frontends.sparse.sparse_matrix import in_use
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
 from graphweave.frontends.tracing.capture_settings import (
     CAPTURE,
@@ -44,14 +43,13 @@ from graphweave.frontends.tracing.capture_settings import (
     CaptureSettings,
     under_way,
 )  # fmt: skip
-from graphweave.frontends.tracing.polyfills import polyfilled
 from graphweave.frontends.tracing.reasons import at, line_of, reason_of
 from graphweave.frontends.tracing.torch_logs import pages_in_a_line
 
 _log = logger(__name__)
 
 _ALWAYS = {
-    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a polyfill replaces it (`library_polyfills.py`)
+    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }
 """Settings that are in force in every trace."""
@@ -128,7 +126,6 @@ class Captured:
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
         self._traced = False
-        self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
@@ -176,11 +173,11 @@ class Captured:
             breaks = _graph_breaks()
             call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, last=len(tried) == 1)
             try:
-                with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
+                with pages_in_a_line():
                     if self._dry is not None:
                         self._dry.before(functools.partial(self._run, call), args, kwargs)
                     out = self._run(call, args, kwargs)
-                self._traced = self._whole = True
+                self._traced = True
                 self._settings = tried
                 leave_for_good(call)
                 return out
@@ -191,7 +188,7 @@ class Captured:
                 broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # perhaps by a sparse tensor that was not there before
-                    self._sparse_places, self._whole = None, False
+                    self._sparse_places = None
             tried = tried[1:]
             one_left = len(tried) == 1 and not self._must_be_whole
             if one_left and isinstance(call.failed, TorchRuntimeError) and not collecting():

@@ -32,12 +32,14 @@ from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
+    caller_of,
     in_place_of,
     rewrite,
     rewrite_from_next_call,
     traced_instead,
     watching_loops,
 )
+from graphweave.frontends.tracing.followed_formulas import Formulas, formulas_followed
 from graphweave.frontends.tracing.garbage import collected_seldom
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 from graphweave.frontends.tracing.size_assumptions import sizes_may_be_nothing
@@ -128,6 +130,7 @@ class DuringCompilation:
     ) -> None:
         self._backend, self._after, self._left = backend, after, left
         self._held = ExitStack()
+        self._formulas = Formulas()  # those that the compilation under way follows
         self._plain = self._again = False  # compiles for torch.compile itself; traces again under PyTorch's settings
         callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
         callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
@@ -137,7 +140,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
-            self._enter(refusals_untold(), gaps_closed())
+            self._enter(refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -151,6 +154,7 @@ class DuringCompilation:
     def _start(self, *_: object) -> None:
         found = _backend_of_this_compilation()
         wanted = None
+        self._formulas = Formulas()
         if found is self._backend:
             config = torch._dynamo.config
             # the user asked for dynamic=False
@@ -162,7 +166,9 @@ class DuringCompilation:
             wanted = call.settings[call.attempt]
             self._watch_the_trace(None)
         if wanted is not None:
-            self._enter(collected_seldom(), refusals_untold(), gaps_closed())
+            # plain torch.compile passes no sparse matrix, and would not give back one that a formula made
+            self._formulas = Formulas.of(sparse=found is not self._backend, ranks=wanted.any_rows)
+            self._enter(collected_seldom(), refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
             if not wanted.any_rows:
                 self._enter(sizes_may_be_nothing())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
@@ -182,7 +188,10 @@ class DuringCompilation:
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             given = signature(trace).bind(*args, **kwargs).arguments
-            if not given["one_graph"] and (caller := traced_instead(given["code"])) is not None:
+            caller = None if given["one_graph"] else traced_instead(given["code"])
+            if caller is None and (found := self._formulas.of_code(given["code"])) is not None:
+                caller = caller_of(*found)
+            if caller is not None:
                 in_place_of(caller, given)
             unsupported = dict(counters["unimplemented"])
             try:

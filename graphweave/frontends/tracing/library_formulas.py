@@ -15,8 +15,8 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from graphweave.frontends.sparse.library_polyfills import _num_nodes
 from graphweave.frontends.tracing import torch_scatter_formulas, torch_sparse_formulas
+from graphweave.frontends.tracing.pyg_formulas import _num_nodes
 
 _TOO_MANY = 3_037_000_499
 """The largest number of nodes whose square is an int64. PyG numbers an edge by its source and destination together."""
