@@ -89,13 +89,18 @@ def test_compiled_code_with_formulas_holds_in_every_later_call(door: str, fresh_
 def test_functions_in_a_loop_of_python_are_compiled_as_their_formulas(fresh_compiler: None) -> None:
     """Data decides how often the loop runs, so it is Python's."""
     torch.manual_seed(0)
-    layer = pyg.HeteroLinear(4, 4, 5).double()
 
-    def model(x: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        for _ in range(int(types.max())):
-            x = layer(x, types)
-        return x
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = pyg.HeteroLinear(4, 4, 5).double()
 
+        def forward(self, x: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+            for _ in range(int(types.max())):
+                x = self.layer(x, types)
+            return x
+
+    model = Net()
     x, types = features(9, 4, torch.float64), torch.tensor([4, 0, 0, 2, 4, 1, 2, 2, 0])
     compiled = graphweave.compile(model)
     for _ in range(2):
