@@ -21,7 +21,8 @@ from torch._dynamo.types import ConvertFrameReturn
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
-from graphweave.frontends.tracing.capture_settings import CallUnderWay, backend_within, under_way
+from graphweave.frontends.tracing.call_under_way import CallUnderWay, under_way
+from graphweave.frontends.tracing.capture_settings import backend_within
 from graphweave.frontends.tracing.followed_formulas import is_disabled
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from inspect import signature
 from types import CodeType
 from typing import Any
@@ -30,6 +28,7 @@ from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
+from graphweave.frontends.tracing.call_under_way import CaptureSettings, breaks_so_far, under_way
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
     caller_of,
@@ -73,45 +72,8 @@ MAX_COMPILATIONS = 64
 widths are compiled in, so that a function called with nine widths rightly has nine compilations."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureSettings:
-    """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes.
-
-    With `any_rows`, nothing is decided by the numbers of rows at hand, since other ranks have others: the whole graph
-    has rows, whether this rank has any or not.
-    """
-
-    dynamo: Mapping[str, Any]
-    shapes: Mapping[str, Any]
-    any_rows: bool = False
-
-
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
 """Settings for `torch.compile(f, backend="graphweave")`, where none of our code is called before the trace."""
-
-
-@dataclass(slots=True)
-class CallUnderWay:
-    """A call, under way, of a function behind `graphweave.compile`, for frames that have to be compiled in it.
-
-    `backend` is that of the function. `settings` are tried for each frame in turn, of which `attempt` counts.
-    `outermost` is the code of the frame in which the call begins: before it is compiled, nothing of the user's has run.
-    `last` says that no call with other settings follows if this frame cannot be traced.
-    """
-
-    backend: Callable[..., Any]
-    settings: Sequence[CaptureSettings]
-    outermost: CodeType
-    last: bool
-    arguments: tuple[Any, ...] = ()
-    attempt: int = 0
-    failed: Exception | None = None
-    """Why the outermost frame could not be traced."""
-    left: dict[CodeType, Exception] = field(default_factory=dict)
-    """Frames that this call runs as Python, and why."""
-
-
-under_way: ContextVar[CallUnderWay | None] = ContextVar("under_way", default=None)
 
 
 class DuringCompilation:
@@ -163,6 +125,8 @@ class DuringCompilation:
             wanted = PLAIN if self._plain else None
             self._watch_the_trace(self._trace_refused if self._plain else None)
         elif getattr(found, "func", None) is self._backend and (call := under_way.get()) is not None:
+            if call.breaks_before is None:
+                call.breaks_before = breaks_so_far()
             wanted = call.settings[call.attempt]
             self._watch_the_trace(None)
         if wanted is not None:

@@ -7,7 +7,7 @@ from torch._dynamo.utils import counters, graph_break_reasons
 
 from graphweave.core.lines import own_frame, shown_frame
 from graphweave.core.log import warn_once
-from graphweave.frontends.tracing.capture_settings import under_way
+from graphweave.frontends.tracing.call_under_way import under_way
 
 _SPARSE = "Attempted to wrap sparse Tensor"
 """The beginning of Dynamo's reason for a graph break at a sparse tensor."""
