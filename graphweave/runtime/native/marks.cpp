@@ -25,8 +25,9 @@ bool read_mark(const void* tensor, Mark* mark) {
   int32_t dtype, device;
   int64_t *sizes, *strides;
   void* data;
-  if (layout.counter < 0 || layout.device(tensor, &device) || device != layout.cpu || layout.dim(tensor, &mark->dim) || mark->dim > kMostDims || layout.dtype(tensor, &dtype) ||
-      layout.sizes(tensor, &sizes) || layout.strides(tensor, &strides) || layout.data(tensor, &data))
+  if (layout.counter < 0 || layout.device(tensor, &device) || device != layout.cpu || layout.dim(tensor, &mark->dim) ||
+      mark->dim > kMostDims || layout.dtype(tensor, &dtype) || layout.sizes(tensor, &sizes) ||
+      layout.strides(tensor, &strides) || layout.data(tensor, &data))
     return false;
   const char* const implementation = *static_cast<char* const*>(tensor);
   std::memcpy(&mark->storage, implementation + layout.storage, sizeof(void*));

@@ -526,15 +526,15 @@ uint64_t hash_of(const Index& index) {
 
 // A record that only this segment knows, as long as it keeps the graph: for a small index that it has not seen lately,
 // such as that of a batch. A known one is worth a record that others find. The caller holds the lock.
-RecordRef record_for_once(Segment* segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor) {
+RecordRef record_for_once(const Segment& segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor,
+                          std::vector<uint64_t>* hashes) {
   if (!seen.counter || seen.count > kSmall) return nullptr;
   const RecordRef made = new_record(seen, rows, wrap);
   const uint64_t hash = seen.is64 ? hash_of<int64_t>(made->index) : hash_of<int32_t>(made->index);
-  auto& once = segment->once;
-  if (std::find(once.begin(), once.end(), hash) != once.end()) return nullptr;
+  if (std::find(segment.once.begin(), segment.once.end(), hash) != segment.once.end()) return nullptr;
   made->alias = alias_of(tensor);
   if (!made->alias) return nullptr;
-  once[segment->next_once++ % kOnce] = hash;
+  hashes->push_back(hash);
   return made;
 }
 
@@ -542,6 +542,7 @@ RecordRef record_for_once(Segment* segment, const Seen& seen, int64_t rows, bool
 int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen>& seen, const int64_t* tensors,
                    RecordRef* const* given, int32_t threads, std::shared_ptr<Bound>* out, Failure* failure) {
   auto made = std::make_shared<Bound>();
+  std::vector<uint64_t> hashes;
   {
     const std::lock_guard<std::mutex> held(*lock);
     if (segment->last && is_same(*segment->last, rows, seen)) {
@@ -556,11 +557,12 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
       for (size_t n = 0; n < m && !record; ++n)  // the same tensor may come twice
         if (seen[n] == seen[m] && made->records[n]->index.rows == leads && made->records[n]->index.wrap == map.second)
           record = made->records[n];
-      if (!record) record = record_for_once(segment, seen[m], leads, map.second, tensors + m);
+      if (!record) record = record_for_once(*segment, seen[m], leads, map.second, tensors + m, &hashes);
       if (!record) return failure->at = static_cast<int64_t>(m), kMissing;
       record->used = true;
       made->records.push_back(record);
     }
+    for (const uint64_t hash : hashes) segment->once[segment->next_once++ % kOnce] = hash;
   }
   made->rows.assign(rows, rows + segment->num_spaces);
   made->inside = inside_of(*segment, rows, &made->nbytes);
