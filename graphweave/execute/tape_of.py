@@ -410,8 +410,10 @@ class TapeMaker:
             add(tape.Saved(tuple(r for r in self._outputs[len(promises) :] if r is not None)))
         for i, (r, p) in promised.items():
             add(tape.Settle(i, r, p))
-        # What is kept for the graph is lent to a caller, unless only our own code sees it.
+        # What is kept for the graph is lent to users. Values that are saved for the backward alone are not theirs.
         lent = self._once - self._contract.private
+        if promises:
+            lent = lent.intersection(results)
         return tuple(tape.Output(None if r is None else self._ensure(r), r in lent) for r in self._outputs)
 
     def _is_number(self, ref: Ref) -> bool:
