@@ -23,6 +23,7 @@ from graphweave.execute.plan_memory import plan_memory
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
+from graphweave.ir.tape.limits import Behind, Least, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
@@ -31,6 +32,13 @@ from graphweave.ir.tape.walk import frees_of
 
 V, E = Space("V"), Space("odd space")
 LINK = LinkName("part0", "_N")
+
+LIMIT = StepLimit(
+    Least(frozenset((RowsOf(V), Reach(90, 91, Most(frozenset((RowsOf(V), RowsOf(E)))))))),
+    Behind(90, Most(frozenset())),
+    ((10, None), (10, RowsOf(E))),
+)
+"""A limit that has every kind of limit."""
 
 EVERY_KIND = Tape(
     "odd name",
@@ -48,7 +56,8 @@ EVERY_KIND = Tape(
         tape.RunKernel(3, (V,), (1,), (0,), (8,)),
         tape.Check(3, (V,), (0, 1), (8,)),
         tape.RunKernels(
-            (V,), (90,), (1,), (0,), (9,), (tape.Member(4, (0, 11), (10,)), tape.Member(5, (10,), (9,))),
+            (V, E), (90, 91), (1,), (0,), (9,),
+            (tape.Member(4, (0, 11), (10,), LIMIT), tape.Member(5, (10,), (9,), StepLimit(None, None, ()))),
             (tape.Transpose(11, 0),), (tape.Inside(11, UNIT, 64, 0), tape.Inside(10, V, 16, 1)), (tape.Room(9, LINK),),
         ),
         tape.Begin(20, 9, in_place=True),
@@ -149,6 +158,10 @@ FIRST = tape.FirstPart(0, (V,), (), (0,), (2,))
         ([COUNT, replace(RUN, members=RUN.members[::-1])], [3], "expected %2 to be made before run 2"),
         ([COUNT, replace(RUN, inside=RUN.inside[:1])], [3], r"expected a place for each of %1, %2, %3 \(got %1, %3\)"),
         ([COUNT, replace(RUN, transposes=(tape.Transpose(5, 6),))], [3], "expected %6, which is transposed, among"),
+        (
+            [COUNT, replace(RUN, members=(*RUN.members[:2], tape.Member(2, (2,), (3,), LIMIT)))], [3],
+            "expected maps and rows that tell the limit of run 2",
+        ),
         ([COUNT, replace(RUN, frees=(9,))], [3], "expected only values that it reads to be freed"),
         ([COUNT, replace(RUN, rooms=(tape.Room(1, LINK),))], [3], "expected room only behind a value that it writes"),
         (

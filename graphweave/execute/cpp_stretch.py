@@ -26,9 +26,9 @@ from graphweave.execute.cpp_step import NONE_SENT, BoundKernel, CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
-from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
+from graphweave.ir.tape.limits import StepLimit
 from graphweave.runtime import arena
 from graphweave.runtime.drive import Drive, Place, turn
 from graphweave.runtime.index import Index
