@@ -209,12 +209,13 @@ class TapeMaker:
         return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
 
     def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether step i is a call that has no effects and needs no result of the waiting kernels."""
+        """Whether step i has no kernel, and comes later anyway, or is a call that has no effects and needs no result of
+        the waiting kernels."""
         step = self._plan.schedule.steps[i]
+        if i in self._kernels or not self._traits.in_order:
+            return i not in self._kernels
         if isinstance(step, Region):
             return False
-        if not self._traits.in_order:
-            return True
         written = {r for w in waiting for r in self._kernels[w].writes}
         return not has_effects(self._program, step.ref) and written.isdisjoint(self._demands.of_step(i))
 
