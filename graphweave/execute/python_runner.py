@@ -25,6 +25,7 @@ from graphweave.ir.tape.nodes import Number, Tape
 from graphweave.lower.schedule import Region
 from graphweave.runtime.agreed import AgreedMemo
 from graphweave.runtime.formats import narrowed
+from graphweave.runtime.last_graph import LastGraph
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
 
@@ -130,10 +131,11 @@ class PythonRunner:
         run = PythonRunner(step.tape, plan, self._prelude, self._calls.prelude).load(
             f"<graphweave {self._plan.name} prelude>"
         )
-        self._scope["prelude"] = lambda *args: tuple(run(list(args))[:hoisted])
         kept = GivenOut(step.watched) if step.watched else memo.kept
-        self._scope["memo"] = kept if step.ranks is None else AgreedMemo(step.ranks, kept)
-        call = f"memo(prelude, {', '.join([*map(self._name, step.reads), *map(_count, step.rows)])})"
+        if step.ranks is not None:
+            kept = AgreedMemo(step.ranks, kept)
+        self._scope["once"] = LastGraph(lambda *args: tuple(run(list(args))[:hoisted]), step.looks, kept)
+        call = f"once({', '.join([*map(self._name, step.reads), *map(_count, step.rows)])})"
         return f"{self._names(step.makes)}= {call}" if step.makes else call
 
     def _number(self, number: Number) -> str:
@@ -158,13 +160,8 @@ class PythonRunner:
     def _run_kernels(self, step: tape.RunKernels) -> Iterator[str]:
         members = [m.kernel for m in step.members]
         kernels = [k for i in members if isinstance(k := self._kernels[i], CppStep)]
-        limits = {at: m.limit for at, m in enumerate(step.members) if m.limit is not None}
-        stretch = CppStretch(self._plan.program, kernels, step.writes, limits, _sent(step))
-        assert (stretch.spaces, stretch.maps, stretch.reads, stretch.writes) == (
-            step.rows, step.maps, step.reads, step.writes
-        )  # fmt: skip
         name = f"s{members[0]}"
-        self._scope[name] = stretch
+        self._scope[name] = CppStretch(self._plan.program, step, kernels)
         yield f"held = [{', '.join(map(self._name, step.reads))}]"
         if step.frees:
             yield f"del {', '.join(map(self._name, step.frees))}"
@@ -213,7 +210,7 @@ def _reads_taken(step: tape.Step) -> bool:
     return isinstance(step, tape.OwnMemory | tape.Taken) or (isinstance(step, tape.Settle) and step.promise.own)
 
 
-def _sent(step: tape.RunKernels | tape.FirstPart) -> dict[Ref, LinkName]:
+def _sent(step: tape.FirstPart) -> dict[Ref, LinkName]:
     return {room.value: room.link for room in step.rooms}
 
 

@@ -128,12 +128,13 @@ class TapeMaker:
     # -------------------------------------------------------- before the first call
 
     def _watch(self) -> None:
-        """Look for unseen edits of index tensors before anything that was made from them is used."""
+        """Look for unseen edits of index tensors before anything that was made from them is used. The prelude looks at
+        its inputs itself."""
         if self._contract.watches is None:
             return
         indices = {n.index for n in self._program.nodes if isinstance(n, ir.MapOf)}
         for r in self._inputs:
-            if (r in indices or r in self._plan.prelude_inputs) and is_tensor(self._program, r):
+            if r in indices and r not in self._plan.prelude_inputs and is_tensor(self._program, r):
                 self._steps.append(tape.LookForEdits(r))
 
     def make_once(self, prelude: Plan, make: Callable[[Plan, frozenset[Ref]], Tape]) -> None:
@@ -147,7 +148,9 @@ class TapeMaker:
         moves = (n for n in prelude.program.nodes if isinstance(n, ir.Exchange | ir.ExchangeBack | ir.AllReduce))
         ranks = next((n.group if isinstance(n, ir.AllReduce) else n.link.group for n in moves), None)
         reads = tuple(map(self._value, plan.prelude_inputs))
-        self._steps.append(tape.OnceAGraph(hoisted, reads, rows, nested, tuple(watched), ranks))
+        inputs = enumerate(plan.prelude_inputs) if self._contract.watches is not None else ()
+        looks = (i for i, r in inputs if is_tensor(plan.program, r))
+        self._steps.append(tape.OnceAGraph(hoisted, reads, rows, nested, tuple(looks), tuple(watched), ranks))
         self._once = frozenset(hoisted)
         self._there.update((r, r) for r in hoisted)
         self._there.update((r, None) for r in plan.facts.hoist.checks)

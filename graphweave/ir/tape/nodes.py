@@ -35,13 +35,17 @@ class LookForEdits:
     value: Ref
 
 
-@step("once makes [{makes}] reads [{reads}] rows [{rows}]| watched [{watched}]|| ranks {ranks}| {\n  {tape}\n}")
+@step("""\
+once makes [{makes}] reads [{reads}] rows [{rows}]| looks [{looks}]|| watched [{watched}]|| ranks {ranks}| {
+  {tape}
+}""")
 @dataclass(frozen=True, slots=True)
 class OnceAGraph:
     """Follows another tape, of the plan's prelude, once for each graph. `makes` are the first of its results, `reads`
     the values of its inputs, and `rows` the row counts that it asks for.
 
-    `watched` are the positions of results that users get, and may edit unseen by PyTorch. With `ranks`, a group, all
+    `looks` are the positions of inputs that are tensors, in which it looks for edits that PyTorch does not see.
+    `watched` are the positions of results that users get, and may edit in such a way. With `ranks`, a group, all
     ranks of it follow the tape if one of them has to.
     """
 
@@ -49,6 +53,7 @@ class OnceAGraph:
     reads: tuple[Ref, ...]
     rows: tuple[Space, ...]
     tape: Tape
+    looks: tuple[int, ...] = ()
     watched: tuple[int, ...] = ()
     ranks: str | None = None
 
