@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.fx.proxy import GraphAppendingTracer
 
 from graphweave.analysis.cones import map_type
@@ -17,7 +18,8 @@ from graphweave.analysis.typed import call_operands, is_typed, sources
 from graphweave.compiler.plan import Plan
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Op, Space
-from graphweave.execute.product_calls import product_step
+from graphweave.execute.bindings import call_of
+from graphweave.execute.product_calls import product_call
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import (
@@ -71,18 +73,11 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Nod
     node = program.nodes[ref]
     if isinstance(node, Reordered):
         return NodeCall((), reordered)  # its operands differ, one being a value and the other an index
-    product = product_step(program, ref, options)
-    if product is None:
+    spaces = _ends_of_maps(program, ref)
+    run = product_call(program, ref, spaces, options)
+    if run is None:
         spaces, run = _traced(program, ref, names, options.device)
-    else:
-        spaces = _ends_of_maps(program, ref)
-        run = _with_counts(spaces, product)
     return NodeCall(spaces, with_named_indices(program, ref, spaces, names, run))
-
-
-def _with_counts(spaces: Sequence[Space], product: Callable[..., Any]) -> Callable[..., Any]:
-    count = len(spaces)
-    return lambda *args: product({UNIT: 1, **dict(zip(spaces, args, strict=False))}, *args[count:])
 
 
 def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
@@ -175,7 +170,8 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
             if node.op == "call_method":
                 callee = f"{given.pop(0)}.{node.target}"
             else:
-                scope[callee := f"f{len(scope)}"] = node.target
+                callee = f"f{len(scope)}"
+                scope[callee] = _chosen_at_first_call(scope, callee, node.target)
             lines.append(f"    {node.name} = {callee}({', '.join(given)})")
             dead = [n.name for n in node.all_input_nodes if max(n.users) is node]
             if dead:
@@ -185,6 +181,20 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
     exec(f"def run({parameters}):\n" + "\n".join(lines), scope)
     run: Callable[..., Any] = scope["run"]
     return run
+
+
+def _chosen_at_first_call(scope: dict[str, Any], name: str, target: Any) -> Callable[..., Any]:
+    """What calls `target` by this name: at first a function that looks what kinds of arguments it gets, from then on
+    the fastest one for these. A node's arguments are of the same kinds in every call."""
+    if not isinstance(target, OpOverload):
+        function: Callable[..., Any] = target
+        return function
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        scope[name] = call_of(target, args, kwargs)
+        return scope[name](*args, **kwargs)
+
+    return choose
 
 
 def _index_in_64_bits(node: Node) -> Ref | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,14 +19,12 @@ from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program,
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 
-Step: TypeAlias = Callable[..., Any]
-"""A function `step(rows, *values)` of row counts by space and the values that `call_operands` lists, each once."""
-
 _Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
 
 
-def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
-    """The function that computes a product; None if PyTorch's own calls compute it."""
+def product_call(program: Program, ref: Ref, spaces: Sequence[Space], options: Options) -> Callable[..., Any] | None:
+    """The function `run(*rows, *values)` that computes a product, of the row counts of `spaces` and the values that
+    `call_operands` lists, each once. None if PyTorch's own calls compute it."""
     node = program.nodes[ref]
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
@@ -36,22 +34,27 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
         run = _typed_gram(program, ref, node, node.map)
     else:
         return None
-    names = call_operands(program, ref)
-    return lambda counts, *values: run(dict(zip(names, values, strict=True)), counts)
+    names, count = call_operands(program, ref), len(spaces)
+
+    def call(*args: Any) -> Tensor:
+        rows = {UNIT: 1, **dict(zip(spaces, args, strict=False))}
+        return run(dict(zip(names, args[count:], strict=True)), rows)
+
+    return call
 
 
-def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Step | None:
+def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Callable[..., Any] | None:
     """The function of a product with shared weights and f32 or f64 rows on the CPU; None for any other product."""
     rows, t = type_of(program, node.x), type_of(program, ref)
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
     if isinstance(node, Gram):
-        return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # there is only x if y is x
+        return (lambda x: shared_products.gram(x, x)) if node.y == node.x else shared_products.gram
     if isinstance(node, MatMul):
-        return lambda rows, x, w: shared_products.multiplied(x, w)
+        return shared_products.multiply
     # The result may overwrite a product that nobody else reads, but not a value that is saved or returned.
     into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
-    return lambda rows, a, x, w: shared_products.added(a if into else _copy(a), x, w)
+    return shared_products.add if into else lambda a, x, w: shared_products.add(_copy(a), x, w)
 
 
 def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:

@@ -6,25 +6,44 @@ and write each row once and keep the small matrix in cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from graphweave.runtime import arena
 
 
-def multiplied(x: Tensor, w: Tensor) -> Tensor:
-    """x @ w, in memory of the arena."""
-    with torch.no_grad():
-        return torch.mm(x, w, out=arena.empty((x.shape[0], w.shape[1]), x.dtype))
+def _without_grad(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function` with nothing recorded for autograd. Where nothing is recorded anyway, as in most programs, a block of
+    `torch.no_grad` would take longer than a small product."""
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        if not torch.is_grad_enabled():
+            return function(*args, **kwargs)
+        with torch.no_grad():
+            return function(*args, **kwargs)
+
+    return call
+
+
+_mm, _addmm = _without_grad(torch.mm), _without_grad(torch.addmm)
+
+
+def multiply(x: Tensor, w: Tensor) -> Tensor:
+    """x @ w, in memory of the arena, or in PyTorch's where the arena would ask PyTorch for it."""
+    rows, columns, dtype = x.shape[0], w.shape[1], x.dtype
+    if rows * columns * dtype.itemsize < arena.SMALLEST:
+        return _mm(x, w)
+    return _mm(x, w, out=arena.empty((rows, columns), dtype))
 
 
 def gram(x: Tensor, y: Tensor) -> Tensor:
     """x.T @ y."""
-    with torch.no_grad():
-        return torch.mm(x.t(), y)
+    return _mm(x.t(), y)
 
 
-def added(a: Tensor, x: Tensor, w: Tensor) -> Tensor:
+def add(a: Tensor, x: Tensor, w: Tensor) -> Tensor:
     """a + x @ w, in the memory of `a`."""
-    with torch.no_grad():
-        return torch.addmm(a, x, w, out=a)
+    return _addmm(a, x, w, out=a)

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.frontends.sparse.sparse_arguments import is_sparse
-from graphweave.frontends.sparse.sparse_matrix import SparseMatrix, col_of, expanded, parted
+from graphweave.frontends.sparse.sparse_matrix import SparseMatrix, col_of, expanded, stand_in
 from graphweave.graph.structure import Structure
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
@@ -119,7 +119,7 @@ def _of_edge_index(given: Tensor | SizedIndex) -> Ends:
 
 def _of_matrix(graph: Tensor) -> Ends:
     """Rows are destinations, columns are sources, as in A @ x."""
-    matrix = parted(graph) if is_sparse(graph) else graph
+    matrix = stand_in(graph) if is_sparse(graph) else graph
     if not isinstance(matrix, SparseMatrix):
         raise DataError(
             f"graph must be a sparse matrix without batches (got {graph.layout} of shape {list(graph.shape)})."

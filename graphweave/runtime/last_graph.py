@@ -20,6 +20,7 @@ from torch import Tensor
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.core.settings import settings
 from graphweave.runtime import tracked
 from graphweave.runtime.memo import Results, alias, memo
 from graphweave.runtime.native_library import library
@@ -144,7 +145,8 @@ class LastGraph:
             self._pack = Struct(f"{count}q").pack
         given = self._pack(*[x if type(x) is int else x._cdata for x in inputs])
         is_tensor = bytes(isinstance(x, Tensor) for x in inputs)
-        watched = bytes(i in self._watched for i in range(count))
+        looks = settings().unseen_edits
+        watched = bytes(looks and i in self._watched for i in range(count))
         sizes = array("q", [t.element_size() for t in tensors]).tobytes()
         shared = None if sums is None else array("q", [0 if s is None else ctypes.addressof(s) for s in sums]).tobytes()
         address = native.gw_marks_new(given, count, is_tensor, watched, sizes, shared, ctypes.byref(seen))

@@ -54,8 +54,8 @@ _use_count = torch._C._storage_Use_Count
 _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
 _lock = locks.lock()
 """Held while entries of any cache change."""
-_held: dict[int, int] = {}
-"""For each storage from which entries of any cache were computed, how many of its references are entries' own."""
+_held: list[dict[int, int]] = []
+"""One for each cache: for each storage from which entries were computed, how many of its references are entries' own."""
 
 _edits = 0
 """Number of edits found so far that PyTorch has not seen, of any tensor."""
@@ -76,8 +76,11 @@ class _Entry(Generic[T]):
 
     def dead(self) -> bool:
         """Whether nothing but entries of caches refers to the memory of a tensor from which this was computed."""
-        for s in self.storages:  # noqa: SIM110 - a generator takes twice as long
-            if _use_count(s) - _OTHERS <= _held.get(s, 0):
+        for s in self.storages:
+            count = _use_count(s) - _OTHERS
+            for held in _held:
+                count -= held.get(s, 0)
+            if count <= 0:
                 return True
         return False
 
@@ -104,8 +107,11 @@ class TrackedCache(Generic[T]):
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
         self._to_search: list[Key] = []
+        self._held: dict[int, int] = {}
         with _lock:
             _caches.add(self)
+            _held.append(self._held)
+        weakref.finalize(self, _no_longer_held, self._held).atexit = False
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
         """The value stored under `key`, unless a tensor has been edited since. `key` holds the `place` of each
@@ -145,7 +151,7 @@ class TrackedCache(Generic[T]):
                 self._entries[key] = entry
                 self._bytes += size
                 for s in inside:
-                    _held[s] = _held.get(s, 0) + 1
+                    self._held[s] = self._held.get(s, 0) + 1
             dropped += self._some_dead(SEARCHED)
             dropped += self._beyond(bound)
         del dropped
@@ -196,9 +202,9 @@ class TrackedCache(Generic[T]):
         if entry is not None:
             self._bytes -= entry.nbytes
             for s in entry.inside:
-                _held[s] -= 1
-                if not _held[s]:
-                    del _held[s]
+                self._held[s] -= 1
+                if not self._held[s]:
+                    del self._held[s]
             if self._dropped is not None:
                 self._dropped(entry.value)
         return entry
@@ -229,6 +235,11 @@ class TrackedCache(Generic[T]):
         """The number of `entries`, and the `bytes` that they hold."""
         with _lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
+
+
+def _no_longer_held(table: dict[int, int]) -> None:
+    """Note that a cache is gone. It may go while the lock is held, so none is taken."""
+    _held[:] = [other for other in _held if other is not table]
 
 
 def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:

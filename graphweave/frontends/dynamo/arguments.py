@@ -1,10 +1,10 @@
-"""Arguments of a compiled function as they are traced, and guards on their sizes."""
+"""Arguments of a compiled function as they are traced, and which of their widths are compiled in."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import ItemsView, ValuesView
+from collections.abc import ItemsView, Iterable, ValuesView
 from typing import Any
 
 import torch
@@ -12,6 +12,22 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.frontends.sparse.sparse_arguments import is_sparse
 from graphweave.frontends.sparse.sparse_matrix import stand_in
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+"""Types of numbers and words that are traced as they are."""
+
+
+def are_plain(arguments: Iterable[Any]) -> bool:
+    """Whether arguments are traced as they are and hold no sparse tensor: dense tensors with elements, numbers, words.
+    Most are, and to ask more of each takes a microsecond."""
+    for arg in arguments:
+        kind = type(arg)
+        if kind is torch.Tensor:
+            if arg.layout is not torch.strided or not arg.numel():
+                return False
+        elif kind not in _PLAIN:
+            return False
+    return True
 
 
 def as_traced(arg: Any) -> Any:
@@ -22,8 +38,8 @@ def as_traced(arg: Any) -> Any:
     copied if one of its items is replaced. The values or items of a dict, over which a trace cannot loop, become a
     list.
     """
-    if type(arg) is torch.Tensor and arg.layout is torch.strided and arg.numel():
-        return arg  # most arguments; to ask whether something is a view of a dict takes a microsecond
+    if are_plain((arg,)):
+        return arg
     if isinstance(arg, ValuesView | ItemsView):
         return as_traced(list(arg))
     if type(arg) in (list, tuple):
@@ -70,31 +86,8 @@ class Widths:
 
 def features_in(arguments: Any) -> list[torch.Tensor]:
     """The dense tensors of floating point with rows among arguments, in their order."""
-    tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
-    dense = [t for t in tensors if t.layout is torch.strided]
-    return [t for t in dense if t.is_floating_point() and t.dim() > 1]
+    return [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and is_features(x)]
 
 
-def guard_sizes_of(
-    features: torch.Tensor, *, of_nodes: bool, any_rows: bool = False, fixed_width: bool = True
-) -> None:  # fmt: skip
-    """Turn comparisons of sizes into guards of the compiled code. Call it in a trace.
-
-    `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges. With
-    `any_rows` the number of rows is not compared, without `fixed_width` the width is not.
-    """
-    # A graph with one row gets compiled code of its own, since squeeze() would take the dim of rows for a feature dim.
-    if any_rows:
-        pass
-    elif not of_nodes:
-        if features.size(0) == 1:
-            pass
-    # If the number of nodes is known not to be 0, neither is the number of nodes plus a data-dependent number of edges,
-    # and "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. The comparison is "fewer
-    # than 2", which PyTorch remembers as a range; from "not 0 and not 1" it would conclude nothing about the sum.
-    elif features.size(0) < 2 and features.size(0) == 1:
-        pass
-    # This loop compiles feature sizes in: Dynamo makes the length of a loop over a symbolic range a number.
-    if fixed_width and features.dim() == 2:
-        for _ in range(features.size(1)):
-            break
+def is_features(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided and t.is_floating_point() and t.dim() > 1

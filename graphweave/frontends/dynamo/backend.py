@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 from torch._dynamo.exc import ShortenTraceback
 
+import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
 from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError

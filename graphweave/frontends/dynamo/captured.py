@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
+from torch._dynamo.comptime import comptime
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
-from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
@@ -23,35 +24,37 @@ from graphweave.core.errors import ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
-from graphweave.frontends.dynamo.arguments import Widths, as_traced, features_in, guard_sizes_of
+from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
 from graphweave.frontends.dynamo.backend import graphweave
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
-from graphweave.frontends.sparse.sparse_matrix import in_use
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
+from graphweave.frontends.tracing.call_under_way import (
+    BreakCounts,
+    CallUnderWay,
+    CaptureSettings,
+    breaks_since,
+    under_way,
+)
 from graphweave.frontends.tracing.capture_settings import (
     CAPTURE,
     MAX_COMPILATIONS,
     ONE_APART,
     SHAPES,
-    CallUnderWay,
-    CaptureSettings,
-    under_way,
 )  # fmt: skip
-from graphweave.frontends.tracing.polyfills import polyfilled
 from graphweave.frontends.tracing.reasons import at, line_of, reason_of
-from graphweave.frontends.tracing.torch_logs import pages_in_a_line
 
 _log = logger(__name__)
 
 _ALWAYS = {
-    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a polyfill replaces it (`library_polyfills.py`)
+    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }
 """Settings that are in force in every trace."""
@@ -106,16 +109,11 @@ class Captured:
 
         widths = Widths()
 
-        @torch.compiler.assume_constant_result  # decided for a compilation, and no reason for another
-        def fixed_width(position: int) -> bool:
-            call = under_way.get()
-            return call is None or widths.are_fixed(position, call.arguments)
+        def guard(context: Any) -> None:
+            guard_sizes(context, widths, any_rows=on_ranks)
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
-            if torch.compiler.is_dynamo_compiling():
-                for i, t in enumerate(features_in((args, kwargs))):
-                    guard_sizes_of(t, of_nodes=i == 0, any_rows=on_ranks, fixed_width=fixed_width(i))
+            comptime(guard)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
@@ -128,7 +126,6 @@ class Captured:
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
         self._traced = False
-        self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
@@ -146,52 +143,55 @@ class Captured:
         if in_forward_mode():
             forwarded(name_of(self._target))
             return self._target(*args, **kwargs)
-        return self._turns.take(self._with_stand_ins if self._traced else self._first_call, args, kwargs)
+        call = self._with_stand_ins if self._traced else self._first_call
+        if not _thread._count():  # no other thread, with which to take turns
+            return call(args, kwargs)
+        return self._turns.take(call, args, kwargs)
 
-    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the first call, which compiles. On a terminal, a line says so if that takes long."""
         with shown(f"compiling {name_of(self._target)}"):
-            return self._with_stand_ins(*args, **kwargs)
+            return self._with_stand_ins(args, kwargs)
 
-    def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
+    def _with_stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call with a stand-in for each sparse tensor, and turn stand-ins among the results into sparse tensors
         again."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
+        if not self._sparse_places and are_plain(args) and are_plain(kwargs.values()):
+            return given_back(self._call(args, kwargs, args, kwargs))
         places = self._sparse_places + places_in((*args, *kwargs.values()))
-        if not places:
-            return given_back(self._call(args, kwargs))
         with swapped(places):
-            return given_back(self._call(args, kwargs))
+            traced = {name: as_traced(arg) for name, arg in kwargs.items()}
+            return given_back(self._call(tuple(map(as_traced, args)), traced, args, kwargs))
 
-    def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
-        args = tuple(map(as_traced, given))
-        kwargs = {name: as_traced(arg) for name, arg in given_by_name.items()}
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
+    ) -> Any:
+        """Call with `args` and `kwargs`, which stand for the arguments as they were given."""
         if not self._traced:
             begin_early(tree_leaves((args, kwargs)))
             if isinstance(self._target, torch.nn.Module):
                 make_parameters(self._target, args, kwargs)
         tried = self._settings
         while tried and not self._hooked_everywhere():
-            breaks = _graph_breaks()
-            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, last=len(tried) == 1)
+            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            token = under_way.set(call)
             try:
-                with polyfilled(sparse=in_use() or not self._whole, ranks=self._on_ranks), pages_in_a_line():
-                    if self._dry is not None:
-                        self._dry.before(functools.partial(self._run, call), args, kwargs)
-                    out = self._run(call, args, kwargs)
-                self._traced = self._whole = True
-                self._settings = tried
-                leave_for_good(call)
+                if self._dry is not None:
+                    self._dry.before(functools.partial(self._run, call), args, kwargs)
+                out = self._run(call, args, kwargs)
+                self._traced, self._settings = True, tried
+                if call.left:
+                    leave_for_good(call)
                 return out
             except Exception as error:
                 self._raise_unless_untraced(error, call)
                 _log.info("%s: tracing failed (%s)", name_of(self._target), reason_of(error)[0])
             finally:
-                broken = _breaks_since(breaks)
-                bump("graph_breaks", broken)
-                if broken:  # perhaps by a sparse tensor that was not there before
-                    self._sparse_places, self._whole = None, False
+                under_way.reset(token)
+                if call.breaks_before is not None:  # something was compiled
+                    self._count_breaks(call.breaks_before)
             tried = tried[1:]
             one_left = len(tried) == 1 and not self._must_be_whole
             if one_left and isinstance(call.failed, TorchRuntimeError) and not collecting():
@@ -227,11 +227,13 @@ class Captured:
 
     def _run(self, call: CallUnderWay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call.arguments = args, kwargs
-        token = under_way.set(call)
-        try:
-            return self._compiled(*args, **kwargs)
-        finally:
-            under_way.reset(token)
+        return self._compiled(*args, **kwargs)
+
+    def _count_breaks(self, before: BreakCounts) -> None:
+        broken = breaks_since(before)
+        bump("graph_breaks", broken)
+        if broken:  # perhaps by a sparse tensor that was not there before
+            self._sparse_places = None
 
     def _hooked_everywhere(self) -> bool:
         """Whether hooks are set on all modules of the process (by a profiler or tracker), which need eager calls."""
@@ -268,20 +270,3 @@ def _arose_in_tracing(error: Exception) -> bool:
 
 def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
-
-
-def _graph_breaks() -> tuple[int, int, int]:
-    """PyTorch's counts of operations that it could not trace, of graph breaks, and of reasons that it has listed.
-
-    Branches and loops are counted only in the first. Breaks that depend on data are counted only in the last, which may
-    list a break twice.
-    """
-    counts = torch._dynamo.utils.counters
-    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
-
-
-def _breaks_since(before: tuple[int, int, int]) -> int:
-    now = _graph_breaks()
-    counted = max(now[0] - before[0], now[1] - before[1], 0)
-    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
-    return max(counted, len(lines))

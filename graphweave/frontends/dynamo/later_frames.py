@@ -21,12 +21,16 @@ from torch._dynamo.types import ConvertFrameReturn
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
-from graphweave.frontends.tracing.capture_settings import CallUnderWay, backend_within, under_way
+from graphweave.frontends.tracing.call_under_way import CallUnderWay, under_way
+from graphweave.frontends.tracing.capture_settings import backend_within
+from graphweave.frontends.tracing.followed_formulas import is_disabled
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 
 _compile: Any = getattr(convert_frame, "_compile", None)
 _AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
 """The strategy of a frame without compiled code: it runs as Python, and frames that it calls may be compiled."""
+_WHOLE_AS_PYTHON = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+"""The strategy of a frame that runs as Python with all frames that it calls."""
 _arguments = signature(_compile) if _compile is not None else None
 
 
@@ -52,6 +56,8 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
     of_call = call is not None and found is call.backend
     if not of_call and graphweave not in (found, getattr(found, "func", None)):
         return _compile(*args, **kwargs)
+    if is_disabled(given["code"]):
+        return ConvertFrameReturn(_WHOLE_AS_PYTHON, apply_to_code=False, skip_reason="its formula is not traced")
     try:
         return _compile_for(call if of_call else None, given, lambda: _compile(*args, **kwargs))
     except Unsupported as error:

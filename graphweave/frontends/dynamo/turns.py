@@ -5,7 +5,6 @@ PyTorch compiles under a lock of its own, but a thread that has waited for it co
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
@@ -15,6 +14,8 @@ from torch import Tensor
 from graphweave.core import locks
 
 T = TypeVar("T")
+Call = Callable[[tuple[Any, ...], dict[str, Any]], T]
+"""A function of arguments and arguments by name."""
 
 
 class Turns:
@@ -24,19 +25,17 @@ class Turns:
         self._seen: set[Hashable] = set()
         self._first = locks.reentrant_lock()
 
-    def take(self, call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """`call(*args, **kwargs)`, under a lock if it may be the first call of its kind.
+    def take(self, call: Call[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """`call(args, kwargs)`, under a lock if it may be the first call of its kind.
 
         Calls are of one kind if they have the same modes and arguments of the same types and dtypes. Other reasons for
         PyTorch to compile again (sizes, tensors in containers) are too costly to check in every call.
         """
-        if threading.active_count() == 1:
-            return call(*args, **kwargs)
         kind = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *map(_kind, (*args, *kwargs.values())))
         if kind in self._seen:
-            return call(*args, **kwargs)
+            return call(args, kwargs)
         with self._first:
-            out = call(*args, **kwargs)
+            out = call(args, kwargs)
         self._seen.add(kind)
         return out
 

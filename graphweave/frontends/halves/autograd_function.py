@@ -31,6 +31,7 @@ from graphweave.frontends.halves.derivatives import (
     uncomputable,
 )  # fmt: skip
 from graphweave.frontends.halves.missing_tangents import as_finite, is_finite
+from graphweave.frontends.halves.short_way import needs_little, short_backward, short_forward
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""
@@ -125,7 +126,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
     def built(self: Any) -> Any:
         made, known = build(self), gradients()
         if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
-            _equip(made, known)
+            _equip(made, known, self.spec)
         return made
 
     _FACTORY.build = built  # PyTorch compiles one graph at a time, under a lock
@@ -135,11 +136,13 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
         _FACTORY.build = build
 
 
-def _equip(function: Any, known: Gradients) -> None:
+def _equip(function: Any, known: Gradients, compilation: Any) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
     if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
         positions = []
+    elif needs_little(compilation):
+        forward, backward = short_forward(function.metadata), short_backward(function, positions, backward)
     expected = [(i, _strides(about)) for i, about in zip(positions, _about_tangents(function.metadata), strict=False)]
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:

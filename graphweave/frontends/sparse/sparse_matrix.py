@@ -22,20 +22,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Name of a PyTorch function, as PyTorch passes it -> the function that replaces it if an argument is a SparseMatrix.
 If the replacement returns NotImplemented, the graph breaks, and eager mode runs the function or raises an error."""
 
-_used = False
-
-
-def in_use() -> bool:
-    """Whether a function that uses sparse tensors or their indices has been traced. From then on, the guards of its
-    compiled code ask at every call for the polyfills of `sparse_polyfills.py`."""
-    return _used
-
-
-def use(*_: Any) -> None:
-    global _used
-    _used = True
-
-
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 """Layouts of sparse tensors that a SparseMatrix can replace."""
 
@@ -204,12 +190,6 @@ def stand_in(real: Tensor) -> Tensor:
     Gradients of values become gradients of `real`. The values of a COO tensor only have a gradient if it is coalesced,
     so a tensor that requires a gradient is coalesced first.
     """
-    use()
-    return parted(real)
-
-
-def parted(real: Tensor) -> Tensor:
-    """`stand_in` for callers that do not compile the function that takes the sparse tensor."""
     row = col = None
     if real.layout is torch.sparse_coo:
         if real.sparse_dim() != 2:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from inspect import signature
 from types import CodeType
 from typing import Any
@@ -30,14 +28,17 @@ from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
+from graphweave.frontends.tracing.call_under_way import CaptureSettings, breaks_so_far, under_way
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
+    caller_of,
     in_place_of,
     rewrite,
     rewrite_from_next_call,
     traced_instead,
     watching_loops,
 )
+from graphweave.frontends.tracing.followed_formulas import Formulas, formulas_followed
 from graphweave.frontends.tracing.garbage import collected_seldom
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 from graphweave.frontends.tracing.size_assumptions import sizes_may_be_nothing
@@ -71,45 +72,8 @@ MAX_COMPILATIONS = 64
 widths are compiled in, so that a function called with nine widths rightly has nine compilations."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureSettings:
-    """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes.
-
-    With `any_rows`, nothing is decided by the numbers of rows at hand, since other ranks have others: the whole graph
-    has rows, whether this rank has any or not.
-    """
-
-    dynamo: Mapping[str, Any]
-    shapes: Mapping[str, Any]
-    any_rows: bool = False
-
-
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
 """Settings for `torch.compile(f, backend="graphweave")`, where none of our code is called before the trace."""
-
-
-@dataclass(slots=True)
-class CallUnderWay:
-    """A call, under way, of a function behind `graphweave.compile`, for frames that have to be compiled in it.
-
-    `backend` is that of the function. `settings` are tried for each frame in turn, of which `attempt` counts.
-    `outermost` is the code of the frame in which the call begins: before it is compiled, nothing of the user's has run.
-    `last` says that no call with other settings follows if this frame cannot be traced.
-    """
-
-    backend: Callable[..., Any]
-    settings: Sequence[CaptureSettings]
-    outermost: CodeType
-    last: bool
-    arguments: tuple[Any, ...] = ()
-    attempt: int = 0
-    failed: Exception | None = None
-    """Why the outermost frame could not be traced."""
-    left: dict[CodeType, Exception] = field(default_factory=dict)
-    """Frames that this call runs as Python, and why."""
-
-
-under_way: ContextVar[CallUnderWay | None] = ContextVar("under_way", default=None)
 
 
 class DuringCompilation:
@@ -128,6 +92,7 @@ class DuringCompilation:
     ) -> None:
         self._backend, self._after, self._left = backend, after, left
         self._held = ExitStack()
+        self._formulas = Formulas()  # those that the compilation under way follows
         self._plain = self._again = False  # compiles for torch.compile itself; traces again under PyTorch's settings
         callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
         callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
@@ -137,7 +102,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
-            self._enter(refusals_untold(), gaps_closed())
+            self._enter(refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -151,6 +116,7 @@ class DuringCompilation:
     def _start(self, *_: object) -> None:
         found = _backend_of_this_compilation()
         wanted = None
+        self._formulas = Formulas()
         if found is self._backend:
             config = torch._dynamo.config
             # the user asked for dynamic=False
@@ -159,10 +125,14 @@ class DuringCompilation:
             wanted = PLAIN if self._plain else None
             self._watch_the_trace(self._trace_refused if self._plain else None)
         elif getattr(found, "func", None) is self._backend and (call := under_way.get()) is not None:
+            if call.breaks_before is None:
+                call.breaks_before = breaks_so_far()
             wanted = call.settings[call.attempt]
             self._watch_the_trace(None)
         if wanted is not None:
-            self._enter(collected_seldom(), refusals_untold(), gaps_closed())
+            # plain torch.compile passes no sparse matrix, and would not give back one that a formula made
+            self._formulas = Formulas.of(sparse=found is not self._backend, ranks=wanted.any_rows)
+            self._enter(collected_seldom(), refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
             if not wanted.any_rows:
                 self._enter(sizes_may_be_nothing())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
@@ -182,7 +152,10 @@ class DuringCompilation:
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             given = signature(trace).bind(*args, **kwargs).arguments
-            if not given["one_graph"] and (caller := traced_instead(given["code"])) is not None:
+            caller = None if given["one_graph"] else traced_instead(given["code"])
+            if caller is None and (found := self._formulas.of_code(given["code"])) is not None:
+                caller = caller_of(*found)
+            if caller is not None:
                 in_place_of(caller, given)
             unsupported = dict(counters["unimplemented"])
             try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -67,6 +68,8 @@ _eval_frame: Any = torch._dynamo.eval_frame
 _known: Any = ExactWeakKeyDictionary()
 """Code of functions in which a trace broke -> `_Known`."""
 _numbers = itertools.count()
+_replaced: set[CodeType] = set()
+"""The code in whose place other code is being traced."""
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 """The bits of a code's flags that are imports from `__future__`."""
 
@@ -175,11 +178,13 @@ def _caller(
     run._torchdynamo_disable_msg = why  # type: ignore[attr-defined]
     name = f"__graphweave_rewritten_{next(_numbers)}"
     scope[name] = run  # PyTorch, too, keeps what compiled code calls among the global names of the code's module
-    return _compiled_within(_calling(name, syntax, code, line), free, code)
+    cells = f"lambda: ({''.join(f'{v}, ' for v in free)})" if free else "None"
+    called = f"{name}({', '.join([cells, *parameters_of(syntax)])})"
+    return _compiled_within(_returning(called, syntax, code, line), free, code)
 
 
-def _calling(name: str, syntax: Function, code: CodeType, line: int) -> Function:
-    """The syntax of a function with the signature of `syntax` that calls `name` with its cells and parameters.
+def _returning(value: str, syntax: Function, code: CodeType, line: int) -> Function:
+    """The syntax of a function with the signature of `syntax` that returns an expression.
 
     Behind the return stand variables that only make its cells those of `code`, as PyTorch expects.
     """
@@ -188,10 +193,8 @@ def _calling(name: str, syntax: Function, code: CodeType, line: int) -> Function
         syntax.args.vararg and ast.arg(syntax.args.vararg.arg), [ast.arg(a.arg) for a in syntax.args.kwonlyargs],
         [None for _ in syntax.args.kwonlyargs], syntax.args.kwarg and ast.arg(syntax.args.kwarg.arg), [],
     )  # fmt: skip
-    kw = ", ".join(parameters_of(syntax))
-    free = f"lambda: ({''.join(f'{v}, ' for v in code.co_freevars)})" if code.co_freevars else "None"
     others = [v for v in code.co_cellvars if v not in set(parameters_of(syntax))]
-    text = f"return {name}({free}, {kw})\n" + "".join(f"{v} = None\n" for v in others)
+    text = f"return {value}\n" + "".join(f"{v} = None\n" for v in others)
     if code.co_cellvars:
         text += f"lambda: ({''.join(f'{v}, ' for v in code.co_cellvars)})\n"
     body = ast.parse(text).body
@@ -224,8 +227,23 @@ def _trace_only_what_it_calls(code: CodeType) -> None:
     _eval_frame.skip_code(code)
 
 
+@lru_cache(maxsize=256)
+def caller_of(formula: Callable[..., Any], function: FunctionType) -> CodeType | None:
+    """Code with the parameters and variables of `function` that calls `formula` with the parameters. None for a
+    function without source, and for one whose arguments do not all have positions."""
+    code = function.__code__
+    syntax = _of(code).syntax
+    if syntax is None or syntax.args.vararg or syntax.args.kwarg or syntax.args.kwonlyargs:
+        return None
+    name = f"__graphweave_formula_{next(_numbers)}"
+    function.__globals__[name] = formula
+    called = f"{name}({', '.join(parameters_of(syntax))})"
+    return _compiled_within(_returning(called, syntax, code, code.co_firstlineno), code.co_freevars, code)
+
+
 def in_place_of(caller: CodeType, given: Mapping[str, Any]) -> None:
     """Let a trace under way, whose arguments are `given`, trace `caller` instead."""
+    _replaced.add(given["code"])
     instructions = _bytecode.cleaned_instructions(caller)
     _bytecode.propagate_line_nums(instructions)
     given["instructions"][:] = instructions
@@ -246,7 +264,7 @@ def _in_a_loop(translator: Any) -> bool:
     turns of the loop, compiled anew for each number of them.
     """
     code, line, error = translator.f_code, translator.lineno, sys.exc_info()[1]
-    if traced_instead(code) is not None:
+    if code in _replaced:
         return False
     if _may_loop(translator):
         return True
@@ -269,6 +287,7 @@ def _is_jumped_over(translator: Any) -> bool:
 @contextmanager
 def watching_loops() -> Iterator[None]:
     """Within the block, in which PyTorch traces a function, it takes what decides a loop for a part of the loop."""
+    _replaced.clear()
     if _may_loop is None:
         yield
         return

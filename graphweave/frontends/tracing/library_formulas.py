@@ -1,22 +1,16 @@
-"""Library functions that look into tensors to choose a branch, as formulas that do not.
-
-A trace follows the formula where the function is called, under whatever name it was imported. Nothing outside of the
-trace is changed.
-"""
+"""Functions of PyG on edges that look into tensors to choose a branch, as formulas that do not."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch import Tensor
 
-from graphweave.frontends.sparse.library_polyfills import _num_nodes
-from graphweave.frontends.tracing import torch_scatter_formulas, torch_sparse_formulas
+from graphweave.frontends.tracing import torch_scatter_formulas
+from graphweave.frontends.tracing.pyg_formulas import _num_nodes
 
 _TOO_MANY = 3_037_000_499
 """The largest number of nodes whose square is an int64. PyG numbers an edge by its source and destination together."""
@@ -83,29 +77,9 @@ def _given_as(edge_attr: Any, edge_index: Tensor, features: list[Tensor]) -> Any
     return edge_index, None if edge_attr is None else features
 
 
-_FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_geometric.utils._coalesce", "coalesce", _coalesced),
     ("torch_geometric.utils._sort_edge_index", "sort_edge_index", _sorted_edges),
     *torch_scatter_formulas.FORMULAS,
 )
 """Module, function, and the formula that is traced where its first argument is a plain tensor."""
-
-
-def formulas() -> dict[Any, Callable[..., Any]]:
-    """The formula of each function of a library that is imported, for calls with a plain tensor."""
-    return _found(_FORMULAS)
-
-
-def formulas_of_sparse_tensors() -> dict[Any, Callable[..., Any]]:
-    """The formula of each function of torch_sparse, if it is imported, for calls with one of its matrices."""
-    return _found(torch_sparse_formulas.FORMULAS)
-
-
-def _found(table: Iterable[tuple[str, str, Callable[..., Any]]]) -> dict[Any, Callable[..., Any]]:
-    found = {}
-    for module, name, formula in table:
-        function = functools.reduce(lambda of, part: getattr(of, part, None), name.split("."), sys.modules.get(module))
-        if function is not None:
-            # of a scripted function, Dynamo traces the Python function from which it was made
-            found[getattr(function, "_torchdynamo_inline", function)] = formula
-    return found

@@ -7,7 +7,7 @@ from torch._dynamo.utils import counters, graph_break_reasons
 
 from graphweave.core.lines import own_frame, shown_frame
 from graphweave.core.log import warn_once
-from graphweave.frontends.tracing.polyfills import in_place
+from graphweave.frontends.tracing.call_under_way import under_way
 
 _SPARSE = "Attempted to wrap sparse Tensor"
 """The beginning of Dynamo's reason for a graph break at a sparse tensor."""
@@ -22,7 +22,7 @@ def tell_of_sparse_tensors() -> None:
     counts = (counters["graph_break"], counters["unimplemented"])
     found = sum(n for count in counts for reason, n in count.items() if str(reason).startswith(_SPARSE))
     new, _seen_breaks = found > _seen_breaks, found
-    if in_place() or not new:
+    if under_way.get() is not None or not new:
         return
     warn_once(
         f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since "

@@ -28,5 +28,8 @@ def through_aot_autograd(
         untraced = disable(compiler, reason="do not trace the compiler of the backward")
         return disable(untraced(*args, **given), reason="do not trace the compiled backward")
 
-    compiled = aot_module_simplified(module, inputs, fw_compiler=compiler, bw_compiler=backward, **kwargs)
-    return disable(compiled, reason="do not trace compiled code")
+    # Dynamo itself sees to it that the result is not traced
+    compiled: Callable[..., Any] = aot_module_simplified(
+        module, inputs, fw_compiler=compiler, bw_compiler=backward, **kwargs
+    )
+    return compiled

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
@@ -16,19 +15,9 @@ from torch._subclasses import fake_tensor
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.log import logger, warn_once
+from graphweave.frontends.tracing.call_under_way import under_way
 
 _log = logger(__name__)
-_called: ContextVar[bool] = ContextVar("_called", default=False)
-
-
-@contextmanager
-def pages_in_a_line() -> Iterator[None]:
-    """Within the block, PyTorch's reports are shortened. Those about other compiled functions stay as they are."""
-    token = _called.set(True)
-    try:
-        yield
-    finally:
-        _called.reset(token)
 
 
 @contextmanager
@@ -51,7 +40,7 @@ def _no_refusal(record: logging.LogRecord) -> bool:
 
 
 def _shortened(record: logging.LogRecord) -> bool:
-    if not _called.get() or record.levelno != logging.WARNING:
+    if under_way.get() is None or record.levelno != logging.WARNING:
         return True
     said = record.getMessage()
     limit = re.search(r"hit config\.\w*recompile_limit \((\d+)\)\s+function: '([^']*)' \((.*)\)", said)
@@ -100,7 +89,7 @@ def _time_if_logged(manager: Any, scope: Any, times: int) -> float:
     PyTorch measures it after each compilation and flushes the processor's caches for it, which takes 0.02 to 0.15 s.
     """
     logged = _GUARDS is None or _GUARDS.isEnabledFor(logging.DEBUG)
-    return 0.0 if _called.get() and not logged else _time_guards(manager, scope, times)
+    return 0.0 if under_way.get() is not None and not logged else _time_guards(manager, scope, times)
 
 
 if _find_name is not None and _TRACES:

@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
-from graphweave.frontends.tracing.library_formulas import formulas, formulas_of_sparse_tensors
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -130,33 +129,6 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def _follows_formulas(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a library for which there is a formula, called with a plain tensor."""
-    known = formulas()
-
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        formula = known.get(self.fn) if known and args else None
-        if formula is None or not _plain_tensor(args[0].realize()):
-            return original(self, tx, args, kwargs)
-        return original(_traced(formula), tx, args, kwargs)
-
-    return call_function
-
-
-def _follows_matrices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function or method of torch_sparse for which there is a formula, also one that Python calls by itself, such as
-    `__init__`."""
-    known = formulas_of_sparse_tensors()
-
-    def inline_user_function_return(self: Any, fn: Any, args: Any, *rest: Any, **named: Any) -> Any:
-        formula = known.get(getattr(fn, "fn", None)) if known and args else None
-        if formula is not None and _sparse_tensor(args[0].realize()):
-            fn = _traced(formula)
-        return original(self, fn, args, *rest, **named)
-
-    return inline_user_function_return
-
-
 def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
     method of the class, behind the tensor's own, which does not take the object."""
@@ -207,14 +179,6 @@ def _traced(formula: Any) -> Any:
     return variables.UserFunctionVariable(formula)
 
 
-def _plain_tensor(x: Any) -> bool:
-    return isinstance(x, variables.TensorVariable) and x.python_type() is torch.Tensor
-
-
-def _sparse_tensor(x: Any) -> bool:
-    return isinstance(x, variables.UserDefinedObjectVariable) and x.python_type().__module__.startswith("torch_sparse.")
-
-
 def _unknown_size(x: Any) -> bool:
     example = x.as_proxy().node.meta.get("example_value") if isinstance(x, variables.TensorVariable) else None
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
@@ -225,9 +189,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
-    (getattr(variables, "UserFunctionVariable", None), "call_function", _follows_formulas),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
-    (InstructionTranslatorBase, "inline_user_function_return", _follows_matrices),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""

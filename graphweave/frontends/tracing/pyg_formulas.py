@@ -1,13 +1,9 @@
-"""Polyfills for library functions that look into tensors to choose a branch, which breaks the graph.
-
-A polyfill computes the same as its original, so that another thread that calls it at the same time gets the same
-result.
-"""
+"""Formulas for functions and methods of PyG and PyTorch that look into tensors to choose a branch, which breaks the
+graph. Each computes the same as the function for which it is traced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import torch
@@ -86,11 +82,7 @@ def _dense_batch(
     x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """to_dense_batch without the additional row for nodes that do not fit, whose position data would decide.
-
-    Its code replaces that of the original function, since other modules have imported the function by name. So `torch`
-    is the only global name that it may use, which the original's module has too.
-    """
+    """to_dense_batch without the additional row for nodes that do not fit, whose position data would decide."""
     if batch is None:
         if max_num_nodes is None:
             return x.unsqueeze(0), torch.ones(1, x.size(0), dtype=torch.bool, device=x.device)
@@ -185,28 +177,31 @@ def _not_compiled(name: str) -> Callable[..., Tensor]:
     return drawn
 
 
-POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
-    ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
-    ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
-    ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
-    ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
-    ("torch_geometric.nn.pool.select.topk", ("scatter",), _scatter),
-    ("torch_geometric.nn.pool.glob", ("scatter",), _scatter),
-    ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
-    ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
-    ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
-    ("torch_geometric.nn.conv.supergat_conv", ("negative_sampling",), _not_compiled("negative_sampling")),
+_Table = tuple[tuple[str, str, Callable[..., Any]], ...]
+
+FORMULAS: _Table = (
+    ("torch.nn.modules.rnn", "LSTM.forward", _lstm),
+    ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
+    ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),
+    ("torch_geometric.utils._to_dense_batch", "to_dense_batch.__wrapped__", _dense_batch),
+    ("torch_geometric.nn.aggr.base", "Aggregation.assert_sorted_index", _sorted_index),
+    ("torch_geometric.nn.aggr.sort", "SortAggregation.forward", _sorted_rows),
+    ("torch_geometric.utils._negative_sampling", "negative_sampling", _not_compiled("negative_sampling")),
     (
-        "torch_geometric.nn.conv.supergat_conv",
-        ("batched_negative_sampling",),
+        "torch_geometric.utils._negative_sampling",
+        "batched_negative_sampling",
         _not_compiled("batched_negative_sampling"),
     ),
-    ("torch_geometric.nn.models.autoencoder", ("negative_sampling",), _not_compiled("negative_sampling")),
-    ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
+    ("torch_geometric.nn.models.graph_unet", "GraphUNet.augment_adj", _two_hops),
 )
-"""Module, attribute, and the polyfill that replaces it."""
+"""Module, function or method, and the formula that is traced in its place."""
 
-ON_RANKS: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...] = (
-    ("torch_geometric.nn.conv.gat_conv", ("GATConv", "edge_update"), _attention),
+IN_MODULE: _Table = (
+    ("torch_geometric.utils._softmax", "maybe_num_nodes", _num_nodes),
+    ("torch_geometric.nn.pool.select.topk", "scatter", _scatter),
+    ("torch_geometric.nn.pool.glob", "scatter", _scatter),
 )
-"""As `POLYFILLS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""
+"""As `FORMULAS`, for calls from the module itself, which has imported the function."""
+
+ON_RANKS: _Table = (("torch_geometric.nn.conv.gat_conv", "GATConv.edge_update", _attention),)
+"""As `FORMULAS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""

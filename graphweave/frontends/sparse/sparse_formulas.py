@@ -1,29 +1,25 @@
-"""Polyfills for functions of sparse matrices: PyTorch's functions for which Dynamo does not call `__torch_function__`,
-and PyG's functions that look into tensors to see whether there is something to do. `polyfills.py` puts them in
-place."""
+"""Formulas for functions of sparse matrices: PyTorch's functions for which Dynamo does not call `__torch_function__`,
+and PyG's functions that look into tensors to see whether there is something to do."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.comptime import comptime
 
 from graphweave.frontends.sparse import sparse_functions
 from graphweave.frontends.sparse.sparse_indices import Indices, indices
-from graphweave.frontends.sparse.sparse_matrix import SparseMatrix, compressed, eagerly, use
+from graphweave.frontends.sparse.sparse_matrix import SparseMatrix, compressed, eagerly
 
-_tracing = torch.compiler.is_dynamo_compiling
 _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.sparse.softmax, torch.sparse.sampled_addmm
 _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor
 
 
 def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """In a trace with a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
-    if _tracing() and any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
+    """With a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
+    if any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
         return eagerly(original, args, kwargs) if out is NotImplemented else out
     return original(*args, **kwargs)
@@ -55,8 +51,7 @@ def _coo_tensor(
     indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
     is_coalesced: Any = None, **rest: Any,
 ) -> Any:  # fmt: skip
-    if _tracing() and _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
-        comptime(use)
+    if _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
         values = values if dtype is None else values.to(dtype)
         return sparse_functions.made(indices, values, size, is_coalesced=bool(is_coalesced))
     given = {} if size is None else {"size": size}
@@ -73,8 +68,7 @@ def _csc_tensor(ccol_indices: Any, row_indices: Any, values: Any, size: Any = No
 
 def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: Any, size: Any, rest: Any) -> Any:
     named = {name: value for name, value in rest.items() if name not in ("dtype", "device")}
-    if _tracing() and _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
-        comptime(use)
+    if _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
         values = values if rest.get("dtype") is None else values.to(rest["dtype"])
         return sparse_functions.made_compressed(pointer, other, values, size, layout)
     return original(pointer, other, values, size, **rest)
@@ -90,8 +84,6 @@ def _row_of_entries(ptr: Any, output_size: int | None = None) -> Tensor:
     """PyG's `ptr2index`."""
     if isinstance(ptr, Indices):
         return ptr.gw_row
-    if _tracing():
-        comptime(use)
     index = torch.arange(ptr.numel() - 1, dtype=ptr.dtype, device=ptr.device)
     return index.repeat_interleave(ptr.diff(), output_size=output_size)
 
@@ -100,11 +92,7 @@ def _pointer(index: Tensor, size: int | None = None) -> Tensor:
     """PyG's `index2ptr`."""
     if size is None:
         size = int(index.max()) + 1 if index.numel() > 0 else 0
-    made = compressed(index, size)
-    if not _tracing():
-        return made
-    comptime(use)
-    return indices(made, "pointer", index)
+    return indices(compressed(index, size), "pointer", index)
 
 
 def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
@@ -128,43 +116,39 @@ def _coalesced(
     """PyG's `coalesce`, used by `to_torch_csr_tensor` and others. The original branches on whether edges are equal."""
     from torch_geometric.utils import coalesce  # optional, but already imported if this is called
 
-    if not _tracing() or not isinstance(edge_attr, Tensor) or num_nodes is None or reduce not in ("sum", "add"):
+    if not isinstance(edge_attr, Tensor) or num_nodes is None or reduce not in ("sum", "add"):
         return coalesce(edge_index, edge_attr, num_nodes, reduce, is_sorted, sort_by_row)
-    comptime(use)
     major, minor = (edge_index[0], edge_index[1]) if sort_by_row else (edge_index[1], edge_index[0])
     major, minor, edge_attr = sparse_functions.merged(major, minor, num_nodes, edge_attr)
     return torch.stack([major, minor] if sort_by_row else [minor, major]), edge_attr
 
 
-class _Warnings:
-    """The module `warnings` for PyG's `spmm`. Its warnings of conversions do not apply: compiled code makes no
-    conversions, or makes them once for a graph."""
-
-    @staticmethod
-    def warn(message: str, stacklevel: int = 1) -> None:
-        if not _tracing():
-            warnings.warn(message, stacklevel=stacklevel + 1)
+def _warn_of_nothing(*args: Any, **kwargs: Any) -> None:
+    """PyG's `spmm` warns of conversions. Compiled code makes none, or makes them once for a graph."""
 
 
 _sparse_module = "torch_geometric.utils.sparse"
-_layers_that_set_values = ("appnp", "cluster_gcn_conv", "fa_conv", "gat_conv", "gatv2_conv", "gcn_conv", "rgat_conv")
-"""Modules of PyG's layers that replace the values of a matrix."""
+_Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
-POLYFILLS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
-    ("torch.sparse", ("mm",), _product),
-    ("torch.sparse", ("addmm",), _add_product),
-    ("torch.sparse", ("softmax",), _softmaxed),
-    ("torch.sparse", ("sampled_addmm",), _sampled_product),
-    ("torch.sparse", ("sum",), _total),
-    ("torch", ("sparse_coo_tensor",), _coo_tensor),
-    ("torch", ("sparse_csr_tensor",), _csr_tensor),
-    ("torch", ("sparse_csc_tensor",), _csc_tensor),
-    (_sparse_module, ("coalesce",), _coalesced),
-    (_sparse_module, ("ptr2index",), _row_of_entries),
-    (_sparse_module, ("index2ptr",), _pointer),
-    ("torch_geometric.nn.conv.message_passing", ("ptr2index",), _row_of_entries),
-    *((f"torch_geometric.nn.conv.{layer}", ("set_sparse_value",), _set_value) for layer in _layers_that_set_values),
-    ("torch_geometric.utils._segment", ("_torch_segment",), _segments),
-    ("torch_geometric.utils._spmm", ("warnings",), _Warnings),
+FORMULAS: _Table = (
+    ("torch.sparse", "mm", _product),
+    ("torch.sparse", "addmm", _add_product),
+    ("torch.sparse", "softmax", _softmaxed),
+    ("torch.sparse", "sampled_addmm", _sampled_product),
+    ("torch.sparse", "sum", _total),
+    ("torch", "sparse_coo_tensor", _coo_tensor),
+    ("torch", "sparse_csr_tensor", _csr_tensor),
+    ("torch", "sparse_csc_tensor", _csc_tensor),
+    (_sparse_module, "set_sparse_value", _set_value),
+    ("torch_geometric.utils._segment", "_torch_segment", _segments),
 )
-"""Module, attribute, and the polyfill that replaces it."""
+"""Module, function, and the formula that is traced in its place."""
+
+IN_MODULE: _Table = (
+    (_sparse_module, "coalesce", _coalesced),
+    (_sparse_module, "ptr2index", _row_of_entries),
+    (_sparse_module, "index2ptr", _pointer),
+    ("torch_geometric.nn.conv.message_passing", "ptr2index", _row_of_entries),
+    ("torch_geometric.utils._spmm", "warnings.warn", _warn_of_nothing),
+)
+"""As `FORMULAS`, for calls from the module itself, which has imported the function."""
