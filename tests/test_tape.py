@@ -14,12 +14,19 @@ from support import random_graph
 
 import graphweave
 import graphweave.ir.tape
+from graphweave.analysis.facts import Facts
+from graphweave.compiler.contract import Contract
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.errors import IRError, ParseError
+from graphweave.core.options import Options
 from graphweave.core.ranks import LinkName
 from graphweave.core.settings import override
 from graphweave.core.sizes import read
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute.calls import NodeCalls
+from graphweave.execute.executable import Steps
 from graphweave.execute.plan_memory import plan_memory
+from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished, tape_of
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
@@ -29,6 +36,7 @@ from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
 from graphweave.ir.tape.verify import verify
 from graphweave.ir.tape.walk import frees_of
+from tests.programs.random_programs import random_program
 
 V, E = Space("V"), Space("odd space")
 LINK = LinkName("part0", "_N")
@@ -351,6 +359,45 @@ def test_planned_memory_holds_what_is_alive(made: Tape) -> None:
             assert fresh.keys().isdisjoint(slots[r] for r in member.reads if r in slots)
             assert all(held[slots[r]] == r for r in member.reads if r in slots)
             held |= fresh
+
+
+# ---------------------------------------------------------------- of plans
+
+
+def plan_of(number: int) -> tuple[Plan, Steps]:
+    plan = make_plan(PlanName("test"), Facts(random_program(number, DType.f32)), Options(), {})
+    return plan, Steps.of(plan)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_tapes_of_random_programs(number: int) -> None:
+    """They are verified where they are made. Nothing is compiled."""
+    plan, steps = plan_of(number)
+    made = tape_of(plan, steps.kernels, NodeCalls(plan), prelude=steps.prelude)
+    assert parse(show(made)) == made and plan_memory(made) == made
+    assert tuple(out.value for out in made.outputs) == plan.program.outputs
+    runs = [m.kernel for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members]
+    alone = [step.kernel for step in made.steps if isinstance(step, tape.RunKernel)]
+    assert len({*runs, *alone}) == len(runs) + len(alone) and {*runs, *alone} <= steps.kernels.keys()
+    checked = tape_of(plan, steps.kernels, NodeCalls(plan), Contract(verify=True), prelude=steps.prelude)
+    kinds = [type(step) for step in checked.steps if not isinstance(step, tape.Free | tape.CallNode | tape.Count)]
+    assert tape.RunKernels not in kinds
+    assert kinds.count(tape.RunKernel) == kinds.count(tape.Check) == len(steps.kernels)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_runner_may_have_an_order_of_its_own(number: int) -> None:
+    """Then nodes are computed where they are read, nothing is counted, and kernels are divided as the runner says."""
+    plan, steps = plan_of(number)
+    traits = RunnerTraits(
+        lambda i: True, lambda ref: (), lambda members: ([i] for i in members), counts=False, transposes=False,
+        in_order=False,
+    )  # fmt: skip
+    made = finished(TapeMaker(plan, steps.kernels, traits).make())
+    assert parse(show(made)) == made
+    assert not any(isinstance(step, tape.Count) for step in made.steps)
+    native = [step for step in made.steps if isinstance(step, tape.RunKernels)]
+    assert all(len(step.members) == 1 and not step.transposes for step in native)
 
 
 # ---------------------------------------------------------------- of compiled functions
