@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.proxy import GraphAppendingTracer
 
@@ -23,6 +23,7 @@ from graphweave.execute.product_calls import product_call
 from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import (
+    AssertIndex,
     Const,
     MapOf,
     Node,
@@ -35,6 +36,8 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.ir.message.unions import check_columns
+from graphweave.runtime.formats import is_in_range
 from graphweave.runtime.reordered import reordered
 
 aten = torch.ops.aten
@@ -47,6 +50,17 @@ class NodeCall:
 
     spaces: tuple[Space, ...]
     run: Callable[..., Any]
+
+
+def _checked(node: AssertIndex) -> Callable[..., None]:
+    """The call of a check, which native code makes for most indices, without PyTorch's kernels and a result to read."""
+    size = node.size
+
+    def check(index: Tensor) -> None:
+        if not is_in_range(index, size):
+            check_columns(index, size)
+
+    return check
 
 
 class NodeCalls:
@@ -74,7 +88,7 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Nod
     if isinstance(node, Reordered):
         return NodeCall((), reordered)  # its operands differ, one being a value and the other an index
     spaces = _ends_of_maps(program, ref)
-    run = product_call(program, ref, spaces, options)
+    run = _checked(node) if isinstance(node, AssertIndex) else product_call(program, ref, spaces, options)
     if run is None:
         spaces, run = _traced(program, ref, names, options.device)
     return NodeCall(spaces, with_named_indices(program, ref, spaces, names, run))

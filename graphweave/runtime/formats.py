@@ -155,6 +155,11 @@ def narrowed(index: Tensor) -> Tensor:
     return out
 
 
+def is_in_range(index: Tensor, rows: int) -> bool:
+    """Whether `index` is known to be an index on the CPU, of one dim, whose values all lie in 0..rows-1."""
+    return index.device.type == "cpu" and int(library().gw_in_range(index._cdata, rows, num_threads())) == -1
+
+
 def by_degree(index: Index, wide: bool = False) -> Tensor:
     """[rows], dtype of indptr: the rows in order of falling number of edges."""
     indptr = csr(index, wide).indptr

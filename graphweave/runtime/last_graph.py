@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from struct import Struct
 from typing import Any
@@ -17,20 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.runtime import tracked
-from graphweave.runtime.memo import Results, alias, memo
+from graphweave.runtime.memo import Results, memo
 from graphweave.runtime.native_library import library
 from graphweave.runtime.tracked import ordinary
 from graphweave.runtime.unseen_edits import Watch, sums_of
 
 _log = logger(__name__)
 
-_REMEMBERED = 32
-"""Small graphs whose hashes are remembered, to see whether they come again."""
+
+class _Inputs:
+    """What native code knows of the inputs of all calls: which are tensors, and which small ones came lately."""
+
+    def __init__(self, inputs: Sequence[Any], watched: Collection[int]) -> None:
+        count = len(inputs)
+        self.native = library()
+        self.pack = Struct(f"{count}q").pack
+        is_tensor = bytes(isinstance(x, Tensor) for x in inputs)
+        sizes = array("q", [x.element_size() for x in inputs if isinstance(x, Tensor)])
+        looks = bytes(i in watched for i in range(count))
+        self.address = self.native.gw_inputs_new(count, is_tensor, looks, sizes.tobytes())
+
+    def __del__(self) -> None:
+        self.native.gw_inputs_free(self.address)
 
 
 class _Slot:
@@ -57,44 +68,53 @@ class LastGraph:
         self, compute: Callable[..., Results], watched: Collection[int], kept: Callable[..., Results] = memo.kept
     ) -> None:
         self._compute, self._kept = compute, kept
+        self._alone = kept == memo.kept
         self._watches = [(i, Watch()) for i in watched]
-        self._watched = frozenset(watched)
+        self._inputs: _Inputs | None = None
         self._slot: _Slot | None = None
-        self._hashes: OrderedDict[int, None] = OrderedDict()
-        self._lock = locks.lock()
-        self._pack: Callable[..., bytes] | None = None
 
     def forget(self) -> None:
         """Release the last graph."""
         self._slot = None
 
     def __call__(self, *inputs: Any) -> Results:
+        known = self._inputs
+        if not self._alone or (known is None and not self._know(inputs)):
+            return self._shared(inputs)
+        known = self._inputs
+        assert known is not None
+        given = known.pack(*[x if type(x) is int else x._cdata for x in inputs])
         slot, status = self._slot, -1
-        if slot is not None and self._pack is not None:
-            given = self._pack(*[x if type(x) is int else x._cdata for x in inputs])
+        if slot is not None:
             status = slot.native.gw_marks_hold(slot.address, given)
             if not status:
                 bump("hoist_hits")
                 return slot.results
-        return self._again(inputs, status)
+        return self._again(known, inputs, given, status)
 
-    def _again(self, inputs: Sequence[Any], status: int) -> Results:
+    def _know(self, inputs: Sequence[Any]) -> bool:
+        """Note what all calls have in common; false for inputs that are neither integers nor tensors on the CPU."""
+        if not all(type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu") for x in inputs):
+            return False
+        self._inputs = _Inputs(inputs, [i for i, _ in self._watches])
+        return True
+
+    def _again(self, known: _Inputs, inputs: Sequence[Any], given: bytes, status: int) -> Results:
         """The results for other inputs than those of the last call."""
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        if status > 0:
-            bump("unseen_edits")
-            _log.info(
-                "an index of shape %s was edited in a way that PyTorch does not see", list(tensors[status - 1].shape)
-            )
-            tracked.forget(tensors[status - 1])
         self._slot = None
-        if self._kept != memo.kept or not all(map(_is_plain, inputs)):
+        if status > 0:
+            edited = [x for x in inputs if isinstance(x, Tensor)][status - 1]
+            bump("unseen_edits")
+            _log.info("an index of shape %s was edited in a way that PyTorch does not see", list(edited.shape))
+            tracked.forget(edited)
+        if any([type(x) is not int and x.requires_grad for x in inputs]):
             return self._shared(inputs)
-        found = self._first_time(inputs, tensors)
-        if found is not None:
-            return found
+        looks = settings().unseen_edits
+        address = known.native.gw_marks_new(known.address, given, None, looks)
+        if address:
+            return self._first_time(_Slot(known.native, address), inputs)
         results = self._shared(inputs)
-        self._keep(inputs, tensors, results)
+        self._keep(known, inputs, given, results)
         return results
 
     def _shared(self, inputs: Sequence[Any]) -> Results:
@@ -103,56 +123,29 @@ class LastGraph:
             watch(inputs[i])
         return self._kept(self._compute, *inputs)
 
-    def _first_time(self, inputs: Sequence[Any], tensors: Sequence[Tensor]) -> Results | None:
-        """The results for a small graph that was not seen lately; None for any other."""
-        made = self._marks(inputs, tensors, None)
-        if made is None:
-            return None
-        slot, seen = made
-        with self._lock:
-            if seen in self._hashes:
-                return None
-            self._hashes[seen] = None
-            if len(self._hashes) > _REMEMBERED:
-                self._hashes.popitem(last=False)
+    def _first_time(self, slot: _Slot, inputs: Sequence[Any]) -> Results:
+        """The results for a small graph that was not seen lately."""
         bump("hoist_builds")
-        with ordinary(), torch.no_grad():
-            results = tuple(map(alias, self._compute(*inputs)))
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with ordinary(), torch.no_grad():
+                made = self._compute(*inputs)
+        else:
+            made = self._compute(*inputs)
+        # PyTorch replaces views that are saved for a backward by other tensors, so none of these is one.
+        results = tuple([r.detach() if isinstance(r, Tensor) and r._is_view() else r for r in made])
         self._finish(slot, results)
         return results
 
-    def _keep(self, inputs: Sequence[Any], tensors: Sequence[Tensor], results: Results) -> None:
+    def _keep(self, known: _Inputs, inputs: Sequence[Any], given: bytes, results: Results) -> None:
         """Remember the results for the next call, with the checksums that all programs share."""
-        sums = [
-            sums_of(inputs[i]) if i in self._watched else None for i, x in enumerate(inputs) if isinstance(x, Tensor)
-        ]
-        made = self._marks(inputs, tensors, sums)
-        if made is not None:
-            self._finish(made[0], results)
+        sums = [sums_of(x) for x in inputs if isinstance(x, Tensor)]
+        shared = array("q", [0 if s is None else ctypes.addressof(s) for s in sums]).tobytes()
+        address = known.native.gw_marks_new(known.address, given, shared, True)
+        if address:
+            self._finish(_Slot(known.native, address, sums), results)
 
     def _finish(self, slot: _Slot, results: Results) -> None:
         places = [r._cdata for r in results if isinstance(r, Tensor)]
         if slot.native.gw_marks_results(slot.address, array("q", places).tobytes(), len(places)):
             slot.results = results
             self._slot = slot
-
-    def _marks(
-        self, inputs: Sequence[Any], tensors: Sequence[Tensor], sums: Sequence[Any] | None
-    ) -> tuple[_Slot, int] | None:
-        """Marks of the inputs, and a hash of them. Without `sums`, only of those that are read in whole."""
-        native, count, seen = library(), len(inputs), ctypes.c_uint64()
-        if self._pack is None:
-            self._pack = Struct(f"{count}q").pack
-        given = self._pack(*[x if type(x) is int else x._cdata for x in inputs])
-        is_tensor = bytes(isinstance(x, Tensor) for x in inputs)
-        looks = settings().unseen_edits
-        watched = bytes(looks and i in self._watched for i in range(count))
-        sizes = array("q", [t.element_size() for t in tensors]).tobytes()
-        shared = None if sums is None else array("q", [0 if s is None else ctypes.addressof(s) for s in sums]).tobytes()
-        address = native.gw_marks_new(given, count, is_tensor, watched, sizes, shared, ctypes.byref(seen))
-        return None if not address else (_Slot(native, address, sums), seen.value)
-
-
-def _is_plain(x: Any) -> bool:
-    """Whether it is an integer, or a tensor on the CPU through which no gradient flows."""
-    return type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu" and not x.requires_grad)

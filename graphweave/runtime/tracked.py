@@ -55,7 +55,7 @@ _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
 _lock = locks.lock()
 """Held while entries of any cache change."""
 _held: list[dict[int, int]] = []
-"""One for each cache: for each storage from which entries were computed, how many of its references are entries' own."""
+"""One for each cache: for each storage that entries were computed from, how many of its references are their own."""
 
 _edits = 0
 """Number of edits found so far that PyTorch has not seen, of any tensor."""

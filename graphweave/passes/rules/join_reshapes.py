@@ -1,13 +1,13 @@
 """f(reshape(x), reshape(y)) -> reshape(f(x, y)) if x and y have one shape.
 
 Legal where every operand is such a reshape or one number, as f works element by element. It never loses, and terms that
-differ only in dims of size 1 become equal.
+differ only in dims of size 1 become equal. A check of an index is a check of what the index is a reshape of.
 """
 
 from __future__ import annotations
 
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Cast, Pointwise, Ref, Reshape, Type
+from graphweave.ir.message.nodes import AssertIndex, Cast, Pointwise, Ref, Reshape, Type
 from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -19,6 +19,8 @@ def join_reshapes(build: Builder, ref: Ref) -> Ref | None:
     if isinstance(node, Cast) and isinstance(seen := build.nodes[node.x], Reshape):
         inner = build.add(Cast(seen.x, node.dtype), build.locs[ref])
         return build.add(Reshape(inner, seen.shape), build.locs[ref])
+    if isinstance(node, AssertIndex) and isinstance(seen := build.nodes[node.index], Reshape):
+        return build.add(AssertIndex(seen.x, node.size), build.locs[ref])
     if not isinstance(node, Pointwise) or not isinstance(t, Type):
         return None
     below = {r: seen.x for r in node.args if isinstance(seen := build.nodes[r], Reshape) and seen.shape == t.shape}

@@ -22,10 +22,10 @@ struct Mark {
 
 bool read_mark(const void* tensor, Mark* mark) {
   *mark = Mark{};
-  int32_t dtype;
+  int32_t dtype, device;
   int64_t *sizes, *strides;
   void* data;
-  if (layout.counter < 0 || layout.dim(tensor, &mark->dim) || mark->dim > kMostDims || layout.dtype(tensor, &dtype) ||
+  if (layout.counter < 0 || layout.device(tensor, &device) || device != layout.cpu || layout.dim(tensor, &mark->dim) || mark->dim > kMostDims || layout.dtype(tensor, &dtype) ||
       layout.sizes(tensor, &sizes) || layout.strides(tensor, &strides) || layout.data(tensor, &data))
     return false;
   const char* const implementation = *static_cast<char* const*>(tensor);
@@ -82,47 +82,85 @@ struct Marks {
 
 }  // namespace
 
-// Marks of `count` inputs: implementations where `is_tensor`, else numbers. Tensors where `watched` must be small enough
-// to be read in whole, with `itemsizes`; or `given` has an address of sums for each. A hash of what was read is written
-// to `hash`. Null if there are none: a tensor without a version counter, or too large.
-extern "C" Marks* gw_marks_new(const int64_t* inputs, int64_t count, const uint8_t* is_tensor, const uint8_t* watched,
-                               const int64_t* itemsizes, Sums* const* given, uint64_t* hash) {
-  auto made = std::make_unique<Marks>();
-  made->own.reserve(static_cast<size_t>(count));
-  *hash = 0;
+// What the calls of one program have in common, and hashes of the small inputs that it has had lately.
+struct Inputs {
+  std::vector<bool> is_tensor, watched;  // one for each input
+  std::vector<int64_t> itemsizes;        // one for each tensor
+  std::array<uint64_t, kOnce> seen{};
+  size_t next = 0;
+};
+
+extern "C" Inputs* gw_inputs_new(int64_t count, const uint8_t* is_tensor, const uint8_t* watched,
+                                 const int64_t* itemsizes) {
+  auto* const made = new Inputs;
   for (int64_t i = 0; i < count; ++i) {
     made->is_tensor.push_back(is_tensor[i] != 0);
-    if (!is_tensor[i]) {
+    made->watched.push_back(watched[i] != 0);
+    if (is_tensor[i]) made->itemsizes.push_back(*itemsizes++);
+  }
+  return made;
+}
+
+extern "C" void gw_inputs_free(Inputs* inputs) { delete inputs; }
+
+namespace {
+
+// Reads all of a small tensor, and mixes what it reads into the hash. False for a large one.
+bool read_whole(const Mark& mark, int64_t itemsize, std::vector<Sums>* own, Sums** sums, uint64_t* hash) {
+  int64_t numel = 1;
+  for (int64_t d = 0; d < mark.dim; ++d) {
+    numel *= mark.sizes[d];
+    *hash = mixed(*hash, static_cast<uint64_t>(mark.sizes[d]) + 1);
+  }
+  own->emplace_back();
+  if (!numel) return true;
+  *sums = &own->back();
+  if (!rectangle(mark, itemsize, *sums)) return false;
+  gw_sum(*sums, 1);
+  *hash = mixed(*hash, (*sums)->sums[0]);
+  return true;
+}
+
+}  // namespace
+
+// Marks of inputs: implementations of tensors, and numbers. Without `given`, only of small ones whose like was not seen
+// lately; with it, an address of sums for each tensor, or 0. With `look`, those that are watched are compared with their
+// sums. Null for other inputs, and for a tensor without a version counter or elsewhere than on the CPU.
+extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* given, int32_t look) {
+  auto made = std::make_unique<Marks>();
+  made->is_tensor = of->is_tensor;
+  made->own.reserve(of->itemsizes.size());
+  uint64_t hash = 1;
+  for (size_t i = 0; i < of->is_tensor.size(); ++i) {
+    if (!of->is_tensor[i]) {
       made->numbers.push_back(inputs[i]);
-      *hash = mixed(*hash, static_cast<uint64_t>(inputs[i]) + 1);
+      hash = mixed(hash, static_cast<uint64_t>(inputs[i]) + 1);
       continue;
     }
+    const size_t tensor = made->tensors.size();
     Mark mark;
     if (!read_mark(inputs + i, &mark)) return nullptr;
-    for (int64_t d = 0; d < mark.dim; ++d) *hash = mixed(*hash, static_cast<uint64_t>(mark.sizes[d]) + 1);
     Sums* sums = nullptr;
-    if (given) {
-      sums = given[made->tensors.size()];
-    } else {
-      int64_t numel = 1;
-      for (int64_t d = 0; d < mark.dim; ++d) numel *= mark.sizes[d];
-      made->own.emplace_back();
-      if (numel) {
-        sums = &made->own.back();
-        if (!rectangle(mark, itemsizes[made->tensors.size()], sums)) return nullptr;
-        gw_sum(sums, 1);
-        *hash = mixed(*hash, sums->sums[0]);
-      }
-      if (!watched[i]) sums = nullptr;
-    }
-    auto alias = alias_of(inputs + i);
-    if (!alias) return nullptr;
+    if (given)
+      sums = given[tensor];
+    else if (!read_whole(mark, of->itemsizes[tensor], &made->own, &sums, &hash))
+      return nullptr;
     made->tensors.push_back(mark);
-    made->sums.push_back(sums);
-    made->aliases.push_back(std::move(alias));
+    made->sums.push_back(look && of->watched[i] ? sums : nullptr);
   }
-  const std::lock_guard<std::mutex> held(*lock);
-  made->edits = edits;
+  {
+    const std::lock_guard<std::mutex> held(*lock);
+    made->edits = edits;
+    if (!given) {
+      if (std::find(of->seen.begin(), of->seen.end(), hash) != of->seen.end()) return nullptr;
+      of->seen[of->next++ % kOnce] = hash;
+    }
+  }
+  for (size_t i = 0; i < of->is_tensor.size(); ++i)
+    if (of->is_tensor[i]) {
+      made->aliases.push_back(alias_of(inputs + i));
+      if (!made->aliases.back()) return nullptr;
+    }
   return made.release();
 }
 

@@ -352,6 +352,13 @@ extern "C" void gw_records_edited() {
 // For a forked process, which has no other threads.
 extern "C" void gw_records_forked() { lock = new std::mutex; }
 
+// -1 if all values of an index name one of `rows` rows; else a position, or kNoMemory for a tensor that is no index.
+extern "C" int64_t gw_in_range(const void* implementation, int64_t rows, int32_t threads) {
+  Seen seen;
+  if (!read_index(&implementation, &seen)) return kNoMemory;
+  return gw_flat(Index{seen.data, seen.stride, seen.count, rows, seen.is64 != 0, false}, nullptr, false, threads);
+}
+
 // What `gw_record_*` take as `record` is the address of a shared pointer that the caller owns.
 
 // A record for the tensor; null for a tensor that is no index. With `kept`, it is found again until it is dropped.
