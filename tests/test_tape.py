@@ -421,3 +421,15 @@ def test_tapes_of_a_compiled_function_are_dumped(tmp_path: Path) -> None:
     assert any(isinstance(step, tape.OnceAGraph) and step.looks for step in forward.steps)
     assert kinds >= {tape.OnceAGraph, tape.Count, tape.RunKernels, tape.CallNode, tape.Free}
     assert any(isinstance(step, tape.CallNode) and step.counted for step in forward.steps)
+
+
+def test_a_tape_says_which_rows_its_kernels_compute(tmp_path: Path) -> None:
+    def first_rows(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        src, dst = edge_index
+        return torch.zeros_like(x).index_add(0, dst, torch.exp(x[src]))[:3]
+
+    with override(dump=tmp_path):
+        graphweave.compile(first_rows)(torch.randn(9, 4), random_graph(9, 9, 30))
+    made = parse(next(tmp_path.glob("*.tape.txt")).read_text())
+    (run,) = (m for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members)
+    assert run.limit is not None and isinstance(run.limit.rows, RowsOf) and not run.limit.zeros
