@@ -80,7 +80,7 @@ def spaces_in(limit: Limit) -> Iterator[Space]:
                 yield from spaces_in(one)
 
 
-@part("to| rows {rows}|| edges {edges}|| zeros [{zeros}]|")
+@part("to| {rows}|| edges {edges}|| zeros [{zeros}]|")
 @dataclass(frozen=True, slots=True)
 class StepLimit:
     """Limits on what one kernel computes."""
