@@ -14,23 +14,39 @@ from support import random_graph
 
 import graphweave
 import graphweave.ir.tape
+from graphweave.analysis.facts import Facts
+from graphweave.compiler.contract import Contract
+from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.core.errors import IRError, ParseError
+from graphweave.core.options import Options
 from graphweave.core.ranks import LinkName
 from graphweave.core.settings import override
 from graphweave.core.sizes import read
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute.calls import NodeCalls
+from graphweave.execute.executable import Steps
 from graphweave.execute.plan_memory import plan_memory
+from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished, tape_of
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
+from graphweave.ir.tape.limits import Behind, Least, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
 from graphweave.ir.tape.verify import verify
 from graphweave.ir.tape.walk import frees_of
+from tests.programs.random_programs import random_program
 
 V, E = Space("V"), Space("odd space")
 LINK = LinkName("part0", "_N")
+
+LIMIT = StepLimit(
+    Least(frozenset((RowsOf(V), Reach(90, 91, Most(frozenset((RowsOf(V), RowsOf(E)))))))),
+    Behind(90, Most(frozenset())),
+    ((10, None), (10, RowsOf(E))),
+)
+"""A limit that has every kind of limit."""
 
 EVERY_KIND = Tape(
     "odd name",
@@ -48,7 +64,8 @@ EVERY_KIND = Tape(
         tape.RunKernel(3, (V,), (1,), (0,), (8,)),
         tape.Check(3, (V,), (0, 1), (8,)),
         tape.RunKernels(
-            (V,), (90,), (1,), (0,), (9,), (tape.Member(4, (0, 11), (10,)), tape.Member(5, (10,), (9,))),
+            (V, E), (90, 91), (1,), (0,), (9,),
+            (tape.Member(4, (0, 11), (10,), LIMIT), tape.Member(5, (10,), (9,), StepLimit(None, None, ()))),
             (tape.Transpose(11, 0),), (tape.Inside(11, UNIT, 64, 0), tape.Inside(10, V, 16, 1)), (tape.Room(9, LINK),),
         ),
         tape.Begin(20, 9, in_place=True),
@@ -149,6 +166,10 @@ FIRST = tape.FirstPart(0, (V,), (), (0,), (2,))
         ([COUNT, replace(RUN, members=RUN.members[::-1])], [3], "expected %2 to be made before run 2"),
         ([COUNT, replace(RUN, inside=RUN.inside[:1])], [3], r"expected a place for each of %1, %2, %3 \(got %1, %3\)"),
         ([COUNT, replace(RUN, transposes=(tape.Transpose(5, 6),))], [3], "expected %6, which is transposed, among"),
+        (
+            [COUNT, replace(RUN, members=(*RUN.members[:2], tape.Member(2, (2,), (3,), LIMIT)))], [3],
+            "expected maps and rows that tell the limit of run 2",
+        ),
         ([COUNT, replace(RUN, frees=(9,))], [3], "expected only values that it reads to be freed"),
         ([COUNT, replace(RUN, rooms=(tape.Room(1, LINK),))], [3], "expected room only behind a value that it writes"),
         (
@@ -340,6 +361,45 @@ def test_planned_memory_holds_what_is_alive(made: Tape) -> None:
             held |= fresh
 
 
+# ---------------------------------------------------------------- of plans
+
+
+def plan_of(number: int) -> tuple[Plan, Steps]:
+    plan = make_plan(PlanName("test"), Facts(random_program(number, DType.f32)), Options(), {})
+    return plan, Steps.of(plan)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_tapes_of_random_programs(number: int) -> None:
+    """They are verified where they are made. Nothing is compiled."""
+    plan, steps = plan_of(number)
+    made = tape_of(plan, steps.kernels, NodeCalls(plan), prelude=steps.prelude)
+    assert parse(show(made)) == made and plan_memory(made) == made
+    assert tuple(out.value for out in made.outputs) == plan.program.outputs
+    runs = [m.kernel for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members]
+    alone = [step.kernel for step in made.steps if isinstance(step, tape.RunKernel)]
+    assert len({*runs, *alone}) == len(runs) + len(alone) and {*runs, *alone} <= steps.kernels.keys()
+    checked = tape_of(plan, steps.kernels, NodeCalls(plan), Contract(verify=True), prelude=steps.prelude)
+    kinds = [type(step) for step in checked.steps if not isinstance(step, tape.Free | tape.CallNode | tape.Count)]
+    assert tape.RunKernels not in kinds
+    assert kinds.count(tape.RunKernel) == kinds.count(tape.Check) == len(steps.kernels)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_runner_may_have_an_order_of_its_own(number: int) -> None:
+    """Then nodes are computed where they are read, nothing is counted, and kernels are divided as the runner says."""
+    plan, steps = plan_of(number)
+    traits = RunnerTraits(
+        lambda i: True, lambda ref: (), lambda members: ([i] for i in members), counts=False, transposes=False,
+        in_order=False,
+    )  # fmt: skip
+    made = finished(TapeMaker(plan, steps.kernels, traits).make())
+    assert parse(show(made)) == made
+    assert not any(isinstance(step, tape.Count) for step in made.steps)
+    native = [step for step in made.steps if isinstance(step, tape.RunKernels)]
+    assert all(len(step.members) == 1 and not step.transposes for step in native)
+
+
 # ---------------------------------------------------------------- of compiled functions
 
 
@@ -361,3 +421,16 @@ def test_tapes_of_a_compiled_function_are_dumped(tmp_path: Path) -> None:
     assert any(isinstance(step, tape.OnceAGraph) and step.looks for step in forward.steps)
     assert kinds >= {tape.OnceAGraph, tape.Count, tape.RunKernels, tape.CallNode, tape.Free}
     assert any(isinstance(step, tape.CallNode) and step.counted for step in forward.steps)
+
+
+def test_a_tape_says_which_rows_its_kernels_compute(tmp_path: Path) -> None:
+    def loss(x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = torch.relu(torch.zeros_like(x).index_add(0, dst, x[src]) + x)
+        return (x[: y.shape[0]] - y).square().sum()
+
+    with override(dump=tmp_path):
+        graphweave.compile(loss)(torch.randn(9, 4, requires_grad=True), *random_graph(9, 9, 30), torch.randn(3, 4))
+    made = parse(next(tmp_path.glob("*.tape.txt")).read_text())
+    limits = [m.limit for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members]
+    assert any(limit is not None and limit.maps for limit in limits)

@@ -7,56 +7,13 @@ edges, the sources of these nodes' edges. The limits are expressions here; `exec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Program, Ref
-
-
-@dataclass(frozen=True, slots=True)
-class RowsOf:
-    """The limit is the number of rows of `space`."""
-
-    space: Space
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """One more than the largest row to which `to` sends an edge that `walked` sends to a row below `below`; 0 if there
-    is no such edge. `walked` and `to` are maps of the same edges."""
-
-    walked: Ref
-    to: Ref
-    below: Limit
-
-
-@dataclass(frozen=True, slots=True)
-class Most:
-    """The largest of some limits; 0 if there are none."""
-
-    of: frozenset[Limit]
-
-
-@dataclass(frozen=True, slots=True)
-class Least:
-    """The smallest of some limits, at least one."""
-
-    of: frozenset[Limit]
-
-
-Limit: TypeAlias = RowsOf | Reach | Most | Least
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """The edges that `map` sends to a row below `below`."""
-
-    map: Ref
-    below: Limit
-
+from graphweave.ir.tape.limits import Behind, Least, Limit, Most, Reach, RowsOf
 
 NOWHERE = Most(frozenset())
 """The limit 0."""
@@ -89,15 +46,6 @@ def reached(edges: Behind, to: Ref) -> Limit:
     return edges.below if edges.map == to else Reach(edges.map, to, edges.below)
 
 
-def maps_in(limit: Limit) -> Iterator[Ref]:
-    match limit:
-        case Reach(walked, to, below):
-            yield from (walked, to, *maps_in(below))
-        case Most(of) | Least(of):
-            for one in of:
-                yield from maps_in(one)
-
-
 def renamed(limit: Limit, maps: Mapping[Ref, Ref]) -> Limit:
     """The limit with `maps[m]` in place of each map m."""
     match limit:
@@ -108,17 +56,6 @@ def renamed(limit: Limit, maps: Mapping[Ref, Ref]) -> Limit:
         case Least(of):
             return Least(frozenset(renamed(one, maps) for one in of))
     return limit
-
-
-def spaces_in(limit: Limit) -> Iterator[Space]:
-    match limit:
-        case RowsOf(space):
-            yield space
-        case Reach(below=below):
-            yield from spaces_in(below)
-        case Most(of) | Least(of):
-            for one in of:
-                yield from spaces_in(one)
 
 
 # ---------------------------------------------------------------- rows that are zero

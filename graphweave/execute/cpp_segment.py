@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from graphweave.analysis.cones import map_type, type_of
-from graphweave.analysis.row_limits import Least, Limit, Most, Reach, RowsOf
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.region_step import wraps
-from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.tape.limits import Least, Limit, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import RunKernels, Transpose
 from graphweave.lower.parameters import Column, Flat, Perm
 from graphweave.runtime import long_rows
@@ -28,15 +27,13 @@ _ROWS, _MOST, _LEAST, _REACH = range(4)
 _NONE = -1
 
 
-def made_segment(
-    program: Program, step: RunKernels, kernels: Sequence[CppStep], limits: Mapping[int, StepLimit]
-) -> Segment | None:
-    """The segment that follows a step of a tape, whose members have these kernels, some with limits. None if a kernel
-    needs what only Python makes: an order of rows or edges that a schedule asks for."""
+def made_segment(program: Program, step: RunKernels, kernels: Sequence[CppStep]) -> Segment | None:
+    """The segment that follows a step of a tape, whose members have these kernels. None if a kernel needs what only
+    Python makes: an order of rows or edges that a schedule asks for."""
     if any(kernel.reorders for kernel in kernels):
         return None
     ends = [(step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
-    numbers = _Numbers(program, step, kernels, limits).made(ends)
+    numbers = _Numbers(program, step, kernels).made(ends)
     names = [kernel.name for kernel in kernels]
     return Segment(numbers, names, ends, len(step.rows), len(step.reads) + len(step.writes))
 
@@ -46,7 +43,6 @@ class _Numbers:
     program: Program
     taped: RunKernels
     kernels: Sequence[CppStep]
-    step_limits: Mapping[int, StepLimit]
     limits: list[list[int]] = field(default_factory=list)
     positions: dict[Limit, int] = field(default_factory=dict)
 
@@ -57,7 +53,7 @@ class _Numbers:
 
     def made(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
         taped = self.taped
-        steps = [self.step(kernel, self.step_limits.get(i)) for i, kernel in enumerate(self.kernels)]
+        steps = [self.step(kernel, m.limit) for kernel, m in zip(self.kernels, taped.members, strict=True)]
         slots: dict[int, list[list[int]]] = {}
         for one in taped.inside:
             slots.setdefault(one.slot, []).append([one.nbytes, self.space(one.space)])

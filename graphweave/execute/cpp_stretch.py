@@ -28,7 +28,6 @@ from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
-from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
 from graphweave.ir.tape.nodes import RunKernels
 from graphweave.ir.tape.walk import lives_inside
@@ -67,11 +66,10 @@ class CppStretch:
     """`stretch(rows, indices, held) -> outputs` follows one step of a tape: `rows`, `indices` and `held` are those of
     its rows, maps and reads, and the outputs those of its writes. `held` is a list that the call empties."""
 
-    def __init__(
-        self, program: Program, step: RunKernels, kernels: Sequence[CppStep], limits: Mapping[int, StepLimit]
-    ) -> None:
-        """`kernels` are those of the step's members. `limits` are those of kernels by position."""
-        self._program, self._step, self._kernels, self._limits = program, step, tuple(kernels), limits
+    def __init__(self, program: Program, step: RunKernels, kernels: Sequence[CppStep]) -> None:
+        """`kernels` are those of the step's members."""
+        self._program, self._step, self._kernels = program, step, tuple(kernels)
+        self._limits = {at: m.limit for at, m in enumerate(step.members) if m.limit is not None}
         made = {r: each for kernel in kernels for r, each in zip(kernel.writes, kernel.writes_each, strict=True)}
         self._outputs = [made[r] for r in step.writes]
         self._leads = [(m, step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
@@ -95,7 +93,7 @@ class CppStretch:
 
     @cached_property
     def _segment(self) -> Segment | None:
-        return made_segment(self._program, self._step, self._kernels, self._limits)
+        return made_segment(self._program, self._step, self._kernels)
 
     def forget(self) -> None:
         """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""

@@ -69,8 +69,7 @@ class Executable:
 
     @cached_property
     def _runner(self) -> PythonRunner:
-        prelude = self.steps.prelude
-        return PythonRunner(self.tape, self.plan, self.kernels, self._calls, prelude=prelude, needs=self._needs)
+        return PythonRunner(self.tape, self.plan, self.kernels, self._calls, prelude=self.steps.prelude)
 
     @property
     def text(self) -> str:

@@ -18,7 +18,6 @@ from graphweave.execute.cpp_stretch import CppStretch
 from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
-from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
 from graphweave.ir.tape import nodes as tape
@@ -35,16 +34,15 @@ class PythonRunner:
     """`text` defines `run(args)`, which takes the values of the tape's inputs and then its row counts. `load` makes it
     a function.
 
-    The plan is the one that the tape was made from, with its `kernels` and those of its prelude, its `calls`, and the
-    rows that kernels compute (`needs`).
+    The plan is the one that the tape was made from, with its `kernels` and those of its prelude, and its `calls`.
     """
 
     def __init__(
         self, followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep], calls: NodeCalls, *,
-        prelude: Mapping[int, RegionStep] | None = None, needs: RowNeeds = UNLIMITED,
+        prelude: Mapping[int, RegionStep] | None = None,
     ) -> None:  # fmt: skip
         self._tape, self._plan, self._kernels = followed, plan, kernels
-        self._calls, self._prelude, self._needs = calls, prelude or {}, needs
+        self._calls, self._prelude = calls, prelude or {}
         self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
         self._scope |= {"begun": begun, "begun_back": begun_back, "LinkName": LinkName}
@@ -162,9 +160,8 @@ class PythonRunner:
     def _run_kernels(self, step: tape.RunKernels) -> Iterator[str]:
         members = [m.kernel for m in step.members]
         kernels = [k for i in members if isinstance(k := self._kernels[i], CppStep)]
-        limits = {at: self._needs.steps[i] for at, i in enumerate(members) if i in self._needs.steps}
         name = f"s{members[0]}"
-        self._scope[name] = CppStretch(self._plan.program, step, kernels, limits)
+        self._scope[name] = CppStretch(self._plan.program, step, kernels)
         yield f"held = [{', '.join(map(self._name, step.reads))}]"
         if step.frees:
             yield f"del {', '.join(map(self._name, step.frees))}"

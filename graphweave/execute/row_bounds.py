@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.cones import map_type
-from graphweave.analysis.row_limits import Least, Limit, Most, Reach, RowsOf
 from graphweave.core.types import Space
 from graphweave.execute.region_step import Format, RegionStep
-from graphweave.execute.row_needs import StepLimit
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.tape.limits import Least, Limit, Most, Reach, RowsOf, StepLimit
 from graphweave.lower.parameters import Perm
 from graphweave.runtime import formats
 from graphweave.runtime.edge_subsets import edges_at, index_below, largest_reached

@@ -13,17 +13,13 @@ from typing import TypeAlias
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.row_limits import (
-    Behind,
     Extent,
-    Limit,
     extents,
     largest,
-    maps_in,
     reached,
     renamed,
     sliced,
     smallest,
-    spaces_in,
 )
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
@@ -32,6 +28,7 @@ from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Ref
+from graphweave.ir.tape.limits import Behind, Limit, StepLimit, maps_in, spaces_in
 from graphweave.lower.parameters import Flat
 from graphweave.lower.schedule import Region
 
@@ -39,35 +36,6 @@ Need: TypeAlias = "frozenset[Limit | Behind] | None"
 """The rows, or edges, of a value that somebody reads: those of all limits together, or all rows (None)."""
 
 NOTHING: Need = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class StepLimit:
-    """Limits on what one kernel computes."""
-
-    rows: Limit | None
-    """Only rows below it are computed; None for all."""
-
-    edges: Behind | None
-    """Only these edges are walked; None for all. The others would add zeros."""
-
-    zeros: tuple[tuple[Ref, Limit | None], ...]
-    """Values that the kernel writes, and the limit up to which rows that are not computed are set to zero; None for all
-    rows."""
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        every = self.rows, None if self.edges is None else self.edges.below, *(upto for _, upto in self.zeros)
-        return tuple(x for x in every if x is not None)
-
-    @property
-    def maps(self) -> frozenset[Ref]:
-        own = () if self.edges is None else (self.edges.map,)
-        return frozenset((*own, *(m for limit in self.limits for m in maps_in(limit))))
-
-    @property
-    def spaces(self) -> frozenset[Space]:
-        return frozenset(s for limit in self.limits for s in spaces_in(limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from graphweave.core.sizes import Size, Symbol, leaves, show
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Program, Ref
-from graphweave.ir.tape.nodes import Computed, DimOf, Fixed, Given, Known, Number, NumberOf, PairsOf
+from graphweave.ir.tape.nodes import Computed, DimOf, Fixed, Known, Number, NumberOf, PairsOf
+from graphweave.ir.tape.types import Given
 
 
 class SpaceCounts:

@@ -25,7 +25,9 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
-from graphweave.ir.tape.nodes import Given, Tape
+from graphweave.ir.tape.limits import StepLimit
+from graphweave.ir.tape.nodes import Tape
+from graphweave.ir.tape.types import Given
 from graphweave.ir.tape.verify import verify
 from graphweave.lower.schedule import Region, TorchCall
 
@@ -210,12 +212,13 @@ class TapeMaker:
         return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
 
     def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether step i is a call that has no effects and needs no result of the waiting kernels."""
+        """Whether step i has no kernel, and comes later anyway, or is a call that has no effects and needs no result of
+        the waiting kernels."""
         step = self._plan.schedule.steps[i]
+        if i in self._kernels or not self._traits.in_order:
+            return i not in self._kernels
         if isinstance(step, Region):
             return False
-        if not self._traits.in_order:
-            return True
         written = {r for w in waiting for r in self._kernels[w].writes}
         return not has_effects(self._program, step.ref) and written.isdisjoint(self._demands.of_step(i))
 
@@ -234,7 +237,7 @@ class TapeMaker:
             return
         read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
         turns = {r: x for r in read if self._traits.transposes and (x := turned(program, r)) is not None}
-        limits = [self._needs.steps[i] for i in members if i in self._needs.steps]
+        limits = [limit for i in members if (limit := self._limit(i)) is not None]
         told_by = sorted({m for limit in limits for m in limit.maps})
         maps = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
         told = sorted({s for limit in limits for s in limit.spaces}, key=lambda s: s.name)
@@ -245,7 +248,7 @@ class TapeMaker:
         self._steps.append(
             tape.RunKernels(
                 self._rows_of(spaces), maps, indices, reads, writes,
-                tuple(tape.Member(i, step.reads, step.writes) for i, step in zip(members, steps, strict=True)),
+                tuple(tape.Member(i, s.reads, s.writes, self._limit(i)) for i, s in zip(members, steps, strict=True)),
                 tuple(tape.Transpose(r, x) for r, x in turns.items()),
                 self._inside(steps, turns, kept),
                 self._rooms(writes),
@@ -261,6 +264,9 @@ class TapeMaker:
             made = zip(step.writes, step.writes_each, strict=True)
             sizes += [(r, space, numel(s) * dtype.itemsize) for r, (s, dtype, space) in made if r not in kept]
         return tuple(tape.Inside(r, space, nbytes, slot) for slot, (r, space, nbytes) in enumerate(sizes))
+
+    def _limit(self, i: int) -> StepLimit | None:
+        return self._needs.steps.get(i)
 
     def _run_kernel(self, i: int) -> None:
         kernel = self._kernels[i]
@@ -353,7 +359,7 @@ class TapeMaker:
     def _in_two(self, i: int) -> TwoParts | None:
         """How kernel i runs in two parts, if one of them needs no row that is on its way, or gives rows to send."""
         step, region = self._kernels[i], self._plan.schedule.steps[i]
-        if not isinstance(step, CppStep) or not isinstance(region, Region) or i in self._needs.steps:
+        if not isinstance(step, CppStep) or not isinstance(region, Region) or self._limit(i) is not None:
             return None
         late = [r for r in step.reads if self._is_late(r)]
         if self._needs_late((*(r for r in step.reads if r not in late), *self._demands.indices_of(i))):

@@ -19,27 +19,10 @@ from graphweave.core.sizes import Size
 from graphweave.core.types import Space
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.types import Ref
-from graphweave.ir.syntax import Language
-
-TAPE = Language()
-"""The text of tapes; `values.py` adds how values of each annotation are written."""
+from graphweave.ir.tape.limits import StepLimit
+from graphweave.ir.tape.types import TAPE, Begun, Freed, Given, Made, Mapped
 
 step, number, part = TAPE.union("Step"), TAPE.union("Number"), TAPE.union("part of a step")
-
-Made: TypeAlias = Ref
-"""A value that a step makes."""
-
-Given: TypeAlias = "Ref | None"
-"""An operand; None for one that is no value: the map to the unit space, or the result of a check."""
-
-Begun: TypeAlias = Ref
-"""A value whose rows begin to move."""
-
-Freed: TypeAlias = Ref
-"""A value that nobody reads any more."""
-
-Mapped: TypeAlias = Ref
-"""A map, which is a node of the program but no value."""
 
 # ---------------------------------------------------------------- before all others
 
@@ -174,7 +157,7 @@ class RunKernel:
     writes: tuple[Made, ...]
 
 
-@part("run {kernel} reads [{reads}] writes [{writes}]")
+@part("run {kernel} reads [{reads}] writes [{writes}]| limited {limit}|")
 @dataclass(frozen=True, slots=True)
 class Member:
     """A kernel of several that run in one native call."""
@@ -182,6 +165,7 @@ class Member:
     kernel: int
     reads: tuple[Ref, ...]
     writes: tuple[Made, ...]
+    limit: StepLimit | None = None
 
 
 @part("transpose {value} of {source}")

@@ -6,7 +6,8 @@ from typing import Any
 
 import graphweave.ir.tape.values as _values  # noqa: F401  declares how values are read
 from graphweave.ir.reader import Reader
-from graphweave.ir.tape.nodes import TAPE, Tape
+from graphweave.ir.tape.nodes import Tape
+from graphweave.ir.tape.types import TAPE
 
 
 def parse(text: str) -> Tape:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import graphweave.ir.tape.values as _values  # noqa: F401  declares how values are written
-from graphweave.ir.tape.nodes import TAPE, Step, Tape
+from graphweave.ir.tape.nodes import Step, Tape
+from graphweave.ir.tape.types import TAPE
 
 
 def show(tape: Tape) -> str:

@@ -10,16 +10,18 @@ from graphweave.core.sizes import read as read_size
 from graphweave.core.sizes import show as show_size
 from graphweave.ir.codecs import COMMON, INTEGER, QUOTED
 from graphweave.ir.message.layouts import Promise
+from graphweave.ir.message.types import Ref
 from graphweave.ir.message.values import LINK, NAME, REF, SPACE
 from graphweave.ir.reader import Reader
 from graphweave.ir.syntax import Codec, Literal, word
-from graphweave.ir.tape.nodes import TAPE
+from graphweave.ir.tape.limits import Limit
+from graphweave.ir.tape.types import TAPE
 
 _GIVEN = word(
     r"%\d+|none\b", "an operand such as %3, or none",
     lambda text: None if text == "none" else int(text[1:]), lambda ref: "none" if ref is None else f"%{ref}",
 )  # fmt: skip
-_IN, _ORDER, _CLOSE, _COMMA = map(Literal, ("in", "order [", "]", ","))
+_IN, _ORDER, _CLOSE, _COMMA, _END, _BELOW = map(Literal, ("in", "order [", "]", ",", ")", "below"))
 _FLAGS = "own", "fresh", "loose"
 
 
@@ -48,6 +50,32 @@ def _read_promise(reader: Reader, around: Mapping[str, Any]) -> Promise:
     return Promise(None if order is None else tuple(order), **flags)
 
 
+def _show_limits(limits: frozenset[Limit], around: Any) -> str:
+    return ", ".join(sorted(map(TAPE.write, limits)))
+
+
+def _read_limits(reader: Reader, around: Mapping[str, Any]) -> frozenset[Limit]:
+    found: set[Limit] = set()
+    while not _END.stands(reader):
+        if found:
+            _COMMA.take(reader)
+        found.add(TAPE.read("Limit", reader, around))
+    return frozenset(found)
+
+
+def _show_zeros(zeros: tuple[Ref, Limit | None], around: Any) -> str:
+    value, upto = zeros
+    return f"%{value}" if upto is None else f"%{value} below {TAPE.write(upto)}"
+
+
+def _read_zeros(reader: Reader, around: Mapping[str, Any]) -> tuple[Ref, Limit | None]:
+    value = REF.read(reader, around)
+    if not _BELOW.stands(reader):
+        return value, None
+    _BELOW.take(reader)
+    return value, TAPE.read("Limit", reader, around)
+
+
 TAPE.complete(
     COMMON
     | {
@@ -65,6 +93,8 @@ TAPE.complete(
             lambda reader, around: read_size(QUOTED.read(reader, around)),
             QUOTED.begins,
         ),
+        "frozenset[Limit]": Codec(_show_limits, _read_limits),
+        "tuple[Ref, Limit | None]": Codec(_show_zeros, _read_zeros),
         "Promise": Codec(_show_promise, _read_promise),
     }
 )

@@ -147,6 +147,9 @@ class _Checked:
                 if r not in known:
                     self._error(f"%{r} to be made before run {member.kernel}", f"only {_names(sorted(known))}")
             known.update(member.writes)
+            limit = member.limit
+            if limit is not None and not (limit.maps <= {*step.maps} and limit.spaces <= {UNIT, *step.rows}):
+                self._error(f"maps and rows that tell the limit of run {member.kernel}", "others")
         made = {r for m in step.members for r in m.writes} | {t.value for t in step.transposes}
         placed = [*step.writes, *(one.value for one in step.inside)]
         if sorted(placed) != sorted(made):
