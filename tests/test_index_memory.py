@@ -21,12 +21,12 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.split_pairs import SplitPairs
-from graphweave.runtime import formats
+from graphweave.runtime import formats, index_records
 from graphweave.runtime.memo import memo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-N, M = 40, 4000
+N, M = 40, 5000
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def step(model: Callable[..., Tensor], x: Tensor, edge_index: Tensor) -> None:
 
 def kept_of_edges(edge_index: Tensor) -> dict[torch.dtype, int]:
     """Bytes per edge, by type, that caches keep beside the user's index; each storage is counted once."""
-    entries = [*formats._cache._entries.values(), *memo._cache._entries.values()]
+    entries = [*index_records.cache._entries.values(), *memo._cache._entries.values()]
     storages = {
         t.untyped_storage()._cdata: (t.dtype, t.untyped_storage().nbytes())
         for entry in entries
@@ -55,6 +55,8 @@ def kept_of_edges(edge_index: Tensor) -> dict[torch.dtype, int]:
     found: dict[torch.dtype, int] = {}
     for dtype, nbytes in storages.values():
         found[dtype] = found.get(dtype, 0) + nbytes
+    made = sum(entry.value.nbytes for entry in index_records.cache._entries.values())
+    found[torch.int32] = found.get(torch.int32, 0) + made
     return {dtype: round(nbytes / M) for dtype, nbytes in found.items()}
 
 
@@ -81,9 +83,9 @@ def test_a_permutation_is_kept_only_where_a_value_of_edges_is_read() -> None:
     edges, weight = random_graph(N, N, M), features(M, 1)[:, 0]
     compiled = graphweave.compile(pyg.GraphConv(8, 4))
     compiled(features(N, 8), edges).sum().backward()
-    assert not [key for key in formats._cache._entries if key[0] == "perm"]
+    before = kept_of_edges(edges)[torch.int32]
     compiled(features(N, 8), edges, weight).sum().backward()
-    assert [key for key in formats._cache._entries if key[0] == "perm"]
+    assert kept_of_edges(edges)[torch.int32] == before + 8, "the edge at each position, of both directions"
 
 
 @pytest.mark.parametrize("layer", by_default(("gcn", "gat"), "gcn"))

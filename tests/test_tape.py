@@ -53,7 +53,7 @@ EVERY_KIND = Tape(
     (0, 1, 2),
     (
         tape.LookForEdits(1),
-        tape.OnceAGraph((5,), (0,), (E,), Tape("inner", (7,), (), (tape.Output(7),), (E,)), (0,), (0,), "part0"),
+        tape.OnceAGraph((5,), (0,), (E,), Tape("inner", (7,), (), (tape.Output(7),), (E,)), (0,), (0,), "part0", True),
         tape.Count(V, tape.Computed(read("s0*2 + s1"), tuple(
             tape.Known(read(s), n) for s, n in (("s0", tape.DimOf(0, 1)), ("s1", tape.NumberOf(2)))
         ))),

@@ -134,7 +134,8 @@ class PythonRunner:
         kept = GivenOut(step.watched) if step.watched else memo.kept
         if step.ranks is not None:
             kept = AgreedMemo(step.ranks, kept)
-        self._scope["once"] = LastGraph(lambda *args: tuple(run(list(args))[:hoisted]), step.looks, kept)
+        alone = not (step.shared or step.watched or step.ranks)
+        self._scope["once"] = LastGraph(lambda *args: tuple(run(list(args))[:hoisted]), step.looks, kept, alone=alone)
         call = f"once({', '.join([*map(self._name, step.reads), *map(_count, step.rows)])})"
         return f"{self._names(step.makes)}= {call}" if step.makes else call
 

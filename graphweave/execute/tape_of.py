@@ -150,7 +150,8 @@ class TapeMaker:
         reads = tuple(map(self._value, plan.prelude_inputs))
         inputs = enumerate(plan.prelude_inputs) if self._contract.watches is not None else ()
         looks = (i for i, r in inputs if is_tensor(plan.program, r))
-        self._steps.append(tape.OnceAGraph(hoisted, reads, rows, nested, tuple(looks), tuple(watched), ranks))
+        shared = self._contract.cuda_graphs  # a captured graph reads the memory that the calls before it have read
+        self._steps.append(tape.OnceAGraph(hoisted, reads, rows, nested, tuple(looks), tuple(watched), ranks, shared))
         self._once = frozenset(hoisted)
         self._there.update((r, r) for r in hoisted)
         self._there.update((r, None) for r in plan.facts.hoist.checks)

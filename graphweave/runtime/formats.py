@@ -263,6 +263,7 @@ def _of_record(
         if found is not None:
             bump("format_hits")
         else:
+            capturing.refuse("a format of an index")
             native = _native(name, record, index, wide, against, other)
             if native.builds:
                 _log.info("%s of %d edges built", name, index.num_edges)

@@ -65,10 +65,11 @@ class LastGraph:
     """
 
     def __init__(
-        self, compute: Callable[..., Results], watched: Collection[int], kept: Callable[..., Results] = memo.kept
-    ) -> None:
-        self._compute, self._kept = compute, kept
-        self._alone = kept == memo.kept
+        self, compute: Callable[..., Results], watched: Collection[int], kept: Callable[..., Results] = memo.kept, *,
+        alone: bool = True,
+    ) -> None:  # fmt: skip
+        """Unless `alone`, every call asks `kept`."""
+        self._compute, self._kept, self._alone = compute, kept, alone
         self._watches = [(i, Watch()) for i in watched]
         self._inputs: _Inputs | None = None
         self._slot: _Slot | None = None

@@ -36,7 +36,7 @@ class LookForEdits:
 
 
 @step("""\
-once makes [{makes}] reads [{reads}] rows [{rows}]| looks [{looks}]|| watched [{watched}]|| ranks {ranks}| {
+once makes [{makes}] reads [{reads}] rows [{rows}]| looks [{looks}]|| watched [{watched}]|| ranks {ranks}| {shared} {
   {tape}
 }""")
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class OnceAGraph:
 
     `looks` are the positions of inputs that are tensors, in which it looks for edits that PyTorch does not see.
     `watched` are the positions of results that users get, and may edit in such a way. With `ranks`, a group, all
-    ranks of it follow the tape if one of them has to.
+    ranks of it follow the tape if one of them has to. With `shared`, results are kept where all programs find them,
+    from the first call on.
     """
 
     makes: tuple[Made, ...]
@@ -56,6 +57,7 @@ class OnceAGraph:
     looks: tuple[int, ...] = ()
     watched: tuple[int, ...] = ()
     ranks: str | None = None
+    shared: bool = False
 
 
 # ---------------------------------------------------------------- row counts
