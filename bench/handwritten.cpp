@@ -1,4 +1,6 @@
 // A page of C++ as an expert would write it for 64 features: what generated kernels are measured against.
+#include <graphweave/parallel.h>
+
 #include <cstdint>
 
 namespace {
@@ -18,20 +20,19 @@ extern "C" int32_t spmm(void* const* ptrs, const int64_t* sizes, const int64_t* 
   const float* const x = static_cast<const float*>(ptrs[2]);
   float* const y = static_cast<float*>(ptrs[3]);
   const int64_t end = indptr[sizes[0]];
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1)
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+  gw_parallel(num_chunks, num_threads, [&](int64_t chunk, int32_t) {
     for (int64_t v = chunks[chunk]; v < chunks[chunk + 1]; ++v) {
       float sum[F] = {};
       for (int64_t k = indptr[v]; k < indptr[v + 1]; ++k) {
         if (k + AHEAD < end) fetch(x + src[k + AHEAD] * F);
         const float* const row = x + src[k] * F;
-#pragma omp simd
+#pragma GCC ivdep
         for (int64_t j = 0; j < F; ++j) sum[j] += row[j];
       }
-#pragma omp simd
+#pragma GCC ivdep
       for (int64_t j = 0; j < F; ++j) y[v * F + j] = sum[j];
     }
-  }
+  });
   return 0;
 }
 
@@ -44,8 +45,7 @@ extern "C" int32_t sddmm(void* const* ptrs, const int64_t* sizes, const int64_t*
   float* const out = static_cast<float*>(ptrs[3]);
   const int32_t* const edge = static_cast<const int32_t*>(ptrs[4]);
   const int64_t end = indptr[sizes[0]];
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1)
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+  gw_parallel(num_chunks, num_threads, [&](int64_t chunk, int32_t) {
     for (int64_t v = chunks[chunk]; v < chunks[chunk + 1]; ++v) {
       const float* const mine = x + v * F;
       for (int64_t k = indptr[v]; k < indptr[v + 1]; ++k) {
@@ -53,13 +53,13 @@ extern "C" int32_t sddmm(void* const* ptrs, const int64_t* sizes, const int64_t*
         const float* const row = x + src[k] * F;
         float part[16] = {};
         for (int64_t j = 0; j < F; j += 16)
-#pragma omp simd
+#pragma GCC ivdep
           for (int64_t i = 0; i < 16; ++i) part[i] += mine[j + i] * row[j + i];
         for (int64_t half = 8; half > 0; half /= 2)
           for (int64_t i = 0; i < half; ++i) part[i] += part[i + half];
         out[edge[k]] = part[0];
       }
     }
-  }
+  });
   return 0;
 }

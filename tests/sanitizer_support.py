@@ -16,7 +16,7 @@ NATIVE = Path(toolchain.__file__).parent / "native"
 """Folder of the package's C++ files, from which headers are included as <graphweave/....h>."""
 
 FLAGS = (
-    "-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",
+    "-std=c++17", "-O1", "-g", "-pthread", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",
 )  # fmt: skip
 """Compiler flags for the C++ program of a test."""
 

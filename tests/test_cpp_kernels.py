@@ -342,6 +342,7 @@ def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> No
 
 _HARNESS = r"""
 #include <cstdio>
+#include "pool.h"
 // stdin: number of pointers, of sizes, of chunk boundaries, threads; bytes of each pointer; then everything's content
 static int64_t number() { int64_t n = 0; if (fread(&n, 8, 1, stdin) != 1) abort(); return n; }
 static void* content(int64_t bytes) {
@@ -350,6 +351,7 @@ static void* content(int64_t bytes) {
   return block;
 }
 int main() {
+  gw_use_threads(enter_threads);
   const int64_t num_ptrs = number(), num_sizes = number(), num_bounds = number(), threads = number();
   int64_t* const bytes = static_cast<int64_t*>(content(num_ptrs * 8));
   void** const ptrs = static_cast<void**>(malloc(num_ptrs * sizeof(void*)));
@@ -385,7 +387,7 @@ def test_sanitized(name: str, tmp_path: Path) -> None:
     kernel = KERNELS[name]
     source = tmp_path / "kernel.cpp"
     source.write_text(print_kernel(kernel) + _HARNESS.replace("KERNEL", kernel.name))
-    program = build_sanitized(source)
+    program = build_sanitized(source, f"-I{Path(__file__).parent / 'native'}")
     for degrees in DEGREES.values():
         case = case_for(kernel, degrees)
         tensors, sizes = arguments(case)

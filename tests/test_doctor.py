@@ -20,7 +20,7 @@ from graphweave.cli import machine, trial
 from graphweave.cli.main import main
 from graphweave.cli.trial import Trial
 from graphweave.core.settings import GIB, override
-from graphweave.runtime import kernel_cache, toolchain, triton_kernel
+from graphweave.runtime import kernel_cache, threads, toolchain, triton_kernel
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
 needs_triton = pytest.mark.skipif(triton_kernel.triton_version() is None, reason="Triton is not installed")
@@ -84,7 +84,8 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["versions"]["triton"] == "3.9.0"
     assert found["compiler"]["version"] == tools.version
     assert found["compiler"]["flags"] == list(tools.flags)
-    assert found["compiler"]["openmp"] == (None if tools.openmp is None else str(tools.openmp))
+    pool = threads.find_pool()
+    assert found["compiler"]["openmp"] == (None if pool is None else str(pool.file))
     assert found["checks"]["cpp"]["works"] and found["checks"]["cpp"]["seconds"] > 0
     assert found["cpu"]["threads"] == torch.get_num_threads()
     assert found["cpu"]["cores"] == os.cpu_count() >= found["cpu"]["usable"] >= 1
@@ -111,6 +112,13 @@ def test_for_the_reader_and_to_a_file(capsys: pytest.CaptureFixture[str], tmp_pa
         "cpu tensors generated C++ kernels: a small kernel compiles, runs, and computes what it should",
     ):
         assert words in text
+
+
+@needs_cxx
+@pytest.mark.usefixtures("triton_works")
+def test_without_an_openmp_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_pool", lambda: None)
+    assert "OpenMP runtime none: kernels run on one thread" in as_text(capsys)
 
 
 @pytest.mark.usefixtures("triton_works")

@@ -17,7 +17,7 @@ from graphweave.core.counters import counters
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.tracing import torch_logs
-from graphweave.runtime import early, headers, kernel_cache, sources, toolchain
+from graphweave.runtime import early, headers, kernel_cache, native_library, toolchain
 from tests import patience
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
@@ -41,9 +41,8 @@ def test_what_every_kernel_needs_is_compiled_once(tmp_path: Path) -> None:
         assert ("clang" in tools.version) or "-include" in flags, "the header was not precompiled"
         builds = counters()["kernel_builds"]
         kernel_cache.forget()
-        for name in ("formats.cpp", "checksum.cpp"):
-            kernel_cache.library(sources.source(name))
-        assert counters()["kernel_builds"] == builds, "a library was compiled again"
+        kernel_cache.library(native_library.text())
+        assert counters()["kernel_builds"] == builds, "the library was compiled again"
 
 
 def test_without_a_compiler_nothing_is_said(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import graphweave
 from graphweave.core import locks
+from graphweave.runtime import kernel_cache, threads
 from tests import patience
 from tests.support import features, random_graph
+from tests.test_threads import MEET, meet
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -101,6 +103,19 @@ def test_a_child_runs_on_one_thread_whatever_it_asks_for() -> None:
 
         assert _succeeds_in_a_child(again)
     assert torch.get_num_threads() == 2
+
+
+def test_a_child_waits_for_no_thread_that_it_does_not_have() -> None:
+    """It has its parent's library and runtime, but loops of its kernels run on the one thread that it has."""
+    kernel = kernel_cache.load(MEET, "meet")
+    assert meet(kernel, 2, threads.num_threads()) == [0, 1]
+
+    def again() -> bool:
+        with pytest.raises(MemoryError):  # the second chunk begins when the first has waited in vain
+            meet(kernel, 2, threads.num_threads(2), seconds=0)
+        return True
+
+    assert _succeeds_in_a_child(again)
 
 
 def test_a_child_compiles() -> None:

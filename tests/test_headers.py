@@ -202,7 +202,7 @@ def test_without_a_precompiled_header_kernels_are_compiled_all_the_same(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = toolchain.toolchain()
-    refusing = Toolchain((*tools.command, "-no-such-flag"), tools.version, tools.flags, tools.openmp, tools.cpu)
+    refusing = Toolchain((*tools.command, "-no-such-flag"), tools.version, tools.flags, tools.cpu)
     for _ in range(2):
         assert headers.flags_for(TEXT, refusing, cache) == headers.include_flags(cache)
     assert answer(TEXT) == 42
@@ -210,7 +210,7 @@ def test_without_a_precompiled_header_kernels_are_compiled_all_the_same(
 
 def test_sanitized_kernels_and_clang_read_the_headers_themselves(cache: Path) -> None:
     tools = toolchain.toolchain()
-    sanitized = Toolchain(tools.command, tools.version, (*tools.flags, "-fsanitize=address"), tools.openmp, tools.cpu)
-    clang = Toolchain(("clang++",), "Debian clang version 14", tools.flags, tools.openmp, tools.cpu)
+    sanitized = Toolchain(tools.command, tools.version, (*tools.flags, "-fsanitize=address"), tools.cpu)
+    clang = Toolchain(("clang++",), "Debian clang version 14", tools.flags, tools.cpu)
     for other in (sanitized, clang):
         assert headers.flags_for(TEXT, other, cache) == headers.include_flags(cache)

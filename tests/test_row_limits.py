@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import graphweave
-from graphweave.execute import cpp_step
-from graphweave.execute.row_bounds import Bounds, Within
 from graphweave.runtime import arena, long_rows
+from graphweave.runtime.segments import Segment
 from tests.programs.graphs import EdgeList, zoo
 from tests.support import by_default
 
@@ -95,21 +95,31 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return made
 
     monkeypatch.setattr(arena, "empty", empty)
+    monkeypatch.setattr(arena, "maker", lambda *each: partial(empty, *each))
     yield
 
 
+class Computed:
+    """The rows that kernels of native calls computed, and the edges that they walked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[int] = []
+        self.edges: list[int] = []
+        native = Segment.__call__
+
+        def spied(segment: Segment, *args: Any) -> list[Tensor] | None:
+            done = native(segment, *args)
+            for rows, edges in segment.computed():
+                self.rows.append(rows)
+                self.edges.append(edges)
+            return done
+
+        monkeypatch.setattr(Segment, "__call__", spied)
+
+
 @pytest.fixture
-def bounds(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
-    """Gathers the bounds of the kernels that are bound to a graph."""
-    found: list[Bounds] = []
-    on_graph = cpp_step.CppStep._with_formats
-
-    def spied(self: cpp_step.CppStep, rows: object, index: object, within: Within | None = None) -> object:
-        found.extend(() if within is None else (within.bounds,))
-        return on_graph(self, rows, index, within)
-
-    monkeypatch.setattr(cpp_step.CppStep, "_with_formats", spied)
-    return found
+def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
+    return Computed(monkeypatch)
 
 
 def _step(fn: Callable[..., Tensor], x: Tensor, g: EdgeList, w: Tensor, first: Tensor) -> list[Tensor]:
@@ -142,24 +152,24 @@ def test_equals_eager_where_nothing_else_is_computed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", by_default(["sums", "means", "attention"], "sums", "attention"))
-def test_rows_that_nobody_reads_are_not_computed(name: str, bounds: list[Bounds]) -> None:
+def test_rows_that_nobody_reads_are_not_computed(name: str, computed: Computed) -> None:
     path = _path(40)
     compiled = _compiled(name)
     _check(compiled, MODELS[name], path, 5)
     layers = 3 if name == "means" else 2
-    limited = [b.rows for b in bounds if b.rows is not None]
-    assert max(limited) <= 5 + 2 * layers, "node v has an edge from node v + 1 alone"
-    assert any(b.edges is not None for b in bounds), "the backward walks edges by their sources"
+    limited = [rows for rows in computed.rows if rows < 40]
+    assert 1 < max(limited) <= 5 + 2 * layers, "node v has an edge from node v + 1 alone"
+    assert any(0 < edges < 39 for edges in computed.edges), "the backward walks edges by their sources"
 
 
 @pytest.mark.slow
-def test_all_rows_are_computed_where_all_are_read(bounds: list[Bounds]) -> None:
+def test_all_rows_are_computed_where_all_are_read(computed: Computed) -> None:
     def whole(x: Tensor, src: Tensor, dst: Tensor, w: Tensor, first: Tensor) -> Tensor:
         return _sums(x, src, dst, w, first) + (torch.zeros_like(x).index_add(0, dst, x[src]) @ w).sum()
 
     compiled = graphweave.compile(whole)
     _check(compiled, whole, _path(40), 5)
-    assert all(b.rows is None or b.rows < 40 for b in bounds)
+    assert 40 in computed.rows
 
 
 @pytest.mark.usefixtures("poisoned")

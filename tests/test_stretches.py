@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from graphweave.compiler.compile import optimise
 from graphweave.core.settings import settings
 from graphweave.execute import cpp_stretch
 from graphweave.execute.cpp_stretch import kernel_by_kernel
-from graphweave.runtime.drive import Drive, turn
+from graphweave.runtime.segments import Segment
 from tests.program_support import ZOO, compiled, in_order, large, same
 from tests.programs.random_programs import inputs, random_program
 
@@ -30,13 +32,15 @@ class Called:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kernels: list[int] = []
-        native = Drive.__call__
+        native = Segment.__call__
 
-        def call(drive: Drive, addresses: list[int]) -> None:
-            self.kernels.append(drive._launches)
-            native(drive, addresses)
+        def call(segment: Segment, *args: Any) -> list[Tensor] | None:
+            done = native(segment, *args)
+            if done is not None:
+                self.kernels.append(len(segment._names))
+            return done
 
-        monkeypatch.setattr(Drive, "__call__", call)
+        monkeypatch.setattr(Segment, "__call__", call)
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -140,20 +144,48 @@ def test_divided_rows_are_no_native_call(monkeypatch: pytest.MonkeyPatch) -> Non
     assert called.kernels == [1]
 
 
+def kernel_of(body: Callable[[Any, Any], int]) -> tuple[Any, int]:
+    """A kernel that calls `body(pointers, sizes)`, and its address."""
+    pointers, sizes = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
+    made = ctypes.CFUNCTYPE(ctypes.c_int32, pointers, sizes, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)(
+        lambda pointers, sizes, *_: body(pointers, sizes)
+    )
+    return made, ctypes.cast(made, ctypes.c_void_p).value or 0
+
+
+def alone(address: int, pointers: list[list[int]]) -> list[int]:
+    """The numbers of a step that walks no edges, on one row of shared data."""
+    chunking = [1, 1 << 14, 1]
+    return [address, -1, 0, 1, -1, 0, *chunking, -1, -1, -1, -1, 0, len(pointers), *(n for p in pointers for n in p)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_matrix_turned_over(dtype: torch.dtype) -> None:
     for rows, columns in ((1, 1), (3, 17), (64, 16)):
         matrix, out = torch.randn(rows, columns).to(dtype), torch.empty(columns, rows, dtype=dtype)
-        Drive([turn(dtype.itemsize, rows, columns, (0, 0), (1, 0))], [""], 2)([matrix.data_ptr(), out.data_ptr()])
+        inside, size = torch.empty(columns, rows, dtype=dtype), dtype.itemsize
+
+        def copied(pointers: Any, sizes: Any, size: int = rows * columns * size) -> int:
+            ctypes.memmove(pointers[1], pointers[0], size)
+            return 0
+
+        kept, address = kernel_of(copied)
+        turn = [1, size, rows, columns, 0, 0]
+        step = alone(address, [[1, 0, 0], [0, 1, 0]])
+        segment = Segment([0, 1, 1, 0, 0, 0, *turn, 1, 1, rows * columns * size, -1, 1, *step], ["copied"], [], 0, 2)
+        assert segment((), (), [matrix, out], inside.data_ptr()) is not None
         assert torch.equal(out, matrix.t())
+        del kept
 
 
 def test_a_kernel_without_memory_is_named() -> None:
-    kernel = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int32)
-    none = kernel(lambda *_: 1)
-    step = [ctypes.cast(none, ctypes.c_void_p).value or 0, 0, 0, 0, 0]
+    kept, none = kernel_of(lambda *_: 1)
+    kept_too, done = kernel_of(lambda *_: 0)
+    steps = [2, *alone(done, []), *alone(none, [])]
+    segment = Segment([0, 0, 0, 0, 0, 0, 0, 0, *steps], ["forward_2", "forward_3"], [], 0, 0)
     with pytest.raises(MemoryError, match="kernel forward_3 could not allocate"):
-        Drive([turn(4, 0, 0, (-1, 0), (-1, 0)), step], ["", "forward_3"], 1)([0])
+        segment((), (), [], 0)
+    del kept, kept_too
 
 
 def test_an_edit_of_the_graph_is_seen() -> None:

@@ -1,11 +1,8 @@
-"""Finding a compiler, its flags, and sharing torch's OpenMP runtime."""
+"""Finding a compiler and its flags, and the chunks of kernels without edges."""
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,68 +13,6 @@ from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache, toolchain
 from graphweave.runtime.launch import MAX_CHUNKS, Work, uniform_chunks
 from tests.sanitizer_support import sanitized
-
-THREADS = """
-#include <cstdint>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_num_threads() { return 1; }
-#endif
-extern "C" int32_t threads(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
-                           int32_t num_threads) {
-    int64_t* used = static_cast<int64_t*>(ptrs[0]);
-#pragma omp parallel num_threads(num_threads)
-    {
-#pragma omp single
-        used[0] = omp_get_num_threads();
-    }
-    used[1] = sizes[0] + chunks[num_chunks];
-    return static_cast<int32_t>(sizes[1]);
-}
-"""
-
-NATIVE = Path(toolchain.__file__).parent / "native"
-
-
-def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
-    torch.rand(100_000).exp()  # lets torch start its OpenMP threads
-    before = toolchain.loaded_openmp()  # more than torch's, if another package has brought its own
-    kernel = kernel_cache.load(THREADS, "threads")
-    used = torch.zeros(2, dtype=torch.int64)
-    kernel([used.data_ptr()], [40, 0], uniform_chunks(2, Work()), 2)
-    assert used.tolist() == [2 if toolchain.toolchain().openmp else 1, 42]
-    assert toolchain.loaded_openmp() == before
-    if sys.platform == "linux":
-        assert toolchain.toolchain().openmp in (None, *before)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory map of a Linux process")
-def test_a_process_of_torch_and_kernels_has_one_openmp_runtime() -> None:
-    program = (
-        "from tests.test_toolchain import THREADS\n"
-        "from graphweave.runtime import kernel_cache, toolchain\n"
-        "kernel_cache.load(THREADS, 'threads')\n"
-        "print(len(toolchain.loaded_openmp()))\n"
-    )
-    assert run_python(program) == "1"
-
-
-def run_python(program: str) -> str:
-    root = str(Path(__file__).parent.parent)
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_scratch_failure_is_a_memory_error() -> None:
-    kernel = kernel_cache.load(THREADS, "threads")
-    used = torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(MemoryError, match="threads"):
-        kernel([used.data_ptr()], [40, 1], uniform_chunks(2, Work()), 1)
 
 
 @pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64"])
@@ -118,20 +53,6 @@ def test_flags_the_compiler_refuses_are_left_out(tmp_path: Path) -> None:
         tools = toolchain.toolchain()
     assert "-march=native" not in tools.flags
     assert "-fno-math-errno" in tools.flags
-
-
-@pytest.mark.parametrize("source", sorted(NATIVE.glob("*.cpp")), ids=lambda path: path.stem)
-def test_native_sources_compile_where_there_is_no_openmp(source: Path, tmp_path: Path) -> None:
-    """clang cannot use the OpenMP of PyTorch's wheels for Linux, which is GCC's, and runs kernels on one thread."""
-    (tmp_path / "omp.h").write_text('#error "the compiler has no OpenMP"\n')
-    tools = toolchain.toolchain()
-    flags = [flag for flag in tools.flags if flag not in ("-fopenmp", "-Xclang")]
-    if "XLA_FFI_HEADER" in source.read_text():
-        ffi = pytest.importorskip("jax.ffi", reason="JAX is absent: pip install graphweave[jax]")
-        flags.append(f'-DXLA_FFI_HEADER="{ffi.include_dir()}/xla/ffi/api/c_api.h"')
-    command = (*tools.command, *flags, f"-I{tmp_path}", f"-I{NATIVE}", "-fsyntax-only", str(source))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_compilers_words_reach_the_error(tmp_path: Path) -> None:

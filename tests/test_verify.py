@@ -62,7 +62,7 @@ def test_a_wrong_gradient_of_a_call_is_reported(monkeypatch: pytest.MonkeyPatch)
 
 def test_wrong_strides_and_shared_memory_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "settled", None)
-    monkeypatch.setattr("graphweave.execute.wrapper.settled", lambda value, *_: value)
+    monkeypatch.setattr("graphweave.execute.python_runner.settled", lambda value, *_: value)
     with pytest.raises(VerifyError, match=r"other strides than eager mode's: expected \(9, 1\)"):
         compiled(lambda x: x.t().contiguous(), "graphweave.compile", verify=True)(_values())
     with pytest.raises(VerifyError, match="shares its memory with an input"):

@@ -53,15 +53,15 @@ def texts() -> dict[str, str]:
     x, weight, attention = torch.zeros(nodes, 32), torch.zeros(32, 16), torch.zeros(32, 1)
     src, dst = torch.zeros(edges, dtype=torch.int64), torch.arange(edges) % nodes
     captured: list[str] = []
-    plans: list[Plan] = []
+    plans: list[tuple[Plan, str]] = []
 
     def importing(module: fx.GraphModule, *args: object) -> object:
         captured.append(module.code)
         return import_graph(module, *args)  # type: ignore[arg-type]
 
-    def dumping(plan: Plan, wrapper: str = "") -> None:
-        plans.append(plan)
-        dump_plan(plan, wrapper)
+    def dumping(plan: Plan, wrapper: str, tape: str) -> None:
+        plans.append((plan, tape))
+        dump_plan(plan, wrapper, tape)
 
     with mock.patch.object(captured_request, "import_graph", importing), mock.patch.object(build, "dump_plan", dumping):
         told = gw.explain(gat, x, src, dst, weight.requires_grad_(), attention.requires_grad_())
@@ -73,16 +73,16 @@ def texts() -> dict[str, str]:
         "imported": told.rewrites[0].before,
         "rewritten": told.rewrites[0].after,
     }
-    for plan, graph in zip(plans, told.graphs, strict=True):
+    for (plan, tape), graph in zip(plans, told.graphs, strict=True):
         half = plan.name.half
-        found[f"{half}.wrapper"] = graph.wrapper
+        found |= {f"{half}.wrapper": graph.wrapper, f"{half}.tape": tape}
         found |= _plan_texts(half, plan)
         if plan.prelude is not None:
             found |= _plan_texts(f"{half}.prelude", plan.prelude)
     weights = [t.detach().clone() for t in (weight, attention, weight, attention)]
     merged = gw.explain(two_relations, x, (src, dst), (dst.clone(), src.clone()), *weights)
     found |= {"merged": merged.rewrites[0].after, "relations": inspect.getsource(two_relations)}
-    again = make_plan(PlanName("forward"), plans[0].facts, options_for("triton"), {})
+    again = make_plan(PlanName("forward"), plans[0][0].facts, options_for("triton"), {})
     found["forward.triton"] = next(triton.print_kernel(k.lowered.kernel) for k in again.kernels.values())
     return {name: _tidy(name, text) for name, text in found.items()}
 

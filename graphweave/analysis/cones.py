@@ -100,7 +100,8 @@ class Cones:
             return self._is_multiplied(ref)
         if isinstance(node, ir.Push):
             source = program.types[node.x]
-            good = isinstance(source, ir.Type) and t.dtype.is_float and numel(source.shape) > 0
+            added = t.dtype.is_float or (node.is_plain_sum and t.dtype in (DType.i32, DType.i64))
+            good = isinstance(source, ir.Type) and added and numel(source.shape) > 0
             return good and pushed_product(program, ref) is None
         if t.space == UNIT:
             good = (

@@ -174,6 +174,11 @@ def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
     return found
 
 
+def is_tensor(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, ir.Type) or (isinstance(t, ir.AnyType) and t.dims is not None)
+
+
 def is_scalar(program: Program, ref: Ref) -> bool:
     """Whether the value is a symbolic size or another Python number, which costs nothing and is never a tensor."""
     t = program.types[ref]

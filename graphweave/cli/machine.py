@@ -22,6 +22,7 @@ from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.runtime import kernel_cache, toolchain, triton_kernel
+from graphweave.runtime.threads import find_pool
 
 NOT_INSTALLED = "not installed"
 
@@ -53,11 +54,12 @@ def compiler() -> dict[str, Any]:
         tools = toolchain.toolchain()
     except ToolchainError as error:
         return {"why": str(error)}
+    pool = find_pool()
     return {
         "command": shlex.join(tools.command),
         "version": tools.version,
         "flags": list(tools.flags),
-        "openmp": None if tools.openmp is None else str(tools.openmp),
+        "openmp": None if pool is None else str(pool.file),
     }
 
 

@@ -7,7 +7,6 @@ whether it interprets: `python -m graphweave.cli.trial DEVICE` prints nothing if
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.ir.loop import interp
 from graphweave.ir.loop.parse import parse
 from graphweave.runtime import headers, triton_kernel
-from graphweave.runtime.launch import NativeKernel, Work, uniform_chunks
+from graphweave.runtime.launch import NativeKernel, Work, open_library, uniform_chunks
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import compile_shared
 
@@ -107,7 +106,7 @@ def _run_cpp() -> str | None:
         source, built = Path(folder) / "trial.cpp", Path(folder) / "trial.so"
         source.write_text(cpp.print_kernel(_KERNEL), encoding="utf-8")
         compile_shared(source, built, headers.include_flags(Path(folder)))
-        kernel = NativeKernel(ctypes.CDLL(str(built)), _KERNEL.name)
+        kernel = NativeKernel(open_library(built), _KERNEL.name)
         kernel([t.data_ptr() for t in tensors], [3, 3, _DEGREE], uniform_chunks(3, Work()), num_threads())
     return _wrong(tensors[-1])
 

@@ -97,7 +97,7 @@ class VerifyError(GraphweaveError):
 
 
 class ToolchainError(GraphweaveError):
-    """No usable C++ compiler or OpenMP runtime. Frontends turn it into one warning and eager execution."""
+    """No usable C++ compiler. Frontends turn it into one warning and eager execution."""
 
 
 class CompileError(GraphweaveError):

@@ -1,1 +1,1 @@
-"""From a plan to one callable, and what runs at each call: steps, calls and their checks, CUDA graphs."""
+"""From a plan to its tape and a callable that follows it, and what runs at each call: kernels, calls, CUDA graphs."""

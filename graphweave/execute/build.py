@@ -20,6 +20,7 @@ from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
+from graphweave.ir.tape.show import show
 
 _log = logger(__name__)
 
@@ -51,7 +52,7 @@ def build(halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool
             for plan, half, own, need in zip(plans, halves.parts, steps, needs, strict=True)
         )
         for half, one in zip(halves.parts, made, strict=True):
-            dump_plan(one.plan, one.text)
+            dump_plan(one.plan, one.text, show(one.tape))
             _record(halves, half, one)
     return made
 

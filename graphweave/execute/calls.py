@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch._ops import OpOverload
 from torch.fx.proxy import GraphAppendingTracer
 
 from graphweave.analysis.cones import map_type
+from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import call_operands, is_typed, sources
+from graphweave.compiler.plan import Plan
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.execute.bindings import call_of
@@ -44,6 +47,23 @@ class NodeCall:
 
     spaces: tuple[Space, ...]
     run: Callable[..., Any]
+
+
+class NodeCalls:
+    """The calls of a plan's nodes, each made when it is first asked for."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @remembered
+    def of(self, ref: Ref) -> NodeCall:
+        return call_step(self._plan.program, ref, self._plan.options)
+
+    @cached_property
+    def prelude(self) -> NodeCalls:
+        """Those of the plan's prelude."""
+        assert self._plan.prelude is not None
+        return NodeCalls(self._plan.prelude)
 
 
 def call_step(program: Program, ref: Ref, options: Options | None = None) -> NodeCall:

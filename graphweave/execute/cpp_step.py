@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.compiler.plan import KernelPlan
-from graphweave.core.ranks import halo_rows
+from graphweave.core.ranks import LinkName, halo_rows
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
@@ -22,19 +23,22 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.parameters import Column, Perm, Table
 from graphweave.lower.row_order import ROW_ORDER
-from graphweave.runtime import arena, formats, launch
+from graphweave.runtime import arena, formats, launch, long_rows
 from graphweave.runtime.chunks import equal_rows, equal_work
-from graphweave.runtime.drive import Place, zero
 from graphweave.runtime.edge_orders import EdgeOrders
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
-from graphweave.runtime.long_rows import LongRows, is_long, long_rows
+from graphweave.runtime.long_rows import LongRows, is_long
+from graphweave.runtime.long_rows import long_rows as divided_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
 _PRODUCTS_PER_NUMBER = 16
 """Multiply-adds of a matrix product that take as long as reading or writing one number."""
+
+NONE_SENT: Mapping[Ref, LinkName] = MappingProxyType({})
+"""The outputs of a kernel that are sent to other ranks, if none is."""
 
 _WORK_PER_TOTAL = 32
 """A chunk reads or writes at least this many numbers for each number of a total. It has its own part of the total,
@@ -76,11 +80,7 @@ class CppStep(RegionStep):
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
         columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
         self._source = next((b.other for b in columns), None)
-        # For each buffer: the number of its format, or the value that it holds.
-        refs = {"in": self.reads, "out": self.writes}
-        self._sources = [(i, None) if kind == "format" else (0, refs[kind][i]) for kind, i in self._slots]
         self._last: tuple[Any, tuple[Mark, ...], OnGraph] | None = None  # rows, marks, the kernel
-        self._bound_without: tuple[tuple[int, ...], BoundKernel] | None = None  # without maps: rows, what was bound
 
     @property
     def drivable(self) -> bool:
@@ -117,7 +117,13 @@ class CppStep(RegionStep):
         self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
     ) -> list[Tensor]:
         """See `RegionStep`. With `within`, only what its bounds say is computed."""
-        outputs = self.made(rows)
+        return self.fill(self.made(rows), rows, indices, inputs, within)
+
+    def fill(
+        self, outputs: list[Tensor], rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor],
+        within: Within | None,
+    ) -> list[Tensor]:  # fmt: skip
+        """Write the outputs, which `made` made, and return them."""
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = self.on_graph(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:
@@ -138,45 +144,43 @@ class CppStep(RegionStep):
             ptrs.append(there.found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         return ptrs
 
-    def bound(
-        self, rows: tuple[int, ...], index: Mapping[Ref, Index], within: Within | None = None
-    ) -> BoundKernel | None:
-        """The kernel with its formats on a graph, whose indices are given by map; None if a call has to do more than
-        run it."""
-        last = self._bound_without
-        if not self.maps and within is None and last is not None and last[0] == rows:
-            return last[1]
-        if self._empty:
-            indices = [index[m].values for m in self.maps]
-            if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
-                return None
-        there = self._with_formats(rows, index, within)
-        if there.long is not None:
-            return None
-        places: list[Place | Ref] = [(-1, head) for head in there.heads]
-        places += [(-1, there.found[i]) if ref is None else ref for i, ref in self._sources]
-        zeros = () if within is None else within.bounds.zeros
-        each = [numel(shape) * dtype.itemsize for shape, dtype, _ in self._made]  # bytes of a row
-        filled = [(self.writes[i], begin * each[i], (end - begin) * each[i]) for i, begin, end in zeros]
-        bound = BoundKernel(there.kernel, places, there.sizes, there.chunks, there.alive, filled)
-        if not self.maps and within is None:
-            self._bound_without = rows, bound
-        return bound
+    # -------------------------------------------------------- for native code (`cpp_segment.py`)
+
+    @property
+    def address(self) -> int:
+        """The kernel's address in memory."""
+        return self._kernel(wide=False).address
+
+    @property
+    def operands(self) -> list[Format | Ref]:
+        """What each buffer of the kernel holds."""
+        refs = {"in": self.reads, "out": self.writes}
+        return [self._formats[i] if kind == "format" else refs[kind][i] for kind, i in self._slots]
+
+    @property
+    def without_rows(self) -> list[tuple[int, bool, Any]]:
+        """The totals that have a value of their own if there are none to add up (see `RegionStep`)."""
+        return self._empty
+
+    @property
+    def work(self) -> Work:
+        return self._work
+
+    @property
+    def divided_from(self) -> int:
+        """The number of edges from which on a row may be divided; -1 if no row may."""
+        return long_rows.LONG // self._weight.work if self._divides else -1
 
     @property
     def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
         """The shape of a row, the dtype and the space of each value that it writes."""
         return [(shape, dtype, UNIT if at is None else self.spaces[at]) for shape, dtype, at in self._made]
 
-    @property
-    def rooms(self) -> list[int]:
-        """For each output, the number of rows for which there is memory behind its own."""
-        return [halo_rows(self.sent[r]) if r in self.sent else 0 for r in self.writes]
-
-    def made(self, rows: tuple[int, ...]) -> list[Tensor]:
-        """Tensors for the outputs, with undefined contents."""
-        made = zip(self.shapes(rows), self.rooms, strict=True)
-        return [arena.empty(shape, dtype, room) for (shape, dtype), room in made]
+    def made(self, rows: tuple[int, ...], sent: Mapping[Ref, LinkName] = NONE_SENT) -> list[Tensor]:
+        """Tensors for the outputs, with undefined contents. There is memory for the halo rows behind those in
+        `sent`."""
+        rooms = (halo_rows(sent[r]) if r in sent else 0 for r in self.writes)
+        return [arena.empty(shape, dtype, room) for (shape, dtype), room in zip(self.shapes(rows), rooms, strict=True)]
 
     def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each output."""
@@ -251,7 +255,7 @@ class CppStep(RegionStep):
         if orders is not None and orders.in_pieces:
             return orders.pieces()
         if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-            return long_rows(walked, wide, self._weight, chunks)
+            return divided_rows(walked, wide, self._weight, chunks)
         return None
 
     def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
@@ -278,33 +282,6 @@ class CppStep(RegionStep):
     def _uniform(self, num_rows: int) -> Tensor:
         asked = self._schedule.chunks
         return uniform_chunks(num_rows, self._work) if asked is None else equal_rows(num_rows, asked)
-
-
-@dataclass(frozen=True, slots=True)
-class BoundKernel:
-    """A kernel on a graph. Its pointers are addresses, or values of the program, whose addresses each call gives."""
-
-    kernel: launch.NativeKernel
-    pointers: Sequence[Place | Ref]
-    sizes: Sequence[int]
-    chunks: Tensor
-    alive: Any
-    """The objects that keep the addresses valid."""
-    zeros: Sequence[tuple[Ref, int, int]] = ()
-    """Values of which a range of bytes is set to zero: where it begins, and how many there are."""
-
-    def cleared(self, places: Mapping[Ref, Place]) -> list[list[int]]:
-        """The steps that set bytes to zero, as `native/drive.cpp` reads them."""
-        return [zero(count, (places[ref][0], places[ref][1] + begin)) for ref, begin, count in self.zeros]
-
-    def step(self, places: Mapping[Ref, Place]) -> list[int]:
-        """The step as the numbers that `native/drive.cpp` reads."""
-        chunks = self.chunks.data_ptr(), self.chunks.numel() - 1
-        code = [self.kernel.address, len(self.pointers), len(self.sizes), *chunks]
-        for p in self.pointers:
-            code += places[p] if isinstance(p, int) else p
-        code += self.sizes
-        return code
 
 
 def work_of(kernel: Kernel) -> Work:

@@ -1,46 +1,45 @@
 """Kernels that follow one another without a call of PyTorch, as one native call.
 
 Calling a kernel from Python costs 15 to 25 us besides its work: buffers to allocate, addresses to read and to pack, the
-call. On small graphs this is as much as the kernel itself takes. For a graph that it has seen, a stretch is a table
-(`runtime/native/drive.cpp`) of all its kernels' addresses, formats and sizes, and each call passes only the addresses
-of inputs and outputs. Values that one kernel writes and only others of the stretch read are not tensors, but lie in one
-buffer.
+call. On small graphs this is as much as the kernel itself takes, and making formats and tables of a graph that is seen
+for the first time costs ten times as much. So native code does all of it (`runtime/native/segments.cpp`); each call
+passes tensors and row counts. Values that one kernel writes and only others of the stretch read are not tensors, but
+lie in one buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.analysis.cones import map_type, type_of
+from graphweave.analysis.cones import map_type
 from graphweave.core.errors import IndexRangeError
-from graphweave.core.types import UNIT, Space
-from graphweave.execute.cpp_step import BoundKernel, CppStep
+from graphweave.core.ranks import halo_rows
+from graphweave.core.types import UNIT
+from graphweave.execute.cpp_segment import made_segment
+from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
 from graphweave.execute.row_needs import StepLimit
-from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
+from graphweave.ir.tape.nodes import RunKernels
+from graphweave.ir.tape.walk import lives_inside
 from graphweave.runtime import arena
-from graphweave.runtime.drive import Drive, Place, turn
 from graphweave.runtime.index import Index
+from graphweave.runtime.segments import Segment
 from graphweave.runtime.tracked import Mark
 
 MAX_BYTES = 32 << 20
 """Limit in bytes on what the kernels of one native call write. Above it, Python's share of the time is small, and a
 value is freed after its last use, so that the next one may take its memory."""
-
-_ALIGNMENT = 64
-
-Made: TypeAlias = tuple[tuple[int, ...], torch.dtype, int]
-"""Shape and dtype of a tensor to make, and the further rows for which it has memory."""
 
 _together = True
 
@@ -57,163 +56,121 @@ def kernel_by_kernel() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """A stretch on a graph: the native call, and what makes the tensors that it gives, and the memory of values that
-    stay inside."""
+class _Sized:
+    """What makes the tensors that a call gives, and the memory of values inside, for some row counts."""
 
-    drive: Drive
     made: Sequence[Callable[[], Tensor]]
     inside: Callable[[], Tensor]
-    kernels: Sequence[BoundKernel]
 
 
 class CppStretch:
-    """`stretch(rows, indices, held) -> outputs`, as a `RegionStep`. `held` is a list that the call empties."""
+    """`stretch(rows, indices, held) -> outputs` follows one step of a tape: `rows`, `indices` and `held` are those of
+    its rows, maps and reads, and the outputs those of its writes. `held` is a list that the call empties."""
 
     def __init__(
-        self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref],
-        limits: Mapping[int, StepLimit] | None = None,
-    ) -> None:  # fmt: skip
-        """`kept` are the values that the steps write and others read. `limits` are those of steps by position."""
-        limits = limits or {}
-        self._limits = LimitTable(limits, steps) if limits else None
-        told_by = sorted({m for limit in limits.values() for m in limit.maps})
-        self.maps: tuple[Ref, ...] = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
-        told = sorted({s for limit in limits.values() for s in limit.spaces}, key=lambda s: s.name)
-        ends = [map_type(program, m).cod for m in told_by]
-        of_steps = (s for step in steps for s in step.spaces)
-        self.spaces: tuple[Space, ...] = tuple(dict.fromkeys((*of_steps, *ends, *told)))
-        written = dict.fromkeys(r for step in steps for r in step.writes)
-        read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
-        self._program, self._steps = program, tuple(steps)
-        self._turned = {r: x for r in read if (x := turned(program, r)) is not None}
-        """Matrices that are read transposed -> the matrices that they are the transpose of."""
-        self.reads: tuple[Ref, ...] = tuple(dict.fromkeys(self._turned.get(r, r) for r in read))
-        self.writes: tuple[Ref, ...] = tuple(r for r in written if r in kept)
-        last = {r: i for i, step in enumerate(steps) for r in (*step.reads, *step.writes) if r not in kept}
-        made = {r: each for step in steps for r, each in zip(step.writes, step.writes_each, strict=True)}
-        self._outputs = [made[r] for r in self.writes]
-        turned_over = {r: type_of(program, r) for r in self._turned}
-        self._inside = [
-            *((r, numel(t.shape) * t.dtype.itemsize, UNIT) for r, t in turned_over.items()),
-            *((r, numel(s) * dtype.itemsize, space) for r, (s, dtype, space) in made.items() if r not in kept),
-        ]
-        """Values inside, the bytes of a row of each, and its space."""
-        self._leads = [(m, self.spaces.index(map_type(program, m).cod), wraps(program, m)) for m in self.maps]
-        self._ended = [[r for r, at in last.items() if at == i] for i in range(len(steps))]
-        self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+        self, program: Program, step: RunKernels, kernels: Sequence[CppStep], limits: Mapping[int, StepLimit]
+    ) -> None:
+        """`kernels` are those of the step's members. `limits` are those of kernels by position."""
+        self._program, self._step, self._kernels, self._limits = program, step, tuple(kernels), limits
+        made = {r: each for kernel in kernels for r, each in zip(kernel.writes, kernel.writes_each, strict=True)}
+        self._outputs = [made[r] for r in step.writes]
+        self._leads = [(m, step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
+        self._sent = {room.value: room.link for room in step.rooms}
+        self._last: tuple[tuple[int, ...], _Sized | None] | None = None  # rows, and what was made for them
         self._within: tuple[Any, ...] | None = None  # rows, marks of the indices, the bounds on them
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
-        bound = self._bound_to(rows, indices)
-        if bound is None:
+        sized = self._sized(rows)
+        if sized is None or not _together or self._segment is None:
             return self._one_by_one(rows, indices, held)
-        inputs = [t if t.is_contiguous() else t.contiguous() for t in held]
+        outputs, inside = [make() for make in sized.made], sized.inside()
+        try:
+            ran = self._segment(rows, indices, [*held, *outputs], inside.data_ptr())
+        except IndexRangeError as error:
+            raise of_map(error, self._program, dict(zip(self._step.maps, indices, strict=True))) from None
+        if ran is None:
+            return self._one_by_one(rows, indices, held)
         held.clear()
-        outputs = [make() for make in bound.made]
-        inside = bound.inside()
-        bound.drive([t.data_ptr() for t in (*inputs, *outputs, inside)])
         return outputs
+
+    @cached_property
+    def _segment(self) -> Segment | None:
+        return made_segment(self._program, self._step, self._kernels, self._limits)
 
     def forget(self) -> None:
         """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""
         self._last = self._within = None
+        if self._segment is not None:
+            self._segment.forget()
+
+    # -------------------------------------------------------- kernel after kernel
 
     def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
-        count, index = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
-        values = dict(zip(self.reads, held, strict=True))
+        step = self._step
+        count, index = dict(zip(step.rows, rows, strict=True)), dict(zip(step.maps, indices, strict=True))
+        values = dict(zip(step.reads, held, strict=True))
         held.clear()
-        values.update((r, values[x].t().contiguous()) for r, x in self._turned.items())
+        values.update((turn.value, values[turn.source].t().contiguous()) for turn in step.transposes)
         within = self._within_for(rows, indices)
-        for i, (step, ended) in enumerate(zip(self._steps, self._ended, strict=True)):
-            inputs = [values[r] for r in step.reads]
+        for i, (kernel, ended) in enumerate(zip(self._kernels, self._ended, strict=True)):
+            inputs = [values[r] for r in kernel.reads]
             for r in ended:
                 values.pop(r, None)
-            made = step(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps], inputs, within.get(i))
-            values.update(zip(step.writes, made, strict=True))
-        return [values[r] for r in self.writes]
+            own = tuple(count[s] for s in kernel.spaces)
+            outputs = kernel.made(own, self._sent)
+            kernel.fill(outputs, own, [index[m] for m in kernel.maps], inputs, within.get(i))
+            values.update(zip(kernel.writes, outputs, strict=True))
+        return [values[r] for r in step.writes]
 
-    # -------------------------------------------------------- the graph
-
-    def _bound_to(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
-        """The result of `_bind`, remembered for the last graph. None for inference tensors, whose edits cannot be
-        noticed."""
-        if not _together:
-            return None
-        last = self._last
-        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
-            found: _Bound | None = last[2]
-            return found
-        self._last = None
-        if any(t.is_inference() for t in indices):
-            return None
-        bound = self._bind(rows, indices)
-        self._last = rows, tuple(map(Mark, indices)), bound
-        return bound
+    @cached_property
+    def _ended(self) -> list[list[Ref]]:
+        """The values that may be freed once each kernel has its inputs."""
+        last = {r: end for r, (_, end) in lives_inside(self._step).items()}
+        kept = {*self._step.writes, *(turn.source for turn in self._step.transposes)}
+        last.update((r, i) for i, kernel in enumerate(self._kernels) for r in kernel.reads if r not in kept)
+        return [[r for r, at in last.items() if at == i] for i in range(len(self._kernels))]
 
     def _within_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Mapping[int, Within]:
-        """The bounds of the steps that have limits."""
-        if self._limits is None:
+        """The bounds of the kernels that have limits."""
+        if not self._limits:
             return {}
         last = self._within
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
             found: Mapping[int, Within] = last[2]
             return found
-        count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
+        count = {UNIT: 1, **dict(zip(self._step.rows, rows, strict=True))}
         index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
         try:
-            bounds = self._limits.on_graph(count, index)
+            bounds = LimitTable(self._limits, self._kernels).on_graph(count, index)
         except IndexRangeError as error:
-            raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
+            raise of_map(error, self._program, dict(zip(self._step.maps, indices, strict=True))) from None
         within = {i: Within(one, index) for i, one in bounds.items()}
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
         self._within = (rows, tuple(map(Mark, indices)), within) if tracked else None
         return within
 
-    def _bind(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
-        """The table for a graph; None if Python has work between the kernels, or if values inside are large."""
-        count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
-        places, made, nbytes = self._layout(count)
-        if len(self._steps) > 1 and nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype, _ in made) > MAX_BYTES:
-            return None
-        index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
-        kernels: list[BoundKernel] = []
-        within = self._within_for(rows, indices)
-        try:
-            for i, step in enumerate(self._steps):
-                of = within.get(i)
-                given = {m: index[m] for m in step.maps} if of is None else of.index
-                bound = step.bound(tuple([count[s] for s in step.spaces]), given, of)
-                if bound is None:
-                    return None
-                kernels.append(bound)
-        except IndexRangeError as error:
-            raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
-        table = [self._turn(r, x, places) for r, x in self._turned.items()]
-        names = ["" for _ in table]
-        for kernel, name in zip(kernels, (step.name for step in self._steps), strict=True):
-            table += [*kernel.cleared(places), kernel.step(places)]
-            names += [*("" for _ in kernel.zeros), name]
-        drive = Drive(table, names, len(self.reads) + len(self.writes) + 1)
-        return _Bound(drive, [arena.maker(*each) for each in made], arena.maker((nbytes,), torch.uint8), kernels)
+    # -------------------------------------------------------- memory
 
-    def _layout(self, count: Mapping[Space, int]) -> tuple[dict[Ref, Place], Sequence[Made], int]:
-        """Where values lie, the tensors to make, and the bytes of what lies inside."""
-        places: dict[Ref, Place] = {r: (i, 0) for i, r in enumerate((*self.reads, *self.writes))}
-        inside, nbytes = len(places), 0
-        for r, each, space in self._inside:
-            places[r] = inside, nbytes
-            nbytes += -(-each * count[space] // _ALIGNMENT) * _ALIGNMENT
-        rooms = {r: room for step in self._steps for r, room in zip(step.writes, step.rooms, strict=True)}
+    def _sized(self, rows: tuple[int, ...]) -> _Sized | None:
+        """The result of `_layout`, remembered for the last row counts."""
+        last = self._last
+        if last is None or last[0] != rows:
+            self._last = last = rows, self._layout(rows)
+        return last[1]
+
+    def _layout(self, rows: tuple[int, ...]) -> _Sized | None:
+        """What a call makes; None if values are so large that kernels are called one by one."""
+        count = {UNIT: 1, **dict(zip(self._step.rows, rows, strict=True))}
+        rooms = {r: halo_rows(link) for r, link in self._sent.items()}
         made = [
-            (shape if space == UNIT else (count[space], *shape), dtype, rooms[r])
-            for r, (shape, dtype, space) in zip(self.writes, self._outputs, strict=True)
+            (shape if space == UNIT else (count[space], *shape), dtype, rooms.get(r, 0))
+            for r, (shape, dtype, space) in zip(self._step.writes, self._outputs, strict=True)
         ]
-        return places, made, nbytes
-
-    def _turn(self, r: Ref, x: Ref, places: Mapping[Ref, Place]) -> list[int]:
-        t = type_of(self._program, r)
-        return turn(t.dtype.itemsize, t.shape[1], t.shape[0], places[x], places[r])
+        nbytes = 0 if self._segment is None else self._segment.nbytes(rows)
+        total = nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype, _ in made)
+        if len(self._kernels) > 1 and total > MAX_BYTES:
+            return None
+        return _Sized([arena.maker(*each) for each in made], arena.maker((nbytes,), torch.uint8))
 
 
 def turned(program: Program, ref: Ref) -> Ref | None:

@@ -7,8 +7,7 @@ that read nothing of others first, so both are stretches of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,37 +15,32 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.ranks import LinkName, halo_rows
-from graphweave.core.types import Space
-from graphweave.execute.cpp_step import CppStep, OnGraph
+from graphweave.execute.cpp_step import NONE_SENT, CppStep, OnGraph
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.message.nodes import Ref
+from graphweave.ir.tape.nodes import Late
 from graphweave.runtime.edge_subsets import first_reaching
 from graphweave.runtime.threads import num_threads
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """Rows on their way: the map along which the kernel reads them, the space to which it leads, and the link."""
-
-    map: Ref
-    space: Space
-    link: LinkName
 
 
 class CppTwoParts:
     """`parts(rows, indices, inputs) -> (*outputs, finish)` runs one part of a step; `finish()` runs the other.
 
-    With `arriving`, the first part has the rows before the first one that reads a halo row. With `back`, a link, it has
-    the halo rows, which are the last of the step's rows.
+    With `late` values, the first part has the rows before the first one that reads a halo row. With `back`, a link, it
+    has the halo rows, which are the last of the step's rows. Outputs in `sent` have memory for the halo rows, too.
     """
 
-    def __init__(self, step: CppStep, arriving: Sequence[Arriving] = (), back: LinkName | None = None) -> None:
-        self.step, self._arriving, self._back = step, tuple(arriving), back
+    def __init__(
+        self, step: CppStep, late: Sequence[Late] = (), back: LinkName | None = None,
+        sent: Mapping[Ref, LinkName] = NONE_SENT,
+    ) -> None:  # fmt: skip
+        self.step, self._back, self._sent = step, back, sent
+        self._late = tuple({(one.map, one.link): one for one in late}.values())
         self._last: tuple[Any, ...] = (None, None, None)
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
         step = self.step
-        outputs = step.made(rows)
+        outputs = step.made(rows, self._sent)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = step.on_graph(rows, indices)
         long = there.long
@@ -86,7 +80,7 @@ class CppTwoParts:
         walked = step.plan.lowered.map
         assert walked is not None
         with step._indices(rows, indices) as index:
-            for one in self._arriving:
+            for one in self._late:
                 own = rows[step.spaces.index(one.space)] - halo_rows(one.link)
                 wide = step._is_wide(rows, [index[m].values for m in step.maps])
                 row = min(row, first_reaching(index[walked], own, index[one.map], wide))

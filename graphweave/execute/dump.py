@@ -9,9 +9,9 @@ from graphweave.ir.loop.show import show as show_kernel
 from graphweave.runtime import sources
 
 
-def dump_plan(plan: Plan, wrapper: str = "") -> None:
-    """Dump the program, each kernel as loop IR and as C++ or Triton code, the headers that kernels include, and the
-    Python text that calls them (`wrapper`)."""
+def dump_plan(plan: Plan, wrapper: str = "", tape: str = "") -> None:
+    """Dump the program, each kernel as loop IR and as C++ or Triton code, the headers that kernels include, the
+    `tape`, and the Python text that follows it (`wrapper`)."""
     folder = settings().dump
     if folder is None:
         return
@@ -21,6 +21,8 @@ def dump_plan(plan: Plan, wrapper: str = "") -> None:
     for k in plan.kernels.values():
         dump_text(f"{k.lowered.kernel.name}.loop.txt", show_kernel(k.lowered.kernel))
         dump_text(f"{k.lowered.kernel.name}.{'py' if plan.options.target == 'triton' else 'cpp'}", k.text)
+    if tape:
+        dump_text(f"{plan.name}.tape.txt", tape)
     if wrapper:
         dump_text(f"{plan.name}.py", wrapper)
     for name in {name for k in plan.kernels.values() for name in sources.included(k.text)}:

@@ -1,4 +1,4 @@
-"""Plan -> one Python callable."""
+"""Plan -> tape -> one Python callable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import torch
 from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import KernelPlan, Plan, lower_region
 from graphweave.core.types import DType
+from graphweave.execute.calls import NodeCalls
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
+from graphweave.execute.python_runner import PythonRunner
 from graphweave.execute.range_errors import MapError, in_words
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
+from graphweave.execute.tape_of import tape_of
 from graphweave.execute.targets import step_of
-from graphweave.execute.wrapper import Wrapper
+from graphweave.ir.tape.nodes import Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Executable:
     """`executable(args)` takes the values of the program's inputs in order and returns its outputs; an output that is
     None stays None.
 
-    `text` is the Python source of the call. `needs` are the rows that are computed.
+    `tape` is what a call does, and `text` the same as Python source. `needs` are the rows that are computed.
     """
 
     def __init__(
@@ -56,16 +59,26 @@ class Executable:
         return self.steps.kernels
 
     @cached_property
-    def _wrapper(self) -> Wrapper:
-        return Wrapper(self.plan, self.kernels, self._contract, prelude=self.steps.prelude, needs=self._needs)
+    def _calls(self) -> NodeCalls:
+        return NodeCalls(self.plan)
+
+    @cached_property
+    def tape(self) -> Tape:
+        prelude = self.steps.prelude
+        return tape_of(self.plan, self.kernels, self._calls, self._contract, prelude=prelude, needs=self._needs)
+
+    @cached_property
+    def _runner(self) -> PythonRunner:
+        prelude = self.steps.prelude
+        return PythonRunner(self.tape, self.plan, self.kernels, self._calls, prelude=prelude, needs=self._needs)
 
     @property
     def text(self) -> str:
-        return self._wrapper.text
+        return self._runner.text
 
     @cached_property
     def _run(self) -> Callable[[list[Any]], list[Any]]:
-        run = self._wrapper.load(f"<graphweave {self.plan.name}>")
+        run = self._runner.load(f"<graphweave {self.plan.name}>")
         device = graph_device(self.plan.options) if self._contract.cuda_graphs else None
         return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
 

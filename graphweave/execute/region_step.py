@@ -14,7 +14,6 @@ from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.numbers import Number, is_neutral, typed
-from graphweave.core.ranks import LinkName
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.range_errors import of_map
 from graphweave.ir.loop.nodes import Buffer, Role
@@ -44,8 +43,6 @@ class RegionStep:
         self.maps = _maps_of(plan)
         self.reads: tuple[Ref, ...] = ()
         self.writes: tuple[Ref, ...] = ()
-        self.sent: dict[Ref, LinkName] = {}
-        """Values whose rows are sent to other ranks, and the link. Their tensors have memory for the halo rows, too."""
         self._program = program
         self._wide_plan = wide
         # The feature shape and dtype of each output, and the position of its space in `spaces` (None: unit).

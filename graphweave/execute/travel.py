@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.flow import ancestors
 from graphweave.compiler.plan import Plan
 from graphweave.core.ranks import LinkName
 from graphweave.execute.cpp_step import CppStep
-from graphweave.execute.cpp_two_parts import Arriving, CppTwoParts
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Exchange, ExchangeBack, MapOf, Pull, Ref
+from graphweave.ir.message.nodes import Exchange, ExchangeBack, MapOf, Node, Pull, Ref
+from graphweave.ir.tape.nodes import Late
 from graphweave.lower.schedule import Region
+
+
+@dataclass(frozen=True, slots=True)
+class TwoParts:
+    """How a kernel runs in two parts: the rows first that read no halo row of the `late` values, or with `back`, a
+    link, the halo rows first, which go back to their owners."""
+
+    late: tuple[Late, ...] = ()
+    back: LinkName | None = None
 
 
 class Travel:
@@ -30,18 +40,14 @@ class Travel:
         }
         """Values that one exchange sends, and its link. They may lie before the halo rows, since no user gets them."""
 
-    def of(self, step: CppStep) -> dict[Ref, LinkName]:
-        """Those of `sent` that a step writes."""
-        return {r: self.sent[r] for r in step.writes if r in self.sent}
-
     def back(self, ref: Ref) -> tuple[Ref, ExchangeBack] | None:
         """The only node that reads `ref`, if it sends the halo rows back to their owners."""
         users = self._users[ref]
         node = self._program.nodes[users[0]] if len(users) == 1 and ref not in self._outputs else None
         return (users[0], node) if isinstance(node, ExchangeBack) else None
 
-    def in_two(self, step: CppStep, region: Region, late: Sequence[Ref]) -> CppTwoParts | None:
-        """The step in two parts, or None if it has none: the halo rows first if all that it writes is sent back, else
+    def in_two(self, step: CppStep, region: Region, late: Sequence[Ref]) -> TwoParts | None:
+        """The parts of the step, or None if it has none: the halo rows first if all that it writes is sent back, else
         the rows first that read none of the `late` values' halo rows."""
         if region.map is None or step.plan.lowered.map != region.map or step.reorders:
             return None
@@ -49,14 +55,14 @@ class Travel:
         links = {node.link for _, node in (b for b in backs if b is not None)}
         if None not in backs and len(links) == 1:
             rows = {type_of(self._program, r).space for r in step.writes}
-            return CppTwoParts(step, back=links.pop()) if rows == {region.rows} and not late else None
+            return TwoParts(back=links.pop()) if rows == {region.rows} and not late else None
         arriving = self._arriving(step, region, late)
-        return CppTwoParts(step, arriving) if arriving else None
+        return TwoParts(arriving) if arriving else None
 
-    def _arriving(self, step: CppStep, region: Region, late: Sequence[Ref]) -> list[Arriving] | None:
+    def _arriving(self, step: CppStep, region: Region, late: Sequence[Ref]) -> tuple[Late, ...] | None:
         """How the step reads the late values; None if not by the edges that it walks alone."""
         assert region.map is not None
-        found: list[Arriving] = []
+        found: list[Late] = []
         edges = map_type(self._program, region.map).dom
         computed = ancestors(self._program, step.writes, frozenset(step.reads)).difference(step.reads)
         for ref in sorted(computed):
@@ -70,5 +76,10 @@ class Travel:
                 ends = map_type(self._program, node.map)
                 if ends.dom != edges:
                     return None
-                found.append(Arriving(node.map, ends.cod, sent.link))
-        return list(dict.fromkeys(found))
+                found.append(Late(r, node.map, ends.cod, sent.link))
+        return tuple(dict.fromkeys(found))
+
+
+def travels(node: Node) -> bool:
+    """Whether the node moves rows between ranks in each call."""
+    return isinstance(node, ExchangeBack) or (isinstance(node, Exchange) and not node.steady)

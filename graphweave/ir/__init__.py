@@ -1,1 +1,1 @@
-"""The two intermediate representations, `message` and `loop`: nodes, text, parser, verifier, slow interpreter."""
+"""The three intermediate representations, `message`, `loop` and `tape`: nodes, text, parser, verifier, interpreter."""

@@ -183,6 +183,17 @@ class _Holes:
         return codec.read(reader, given)
 
 
+class _OwnLine(_Holes):
+    """A field that has a line of its own, or several, if its text has."""
+
+    def __init__(self, held: tuple[str, Codec, _Count], indent: str, lone: bool) -> None:
+        super().__init__([held], "", lone)
+        self._indent = "\n" + indent
+
+    def write(self, node: Any, around: Any) -> str:
+        return super().write(node, around).replace("\n", self._indent)
+
+
 class _Lines(_Holes):
     """Fields whose items have a line each."""
 
@@ -358,7 +369,7 @@ class Language:
                     yield _Lines(lines, codec, found["indent"], found["head"])
                 else:
                     yield Literal(f"\n{found['indent']}{found['head']}")
-                    yield _Holes([(lines, codec, count)], "", lone)
+                    yield _OwnLine((lines, codec, count), found["indent"], lone)
             elif outer := found["outer"]:
                 yield _Outer(outer)
             elif said[found["holes"].split("+")[0]].type == "bool":

@@ -1,13 +1,15 @@
 """A compiled program on a graph, as operations of a JAX trace: tables of kernels, and XLA's own between them.
 
-Everything is decided while JAX traces: formats of the graph are built, what depends on the graph alone is computed, and
-each run of kernels without an operation of XLA's between them becomes one foreign call. Between calls, values are
+Everything is decided before JAX runs anything: formats of the graph are built, what depends on the graph alone is
+computed, and a tape says which kernels run in one foreign call. A trace follows the tape. Between calls, values are
 JAX's arrays; within one, they lie in a buffer that XLA allocates, the last result of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,13 +19,13 @@ from torch import Tensor
 from graphweave.core.types import UNIT, Fold, Space
 from graphweave.execute.cpp_calls import NativeCalls, Rest, Shape, bytes_of, native_calls
 from graphweave.execute.cpp_stretch import MAX_BYTES
-from graphweave.execute.demands import Demands
+from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref, ToUnit
+from graphweave.ir.tape.nodes import CallNode, Free, RunKernels, Tape
 from graphweave.jax.calls import evaluate
 from graphweave.jax.compiled import CompiledProgram
-from graphweave.jax.foreign import run_kernels
+from graphweave.jax.foreign import Shapes, run_kernels
 from graphweave.jax.native import KernelTable
-from graphweave.lower.schedule import Region
 from graphweave.runtime.drive import Place
 
 _ALIGNMENT = 64
@@ -32,187 +34,156 @@ _FOLDS = {Fold.sum.value: jnp.add, Fold.mul.value: jnp.multiply, Fold.max.value:
           Fold.min.value: jnp.minimum}  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class _ForeignCall:
+    """One step of kernels: the table, the values that it reads and writes, its results, and what remains to be done
+    with them."""
+
+    table: KernelTable
+    arguments: Sequence[Ref]
+    writes: Sequence[Any]  # values of the program, and the names of parts of totals
+    results: Shapes
+    rests: Mapping[Ref, Rest]
+
+
 class GraphRun:
     """`run(arrays)` gives the outputs of a program on a graph, of arrays of JAX by the names of inputs."""
 
     def __init__(self, code: CompiledProgram, rows: Mapping[Space, int], fixed: Mapping[str, Tensor]) -> None:
         """`fixed`: tensors for the inputs that are no arrays of JAX's, such as the index tensors of the graph."""
-        self._code, self._rows = code, {UNIT: 1, **rows}
-        self._program: Program = code.plan.program
-        self._fixed: dict[Ref, Tensor] = {
-            r: fixed[n.name] for r, n in enumerate(self._program.nodes) if isinstance(n, Input) and n.name in fixed
+        self.code, self._rows = code, {UNIT: 1, **rows}
+        self.program: Program = code.plan.program
+        self.fixed: dict[Ref, Tensor] = {
+            r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, Input) and n.name in fixed
         }
         self._hoist()
-        self._demands = Demands(code.plan, code.kernels)
-        self._bound: dict[int, NativeCalls | None] = {}
-        self._tables: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        found = {i: self._native_calls(i) for i in code.kernels}
+        self._native = {i: calls for i, calls in found.items() if calls is not None}
+        self._tapes: dict[tuple[Ref | None, ...], Tape] = {}
+        self._calls: dict[RunKernels, _ForeignCall] = {}
 
     def _hoist(self) -> None:
         """Compute what depends on the graph alone. If it depends on integers of the user that JAX traces, XLA computes
         it in each call."""
-        if self._code.prelude is None or not self._fixed.keys() >= set(self._code.plan.prelude_inputs):
+        if self.code.prelude is None or not self.fixed.keys() >= set(self.code.plan.prelude_inputs):
             return
-        given = [self._fixed[r] for r in self._code.plan.prelude_inputs]
+        given = [self.fixed[r] for r in self.code.plan.prelude_inputs]
         with torch.no_grad():
-            made = self._code.prelude(list(given))
-        self._fixed.update(zip(self._code.plan.hoisted, (t.contiguous() for t in made), strict=False))
+            made = self.code.prelude(list(given))
+        self.fixed.update(zip(self.code.plan.hoisted, (t.contiguous() for t in made), strict=False))
+
+    def _native_calls(self, i: int) -> NativeCalls | None:
+        """The kernel of step i with its formats; None where it needs Python."""
+        step, nodes = self.code.kernels[i], self.program.nodes
+        indices = [self.fixed[n.index] for m in step.maps if isinstance(n := nodes[m], MapOf)]
+        return native_calls(step, tuple(self._rows[s] for s in step.spaces), indices)
 
     def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[Ref | None] | None = None) -> list[Any]:
         """With `outputs`, only these of the program's outputs."""
-        return _Trace(self, arrays).values(self._program.outputs if outputs is None else outputs)
+        wanted = tuple(self.program.outputs if outputs is None else outputs)
+        if wanted not in self._tapes:
+            self._tapes[wanted] = self._tape(wanted)
+        nodes = self.program.nodes
+        made = {r: arrays[n.name] for r, n in enumerate(nodes) if isinstance(n, Input) and n.name in arrays}
+        for step in self._tapes[wanted].steps:
+            match step:
+                case CallNode(ref):
+                    made[ref] = evaluate(self.program, ref, partial(self._value, made), self._rows)
+                case RunKernels():
+                    made.update(self._run_kernels(step, made))
+                case Free(refs):
+                    for r in refs:
+                        made.pop(r, None)
+        return [None if r is None else self._value(made, r) for r in wanted]
 
-    # ---------------------------------------------------------------- what a trace asks for
+    def _value(self, made: dict[Ref, Any], ref: Ref) -> Any:
+        if ref not in made and ref in self.fixed:
+            made[ref] = jnp.asarray(self.fixed[ref].numpy())
+        return None if isinstance(self.program.nodes[ref], ToUnit) else made[ref]
 
-    @property
-    def code(self) -> CompiledProgram:
-        return self._code
+    # ---------------------------------------------------------------- the tape
 
-    @property
-    def program(self) -> Program:
-        return self._program
+    def _tape(self, outputs: Sequence[Ref | None]) -> Tape:
+        traits = RunnerTraits(
+            self._native.__contains__, lambda ref: (), self._divide, frozenset(self.fixed), counts=False,
+            transposes=False, in_order=False,
+        )  # fmt: skip
+        kernels = {i: self.code.kernels[i] for i in self._native}
+        return finished(TapeMaker(self.code.plan, kernels, traits, outputs=outputs).make())
 
-    @property
-    def rows(self) -> Mapping[Space, int]:
-        return self._rows
+    def _divide(self, members: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Kernels run together, unless their values are large, or one of them leaves something to do."""
+        together = sum(self._native[i].nbytes for i in members) <= MAX_BYTES
+        group: list[int] = []
+        for i in members:
+            group.append(i)
+            if not together or self._native[i].rests:
+                yield group
+                group = []
+        yield group
 
-    @property
-    def fixed(self) -> Mapping[Ref, Tensor]:
-        return self._fixed
+    # ---------------------------------------------------------------- foreign calls
 
-    def native(self, i: int) -> NativeCalls | None:
-        """The kernel of step i with its formats; None where it needs Python."""
-        if i not in self._bound:
-            step = self._code.kernels[i]
-            indices = [self._fixed[self._index(m)] for m in step.maps]
-            self._bound[i] = native_calls(step, tuple(self._rows[s] for s in step.spaces), indices)
-        return self._bound[i]
+    def _run_kernels(self, step: RunKernels, made: dict[Ref, Any]) -> Iterator[tuple[Ref, Any]]:
+        if step not in self._calls:
+            self._calls[step] = self._foreign_call(step)
+        call = self._calls[step]
+        results = run_kernels(call.table, [self._value(made, r) for r in call.arguments], call.results)
+        found = dict(zip(call.writes, results, strict=False))  # the last result is the buffer inside
+        for r in step.writes:
+            yield r, _finished(found, r, call.rests.get(r))
 
-    def _index(self, m: Ref) -> Ref:
-        node = self._program.nodes[m]
-        assert isinstance(node, MapOf)
-        return node.index
-
-    def kept(self, members: Sequence[int]) -> list[Ref]:
-        """What these steps write and others read, or the program gives."""
-        needed = self._demands.of(self._program.outputs).union(self._demands.read_elsewhere(members))
-        return [r for i in members for r in self._code.kernels[i].writes if r in needed]
-
-    def table(self, members: tuple[int, ...]) -> tuple[Any, ...]:
-        """The table of these steps, the values that it reads and writes, its results, and what remains to be done with
-        them."""
-        if members not in self._tables:
-            self._tables[members] = self._build(members)
-        return self._tables[members]
-
-    def _build(self, members: tuple[int, ...]) -> tuple[Any, ...]:
-        steps = [self._code.kernels[i] for i in members]
-        native = [n for i in members if (n := self.native(i)) is not None]
-        written = {r for s in steps for r in s.writes}
-        reads = [r for r in dict.fromkeys(r for s in steps for r in s.reads) if r not in written]
-        arguments = [r for r in reads if r not in self._fixed]
-        places: dict[Any, Place] = {r: (-1, self._fixed[r].data_ptr()) for r in reads if r in self._fixed}
+    def _foreign_call(self, step: RunKernels) -> _ForeignCall:
+        native = [self._native[m.kernel] for m in step.members]
+        fixed = {r: self.fixed[r] for r in step.reads if r in self.fixed}
+        arguments = [r for r in step.reads if r not in fixed]
+        places: dict[Any, Place] = {r: (-1, t.data_ptr()) for r, t in fixed.items()}
         places.update((r, (i, 0)) for i, r in enumerate(arguments))
         shapes: dict[Any, Shape] = {}
         rests: dict[Ref, Rest] = {}
-        for step, n in zip(steps, native, strict=True):
-            shapes.update(zip(step.writes, n.outputs, strict=True))
+        for member, n in zip(step.members, native, strict=True):
+            shapes.update(zip(member.writes, n.outputs, strict=True))
             shapes.update(n.scratch)
             rests.update(n.rests)
-        results: list[Any] = [*self.kept(members), *(part for rest in rests.values() for part in rest.parts)]
-        places.update((r, (len(arguments) + i, 0)) for i, r in enumerate(results))
-        inside, nbytes = len(arguments) + len(results), 0
-        for r, shape in shapes.items():
-            if r not in places:
-                places[r] = inside, nbytes
-                nbytes += -(-bytes_of(shape) // _ALIGNMENT) * _ALIGNMENT
+        writes: list[Any] = [*step.writes, *(part for rest in rests.values() for part in rest.parts)]
+        places.update((r, (len(arguments) + i, 0)) for i, r in enumerate(writes))
+        inside, nbytes = _inside(step, shapes, places)
+        places.update((r, (len(arguments) + len(writes), at)) for r, at in inside.items())
         table = [
             [c.kernel.address, len(c.pointers), len(c.sizes), c.chunks.data_ptr(), c.chunks.numel() - 1,
              *(number for p in c.pointers for number in (p if isinstance(p, tuple) else places[p])), *c.sizes]
             for n in native for c in n.calls
         ]  # fmt: skip
         names = [c.name for n in native for c in n.calls]
-        alive = native, [self._fixed[r] for r in reads if r in self._fixed]
-        made = [(shapes[r][0], str(shapes[r][1]).removeprefix("torch.")) for r in results]
-        said = (*made, ((nbytes,), "uint8"))
-        sizes = [*(bytes_of(shapes[r]) for r in results), nbytes]
-        made_of = KernelTable(table, names, len(arguments), sizes, alive, self._code.threads)
-        return made_of, arguments, results, said, rests
+        sizes = [*(bytes_of(shapes[r]) for r in writes), nbytes]
+        made_of = KernelTable(table, names, len(arguments), sizes, (native, fixed), self.code.threads)
+        results = (*((shapes[r][0], str(shapes[r][1]).removeprefix("torch.")) for r in writes), ((nbytes,), "uint8"))
+        return _ForeignCall(made_of, arguments, writes, results, rests)
 
 
-class _Trace:
-    """One use of a program in a trace of JAX's."""
+def _inside(step: RunKernels, shapes: Mapping[Any, Shape], placed: Mapping[Any, Place]) -> tuple[dict[Any, int], int]:
+    """Where values that are not `placed` elsewhere begin in the buffer inside, and its bytes. Values share memory as
+    the tape says; scratch memory has its own."""
+    slots = {one.value: one.slot for one in step.inside}
+    largest: dict[Any, int] = {}
+    for r, shape in shapes.items():
+        if r not in placed:
+            slot = slots.get(r, r)
+            largest[slot] = max(bytes_of(shape), largest.get(slot, 0))
+    starts: dict[Any, int] = {}
+    nbytes = 0
+    for slot, size in largest.items():
+        starts[slot] = nbytes
+        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return {r: starts[slots.get(r, r)] for r in shapes if r not in placed}, nbytes
 
-    def __init__(self, run: GraphRun, arrays: Mapping[str, Any]) -> None:
-        self._run, self._program = run, run.program
-        self._made: dict[Ref, Any] = {
-            r: arrays[n.name] for r, n in enumerate(self._program.nodes) if isinstance(n, Input) and n.name in arrays
-        }
-        self._waiting: list[int] = []
-        self._kernels = run.code.kernels
 
-    def values(self, refs: Sequence[Ref | None]) -> list[Any]:
-        for i, step in enumerate(self._run.code.plan.schedule.steps):
-            if i in self._kernels and self._run.native(i) is not None:
-                self._wait(i)
-            elif isinstance(step, Region):
-                for ref in step.members:
-                    self._value(ref)
-        self._flush()
-        return [None if r is None else self._value(r) for r in refs]
-
-    def _wait(self, i: int) -> None:
-        """Add kernel i to those that wait, after all that it reads from outside of them has been computed."""
-        for r in self._kernels[i].reads:
-            if r not in self._written() and r not in self._run.fixed:
-                self._value(r)
-        self._waiting.append(i)
-
-    def _written(self) -> set[Ref]:
-        return {r for i in self._waiting for r in self._kernels[i].writes}
-
-    def _flush(self) -> None:
-        """Run the kernels that wait: together, unless their values are large, or one of them leaves something to do."""
-        waiting, self._waiting = self._waiting, []
-        native = {i: n for i in waiting if (n := self._run.native(i)) is not None}
-        together = sum(n.nbytes for n in native.values()) <= MAX_BYTES
-        group: list[int] = []
-        for i in waiting:
-            group.append(i)
-            if not together or native[i].rests:
-                self._call(tuple(group))
-                group = []
-        if group:
-            self._call(tuple(group))
-
-    def _call(self, members: tuple[int, ...]) -> None:
-        table, arguments, results, said, rests = self._run.table(members)
-        made = run_kernels(table, [self._made[r] for r in arguments], said)
-        found = dict(zip(results, made, strict=False))  # the last result is the buffer inside
-        for r in results:
-            if isinstance(r, int):
-                self._made[r] = self._finished(found, r, rests.get(r))
-
-    def _finished(self, found: Mapping[Any, Any], ref: Ref, rest: Rest | None) -> Any:
-        x = found[ref]
-        if rest is None:
-            return x
-        for part in rest.parts:
-            x = _FOLDS[rest.fold](x, found[part])
-        if rest.filled is not None:
-            x = jnp.full_like(x, rest.filled)
-        return x if rest.dtype is None else x.astype(str(rest.dtype).removeprefix("torch."))
-
-    def _value(self, ref: Ref) -> Any:
-        if ref in self._made:
-            return self._made[ref]
-        if ref in self._written():
-            self._flush()
-            return self._made[ref]
-        if ref in self._run.fixed:
-            value = jnp.asarray(self._run.fixed[ref].numpy())
-        elif isinstance(self._program.nodes[ref], ToUnit):
-            return None
-        else:
-            value = evaluate(self._program, ref, self._value, self._run.rows)
-        self._made[ref] = value
-        return value
+def _finished(found: Mapping[Any, Any], ref: Ref, rest: Rest | None) -> Any:
+    x = found[ref]
+    if rest is None:
+        return x
+    for part in rest.parts:
+        x = _FOLDS[rest.fold](x, found[part])
+    if rest.filled is not None:
+        x = jnp.full_like(x, rest.filled)
+    return x if rest.dtype is None else x.astype(str(rest.dtype).removeprefix("torch."))

@@ -31,6 +31,9 @@ SMALLEST = 1 << 20
 HUGE_PAGE = 2 << 20
 """Bytes of a huge page."""
 
+_strided: Callable[..., Tensor] | None = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
+"""Takes a third of the time of `torch.empty`, which parses its arguments for every device."""
+
 _HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -189,7 +192,14 @@ def maker(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Callable[[
     own where the arena would ask it anyway."""
     if room or math.prod(shape) * dtype.itemsize >= SMALLEST:
         return partial(arena.empty, shape, dtype, room)
-    return partial(torch.empty, shape, dtype=dtype, device="cpu")
+    if _strided is None:
+        return partial(torch.empty, shape, dtype=dtype, device="cpu")
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return partial(_strided, tuple(shape), tuple(reversed(strides)), dtype)
 
 
 def stats() -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Compiles what every first compilation on a machine needs while PyTorch still traces the function.
 
-These are the precompiled header and the libraries that make formats and checksums. They take 1.5 s of compiler time on
+These are the precompiled header and the runtime's own library. They take 1.5 s of compiler time on
 two cores, of which tracing keeps only one busy. If they are in the cache, nothing is done.
 """
 
@@ -10,13 +10,11 @@ import threading
 
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
-from graphweave.runtime import headers, kernel_cache, sources
+from graphweave.runtime import headers, kernel_cache
+from graphweave.runtime.native_library import library
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
-
-_LIBRARIES = ("formats.cpp", "checksum.cpp")
-"""Names of native libraries that are compiled early."""
 
 _begun: set[str] = set()
 """Cache folders for which this process has already started the thread."""
@@ -40,7 +38,6 @@ def begin() -> threading.Thread | None:
 def _compile() -> None:
     try:
         headers.precompile(toolchain(), kernel_cache.directory())
-        for name in _LIBRARIES:
-            kernel_cache.library(sources.source(name))
+        library()
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -26,13 +25,12 @@ from graphweave.core.errors import DataError
 from graphweave.core.log import logger
 from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
-from graphweave.runtime import capturing, device_formats, kernel_cache, sources
+from graphweave.runtime import capturing, device_formats
 from graphweave.runtime.index import INT32_MAX, Index
-from graphweave.runtime.launch import MAX_CHUNKS
-from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
-from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.index_records import MadeFormat, Record, own_memory, record_of, sized
+from graphweave.runtime.index_records import cache as records
+from graphweave.runtime.native_library import library
 from graphweave.runtime.threads import num_threads
-from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 
 CHUNK_SHARE = 1 << 10
@@ -79,16 +77,8 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
-class _RawGrouping(ctypes.Structure):
-    """The structure `Grouping` of `native/formats.cpp`."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("sorted", "max_degree", "num_chunks"))
-
-
-_own_memory: ByStorage[bool] = ByStorage()
-"""Storages of the indices that `narrowed` has made. Only our own programs know them, so nobody else writes to them."""
-
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
+"""Formats that PyTorch's operations have made. Those that native code makes belong to the record of their index."""
 
 
 def csr(index: Index, wide: bool = False) -> CsrFormat:
@@ -96,7 +86,16 @@ def csr(index: Index, wide: bool = False) -> CsrFormat:
 
     Within a row, edges keep their order. Raises DataError if the sizes need 64 bits and `wide` is false.
     """
-    return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _build_csr(index, wide)))
+    check(index, wide)
+    if index.values.device.type != "cpu":
+        return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _csr_on_device(index, wide)))
+
+    def made(record: Record, found: MadeFormat) -> CsrFormat:
+        indptr = record.tensor(found.data, index.rows + 1, _int_dtype(wide))
+        chunks = record.tensor(found.chunks, found.num_chunks + 1, torch.int64)
+        return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, index.rows, index.num_edges)
+
+    return cast(CsrFormat, _of_record("csr", index, wide, made))
 
 
 def perm(index: Index, wide: bool = False) -> Tensor | None:
@@ -106,8 +105,10 @@ def perm(index: Index, wide: bool = False) -> Tensor | None:
     """
     if csr(index, wide).in_order:
         return None
-    key = ("perm", index.key, wide)
-    return cast(Tensor, cached(key, (index.values,), lambda: _placed(index, wide, csr(index, wide).indptr)))
+    if index.values.device.type != "cpu":
+        key = ("perm", index.key, wide)
+        return cast(Tensor, cached(key, (index.values,), lambda: device_formats.group(index, wide)[1]))
+    return cast(Tensor, _of_record("perm", index, wide, _edges_of(index, wide)))
 
 
 def column(index: Index, other: Index, wide: bool = False) -> Tensor:
@@ -115,8 +116,15 @@ def column(index: Index, other: Index, wide: bool = False) -> Tensor:
 
     [num_edges], int32, or int64 if wide. `index` and `other` have equal length.
     """
-    key = ("column", index.key, other.key, wide)
-    return cast(Tensor, cached(key, (index.values, other.values), lambda: _build_column(index, other, wide)))
+    if index.values.shape != other.values.shape:
+        raise DataError(unequal(index.values, other.values))
+    if index.values.device.type != "cpu":
+        key = ("column", index.key, other.key, wide)
+        return cast(Tensor, cached(key, (index.values, other.values), lambda: _column_on_device(index, other, wide)))
+    if csr(index, wide).in_order:
+        return flat(other, wide)
+    check(other, wide)
+    return cast(Tensor, _of_record("column", index, wide, _edges_of(index, wide), other))
 
 
 def flat(index: Index, wide: bool = False) -> Tensor:
@@ -125,7 +133,11 @@ def flat(index: Index, wide: bool = False) -> Tensor:
     This is the tensor itself if none of this changes it and `narrowed` has made it. Any other tensor is copied, since
     others may write to it after the check.
     """
-    return cast(Tensor, cached(("flat", index.key, wide), (index.values,), lambda: _build_flat(index, wide)))
+    check(index, wide)
+    if index.values.device.type != "cpu":
+        key = ("flat", index.key, wide)
+        return cast(Tensor, cached(key, (index.values,), lambda: device_formats.flat(index, wide)))
+    return cast(Tensor, _of_record("flat", index, wide, _edges_of(index, wide)))
 
 
 def narrowed(index: Tensor) -> Tensor:
@@ -136,11 +148,10 @@ def narrowed(index: Tensor) -> Tensor:
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
     out = torch.empty(index.numel(), dtype=torch.int32, device="cpu")
-    threads = num_threads()
-    bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
+    bad = library().gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), num_threads())
     if bad >= 0:
         return index
-    _own_memory.put(out, True)
+    own_memory.put(out, True)
     return out
 
 
@@ -166,18 +177,24 @@ def in_order(n: int, wide: bool) -> Tensor:
 
 def grouped(index: Index, wide: bool = False) -> tuple[Tensor, Tensor]:
     """`indptr` and `perm` of an index that is used only once: they are not cached."""
-    indptr = _build_csr(index, wide).indptr
-    return indptr, _placed(index, wide, indptr)
+    check(index, wide)
+    if index.values.device.type != "cpu":
+        return device_formats.group(index, wide)
+    record, n, dtype = Record(index, kept=False), index.num_edges, _int_dtype(wide)
+    indptr, order = (_native(name, record, index, wide) for name in ("csr", "perm"))
+    return record.tensor(indptr.data, index.rows + 1, dtype), record.tensor(order.data, n, dtype)
 
 
 def clear() -> None:
     """Drop all cached formats."""
     _cache.clear()
+    records.clear()
 
 
 def stats() -> dict[str, int]:
-    """The numbers of `entries` and `bytes` in the cache."""
-    return _cache.stats()
+    """The numbers of `entries` and `bytes` in the cache. All formats of one index are one entry."""
+    both = _cache.stats(), records.stats()
+    return {name: sum(one[name] for one in both) for name in both[0]}
 
 
 def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | Tensor]) -> Format | Tensor:
@@ -206,23 +223,7 @@ def _tensors(value: Format | Tensor) -> tuple[Tensor, ...]:
     return (value,) if isinstance(value, Tensor) else value.tensors
 
 
-@lru_cache(maxsize=8)
-def _native(tools: object) -> ctypes.CDLL:
-    """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
-    library = kernel_cache.library(sources.source("formats.cpp"))
-    pointer, result = ctypes.c_void_p, ctypes.c_int64
-    library.gw_flat.argtypes = (_Raw, pointer, Int32, Int32)
-    library.gw_flat.restype = result
-    library.gw_narrow.argtypes = (pointer, Int64, Int64, pointer, Int32)
-    library.gw_narrow.restype = result
-    library.gw_group.argtypes = (_Raw, pointer, pointer, Int64, pointer, Int32, Int32)
-    library.gw_group.restype = result
-    library.gw_place.argtypes = (_Raw, pointer, pointer, pointer, Int32, Int32)
-    library.gw_place.restype = result
-    return library
-
-
-def _check(index: Index, wide: bool) -> None:
+def check(index: Index, wide: bool) -> None:
     values = index.values
     if values.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {values.dtype}). Convert it with .long().")
@@ -242,28 +243,65 @@ def _int_dtype(wide: bool) -> torch.dtype:
     return torch.int64 if wide else torch.int32
 
 
-class _Raw(NativeNumbers):
-    """The structure `Index` of `native/formats.cpp`."""
+def _of_record(
+    name: str,
+    index: Index,
+    wide: bool,
+    make: Callable[[Record, MadeFormat], Format | Tensor],
+    other: Index | None = None,
+) -> Format | Tensor:
+    """The object that `make` makes of a format of the index's record. It is kept with the record."""
+    with sized(index) as record:
+        against = None if other is None else record_of(other)
+        key = name, wide, None if against is None else against.handle.address
+        found = record.made.get(key)
+        if found is not None:
+            bump("format_hits")
+        else:
+            native = _native(name, record, index, wide, against, other)
+            if native.builds:
+                _log.info("%s of %d edges built", name, index.num_edges)
+            found = make(record, native), against  # the other record is kept, so that its address stays its own
+            if native.data != index.values.data_ptr():  # an alias of the index would keep it alive
+                record.made[key] = found
+    value: Format | Tensor = found[0]
+    capturing.read(_tensors(value))
+    return value
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("stride", "count", "rows")),
-        *((name, ctypes.c_bool) for name in ("is64", "wrap")),
+
+def _native(
+    name: str, record: Record, index: Index, wide: bool, against: Record | None = None, other: Index | None = None
+) -> MadeFormat:
+    """A format of a record, made by native code unless it is there."""
+    made, function = MadeFormat(), getattr(record.handle.native, f"gw_record_{name}")
+    others = () if against is None else (against.handle.address,)
+    status = function(record.handle.address, *others, wide, ctypes.byref(made), num_threads())
+    bump("format_builds", made.builds)
+    bump("format_hits", made.hits)
+    refuse(status, other if made.at_other and other is not None else index)
+    return made
+
+
+def _edges_of(index: Index, wide: bool) -> Callable[[Record, MadeFormat], Tensor]:
+    """Makes a tensor of a format that has a number for each edge."""
+
+    def made(record: Record, found: MadeFormat) -> Tensor:
+        if found.data == index.values.data_ptr() and index.num_edges:
+            return index.values.detach()
+        return record.tensor(found.data, index.num_edges, _int_dtype(wide))
+
+    return made
+
+
+def unequal(index: Tensor, other: Tensor) -> str:
+    """The message about two indices of the same edges that have different lengths."""
+    return (
+        f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}):"
+        " they name the ends of the same edges. Pass such a pair."
     )
 
 
-def _raw(index: Index) -> _Raw:
-    t = index.values
-    return _Raw(t.data_ptr(), t.stride(0), t.numel(), index.rows, t.dtype == torch.int64, index.wrap)
-
-
-def _run_flat(index: Index, out: Tensor | None, wide: bool) -> int:
-    """Position of the first value out of range, or -1. Without `out` the values are only checked."""
-    to = None if out is None else out.data_ptr()
-    return _native(toolchain()).gw_flat(_raw(index), to, wide, num_threads())
-
-
-def _refuse(status: int, index: Index) -> None:
+def refuse(status: int, index: Index) -> None:
     """Raise the error that `status` stands for: -1 is no error, any other number the position of the first value out of
     range."""
     match status:
@@ -278,67 +316,13 @@ def _refuse(status: int, index: Index) -> None:
     raise range_error(index.values, index.rows, first=-index.rows if index.wrap else 0, at=status)
 
 
-def _build_flat(index: Index, wide: bool) -> Tensor:
-    _check(index, wide)
-    values = index.values
-    if values.device.type != "cpu":
-        return device_formats.flat(index, wide)
-    unchanged = values.dtype == _int_dtype(wide) and values.is_contiguous() and _own_memory.get(values) is True
-    if unchanged and _run_flat(replace(index, wrap=False), None, wide) < 0:
-        return values.detach()
-    out = torch.empty(index.num_edges, dtype=_int_dtype(wide), device="cpu")
-    _refuse(_run_flat(index, out, wide), index)
-    return out
+def _csr_on_device(index: Index, wide: bool) -> CsrFormat:
+    indptr, _ = device_formats.group(index, wide)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
+    return CsrFormat(indptr, False, UNKNOWN, none, index.rows, index.num_edges)
 
 
-def _build_csr(index: Index, wide: bool) -> CsrFormat:
-    _check(index, wide)
-    rows, num_edges = index.rows, index.num_edges
-    if index.values.device.type != "cpu":
-        indptr, _ = device_formats.group(index, wide)
-        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64, device="cpu"), rows, num_edges)
-    indptr = torch.empty(rows + 1, dtype=_int_dtype(wide), device="cpu")
-    most = max(1, min(-(-(rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, rows))
-    chunks = torch.empty(most + 1, dtype=torch.int64, device="cpu")
-    found = _RawGrouping()
-    status = _native(toolchain()).gw_group(
-        _raw(index), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide, num_threads()
-    )
-    _refuse(status, index)
-    if found.num_chunks < most:
-        chunks = chunks[: found.num_chunks + 1].clone()
-    return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, rows, num_edges)
-
-
-def _placed(index: Index, wide: bool, indptr: Tensor) -> Tensor:
-    if index.values.device.type != "cpu":
-        return device_formats.group(index, wide)[1]
-    return _run_place(index, None, wide, indptr)
-
-
-def _build_column(index: Index, other: Index, wide: bool) -> Tensor:
-    if index.values.shape != other.values.shape:
-        raise DataError(
-            "expected two index tensors of equal length"
-            f" (got {list(index.values.shape)} and {list(other.values.shape)}):"
-            " they name the ends of the same edges."
-            " Pass such a pair."
-        )
-    grouped = csr(index, wide)
-    if grouped.in_order:
-        return flat(other, wide)
-    _check(other, wide)
-    if index.values.device.type != "cpu":
-        order = perm(index, wide)
-        assert order is not None
-        return flat(other, wide).index_select(0, order)
-    return _run_place(index, other, wide, grouped.indptr)
-
-
-def _run_place(index: Index, other: Index | None, wide: bool, indptr: Tensor) -> Tensor:
-    """For each position, the row that `other` names, or the edge if there is no `other`."""
-    out = torch.empty(index.num_edges, dtype=_int_dtype(wide), device="cpu")
-    to = None if other is None else ctypes.byref(_raw(other))
-    status = _native(toolchain()).gw_place(_raw(index), to, indptr.data_ptr(), out.data_ptr(), wide, num_threads())
-    _refuse(status, other or index)
-    return out
+def _column_on_device(index: Index, other: Index, wide: bool) -> Tensor:
+    order = perm(index, wide)
+    assert order is not None
+    return flat(other, wide).index_select(0, order)

@@ -30,9 +30,9 @@ from graphweave.runtime.toolchain import Toolchain, run_compiler
 
 log = logger(__name__)
 
-_ALONE = ("draws.h", "float16.h")
-"""Headers that are left out of the precompiled header: kernels do not include the first, and not every compiler accepts
-the second."""
+_ALONE = ("draws.h", "float16.h", "parallel.h")
+"""Headers that are left out of the precompiled header: kernels do not include the first, not every compiler accepts the
+second, and the third exports a function, which a library without parallel loops should not have."""
 
 _NAME = re.compile("[0-9a-f]{16}")
 """The name of a folder of headers."""

@@ -30,13 +30,14 @@ from graphweave.core.log import logger
 from graphweave.core.own_folders import check_own, in_own_folder, make_own, read_own
 from graphweave.core.settings import settings
 from graphweave.runtime import headers, sources
-from graphweave.runtime.launch import NativeKernel
+from graphweave.runtime.launch import NativeKernel, open_library
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
 log = logger(__name__)
 
-ABI_VERSION = 1
-"""Version of the calling convention of `launch.NativeKernel`; it is raised when that changes."""
+ABI_VERSION = 2
+"""Version of the calling convention of `launch.NativeKernel` and of how libraries get threads
+(`native/graphweave/parallel.h`); it is raised when either changes."""
 
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], NativeKernel] = {}
@@ -67,7 +68,7 @@ def library(text: str) -> ctypes.CDLL:
         with _lock:
             found = _libraries.get(key)
             if found is None:
-                found = _libraries[key] = ctypes.CDLL(str(built))
+                found = _libraries[key] = open_library(built)
     return found
 
 

@@ -19,12 +19,14 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from struct import Struct
 
 import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
+from graphweave.runtime.threads import lend_threads
 
 MAX_CHUNKS = 256
 """The rows of a kernel are divided into at most this many chunks."""
@@ -42,6 +44,13 @@ def _pointers(count: int) -> Struct:
 @lru_cache(maxsize=256)
 def _integers(count: int) -> Struct:
     return Struct(f"{count}q")
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Load a shared library of kernels or of other native code. Its parallel loops use PyTorch's threads."""
+    library = ctypes.CDLL(str(path))
+    lend_threads(library)
+    return library
 
 
 class NativeKernel:

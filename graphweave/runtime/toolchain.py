@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine, its flags, and the one OpenMP runtime that torch has already loaded."""
+"""The C++ compiler of this machine and its flags."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-
-import torch
 
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import logger
@@ -34,21 +31,17 @@ _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", 
 _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam",)
 """Flags that are used if the compiler is GCC and accepts them."""
 
-_OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
-"""Prefixes of the file names of OpenMP runtimes."""
-
 _MAX_COMPILE_SECONDS = 600
 """A run of the compiler is stopped after this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A working compiler. `openmp` is the runtime file that kernels link. If it is None, kernels run on one thread."""
+    """A working compiler."""
 
     command: tuple[str, ...]
     version: str
     flags: tuple[str, ...]
-    openmp: Path | None
     cpu: str
 
     @property
@@ -56,8 +49,7 @@ class Toolchain:
         """Everything besides the text that determines the machine code. It is part of the key of every cached
         kernel."""
         executable = shutil.which(self.command[0]) or self.command[0]
-        parts = (executable, *self.command[1:], self.version, *self.flags, str(self.openmp), self.cpu)
-        return "\n".join(parts)
+        return "\n".join((executable, *self.command[1:], self.version, *self.flags, self.cpu))
 
 
 def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
@@ -101,42 +93,6 @@ def _cpu() -> str:
     return f"{platform.machine()} {lines.get('model name', '')} {digest[:16]}"
 
 
-def loaded_openmp() -> tuple[Path, ...]:
-    """Files of OpenMP runtimes that are mapped into this process. Empty on systems other than Linux."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return ()
-    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if len(line.split(maxsplit=5)) == 6}
-    return tuple(sorted(Path(p) for p in paths if Path(p).name.startswith(_OPENMP_NAMES)))
-
-
-@lru_cache(maxsize=1)
-def _torch_openmp() -> Path | None:
-    """The file of torch's OpenMP runtime. Kernels link this very file, so that the process has one thread pool, not
-    two.
-
-    Other packages (scikit-learn) may have loaded other runtimes, which must not be linked.
-    """
-    package = Path(torch.__file__).parent
-    folders = (package / "lib", package.parent / "torch.libs")
-    loaded = loaded_openmp()
-    bundled = [path for path in loaded if path.parent in folders]
-    system = [path for path in loaded if not path.parent.name.endswith(".libs")]
-    on_disk = (p for folder in folders for name in _OPENMP_NAMES for p in sorted(folder.glob(f"{name}*")))
-    return next(chain(bundled, system, on_disk), None)
-
-
-def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
-    """The flags for OpenMP. GCC's code runs with libgomp and with LLVM's runtimes, clang's only with LLVM's."""
-    if openmp is None:
-        return ()
-    clang = "clang" in version
-    if clang and openmp.name.startswith("libgomp"):
-        log.info("clang cannot use torch's %s: kernels run on one thread. Set GRAPHWEAVE_CXX=g++.", openmp.name)
-        return ()
-    return ("-Xclang", "-fopenmp") if clang and platform.system() == "Darwin" else ("-fopenmp",)
-
-
 def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
     """The flag -march. A compiler that does not know `native` generates code for its default processor; it must know
     any other name."""
@@ -170,11 +126,9 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
         version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
-        openmp_flags = _openmp_flags(version, _torch_openmp())
         wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
         usual = (*_REQUIRED, *_supported(command, wanted), *_arch_flags(command, arch))
-        flags = (*usual, *openmp_flags, *_sanitizer_flags(sanitize))
-        return Toolchain(command, version, flags, _torch_openmp() if openmp_flags else None, _cpu())
+        return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), _cpu())
     raise ToolchainError(
         f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
     )
@@ -198,26 +152,15 @@ def available() -> str | None:
 def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
     """Compile one C++ file to the shared library `out`. A CompileError carries the compiler's words.
 
-    `extra` are compilation flags that do not change the machine code (`runtime/headers.py`). Compiling and linking are
-    two steps, because linking with -fopenmp would add the compiler's own OpenMP runtime.
+    `extra` are flags that do not change the machine code (`runtime/headers.py`).
     """
     tools = toolchain()
-    unlinked = out.with_suffix(".o")
-    steps = (
-        (*tools.command, *tools.flags, *extra, "-c", str(source), "-o", str(unlinked)),
-        (*tools.command, "-shared", *_link_flags(tools), str(unlinked), "-o", str(out)),
-    )
-    for step in steps:
-        log.debug("%s", shlex.join(step))
-        try:
-            done = run_compiler(step)
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{shlex.join(step)} took over {_MAX_COMPILE_SECONDS} s. Report {source}.") from error
-        if done.returncode != 0:
-            raise CompileError(f"{shlex.join(step)} failed. Report the text, kept at {source}:\n{done.stderr[-4000:]}")
-    unlinked.unlink()
-
-
-def _link_flags(tools: Toolchain) -> tuple[str, ...]:
-    sanitize = tuple(flag for flag in tools.flags if flag.startswith("-fsanitize"))
-    return sanitize if tools.openmp is None else (*sanitize, str(tools.openmp))
+    command = (*tools.command, *tools.flags, *extra, "-shared", str(source), "-o", str(out))
+    shown = shlex.join(command)
+    log.debug("%s", shown)
+    try:
+        done = run_compiler(command)
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{shown} took over {_MAX_COMPILE_SECONDS} s. Report {source}.") from error
+    if done.returncode != 0:
+        raise CompileError(f"{shown} failed. Report the text, kept at {source}:\n{done.stderr[-4000:]}")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core import locks
-from graphweave.runtime.version_counter import counter_of
+from graphweave.runtime.tensor_layout import counter_of
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
@@ -50,9 +50,13 @@ def _count_of_one() -> int:
 
 
 _OTHERS = _count_of_one() - 1
+_use_count = torch._C._storage_Use_Count
 _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
 _lock = locks.lock()
 """Held while entries of any cache change."""
+_held: list[dict[int, int]] = []
+"""One for each cache: for each storage from which entries were computed, how many of its references are entries' own."""
+
 _edits = 0
 """Number of edits found so far that PyTorch has not seen, of any tensor."""
 
@@ -70,10 +74,15 @@ class _Entry(Generic[T]):
     storages: tuple[int, ...]  # of the aliases
     inside: tuple[int, ...]  # the same, and once more for each tensor made that shares one of them
 
-    def dead(self, held: list[dict[int, int]]) -> bool:
-        """Whether nothing but the entries that `held` counts refers to the memory of a tensor from which this was
-        computed."""
-        return any(torch._C._storage_Use_Count(s) - _OTHERS <= sum([h.get(s, 0) for h in held]) for s in self.storages)
+    def dead(self) -> bool:
+        """Whether nothing but entries of caches refers to the memory of a tensor from which this was computed."""
+        for s in self.storages:
+            count = _use_count(s) - _OTHERS
+            for held in _held:
+                count -= held.get(s, 0)
+            if count <= 0:
+                return True
+        return False
 
 
 class TrackedCache(Generic[T]):
@@ -84,17 +93,25 @@ class TrackedCache(Generic[T]):
     *made* may still be found through this entry, and lives as long.
     """
 
-    def __init__(self, bound: Callable[[], int]) -> None:
+    def __init__(
+        self, bound: Callable[[], int], used: Callable[[T], bool] | None = None,
+        dropped: Callable[[T], None] | None = None,
+    ) -> None:  # fmt: skip
         """`bound` returns the limit in bytes on values and the tensors from which they were computed. It is called at
-        every insertion."""
-        self._bound = bound
+        every insertion.
+
+        `used` tells whether others than `get` have used a value since it was last asked; such a value gets a second
+        chance. `dropped` is called with each value that is dropped.
+        """
+        self._bound, self._used, self._dropped = bound, used, dropped
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
         self._to_search: list[Key] = []
         self._held: dict[int, int] = {}
-        """For each storage from which entries were computed, how many of its references are these entries' own."""
         with _lock:
             _caches.add(self)
+            _held.append(self._held)
+        weakref.finalize(self, _no_longer_held, self._held).atexit = False
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
         """The value stored under `key`, unless a tensor has been edited since. `key` holds the `place` of each
@@ -136,21 +153,47 @@ class TrackedCache(Generic[T]):
                 for s in inside:
                     self._held[s] = self._held.get(s, 0) + 1
             dropped += self._some_dead(SEARCHED)
-            if self._bytes > bound:
-                dropped += self._some_dead(len(self._entries))
-            while self._bytes > bound:
-                dropped.append(self._pop(next(iter(self._entries))))
+            dropped += self._beyond(bound)
         del dropped
+
+    def resize(self, key: Key, made: int) -> None:
+        """Say how many bytes the value under `key` has now, besides the tensors from which it was computed."""
+        dropped: list[_Entry[T] | None] = []
+        with _lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                size = sum(map(nbytes, entry.aliases)) + made
+                self._bytes += size - entry.nbytes
+                entry.nbytes = size
+                bound = self._bound()
+                if size > bound:
+                    dropped.append(self._pop(key))
+                dropped += self._beyond(bound)
+        del dropped
+
+    def _beyond(self, bound: int) -> list[_Entry[T] | None]:
+        """Entries taken out until at most `bound` bytes are left: dead ones, then those that were not used lately."""
+        found: list[_Entry[T] | None] = []
+        if self._bytes > bound:
+            found += self._some_dead(len(self._entries))
+        chances = len(self._entries)
+        while self._bytes > bound:
+            key = next(iter(self._entries))
+            chances -= 1
+            if self._used is not None and chances >= 0 and self._used(self._entries[key].value):
+                self._entries.move_to_end(key)
+            else:
+                found.append(self._pop(key))
+        return found
 
     def _some_dead(self, count: int) -> list[_Entry[T] | None]:
         """The dead among the next `count` entries, taken out."""
         found: list[_Entry[T] | None] = []
-        held = [cache._held for cache in _caches]
         for _ in range(count):
             if not self._to_search:
                 self._to_search = list(reversed(self._entries))  # the least recently used is taken first
             entry = self._entries.get(key := self._to_search.pop()) if self._to_search else None
-            if entry is not None and entry.dead(held):
+            if entry is not None and entry.dead():
                 found.append(self._pop(key))
         return found
 
@@ -162,6 +205,8 @@ class TrackedCache(Generic[T]):
                 self._held[s] -= 1
                 if not self._held[s]:
                     del self._held[s]
+            if self._dropped is not None:
+                self._dropped(entry.value)
         return entry
 
     def forget(self, storage: int) -> None:
@@ -190,6 +235,11 @@ class TrackedCache(Generic[T]):
         """The number of `entries`, and the `bytes` that they hold."""
         with _lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
+
+
+def _no_longer_held(table: dict[int, int]) -> None:
+    """Note that a cache is gone. It may go while the lock is held, so none is taken."""
+    _held[:] = [other for other in _held if other is not table]
 
 
 def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:

@@ -23,7 +23,7 @@ import ctypes
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,13 +33,12 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
-from graphweave.runtime import kernel_cache, sources, tracked
-from graphweave.runtime.native_numbers import Int32
+from graphweave.runtime import tracked
+from graphweave.runtime.native_library import library
 from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.tensor_layout import counter_of
 from graphweave.runtime.threads import num_threads
-from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, Versions, place, versions_of
-from graphweave.runtime.version_counter import counter_of
 
 _log = logger(__name__)
 
@@ -97,7 +96,7 @@ def _checked(t: Tensor) -> _Record | None:
     If its memory was edited since the last check without PyTorch seeing it, values computed from it are dropped from
     all caches.
     """
-    native, sums, versions = _native(toolchain()), _sums_of(t), versions_of((t,))
+    native, sums, versions = _native(), _sums_of(t), versions_of((t,))
     if native is None or sums is None or versions is None:
         return None
     key, records = place(t), _memories.get(t)
@@ -165,9 +164,16 @@ def watch(t: Tensor) -> None:
         _checked(t)
 
 
+def sums_of(t: Tensor) -> ctypes.Structure | None:
+    """The checksums of `t` with which a `Watch` has compared it; None if it has none."""
+    records = _memories.get(t)
+    record = None if records is None else records.get(place(t))
+    return None if record is None else record.sums
+
+
 def whole_checksum(t: Tensor) -> int | None:
     """The checksum of all memory of `t`; None for a tensor whose memory cannot be read so (see `_sums_of`)."""
-    native, sums = _native(toolchain()), _sums_of(t)
+    native, sums = _native(), _sums_of(t)
     return None if native is None or sums is None else int(native.gw_whole_sum(ctypes.byref(sums), num_threads()))
 
 
@@ -205,18 +211,9 @@ def _sums_of(t: Tensor) -> _Sums | None:
     return made if made.end <= storage.data_ptr() + storage.nbytes() else None
 
 
-@lru_cache(maxsize=8)
-def _native(tools: object) -> ctypes.CDLL | None:
-    """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
+def _native() -> ctypes.CDLL | None:
     try:
-        library = kernel_cache.library(sources.source("checksum.cpp"))
+        return library()
     except ToolchainError as error:
         warn_once(f"edits that PyTorch does not see are not noticed: {error}", _log)
         return None
-    library.gw_sum.argtypes = (ctypes.c_void_p, Int32)
-    library.gw_sum.restype = None
-    library.gw_whole_sum.argtypes = (ctypes.c_void_p, Int32)
-    library.gw_whole_sum.restype = ctypes.c_uint64
-    library.gw_next_is_same.argtypes = (ctypes.c_void_p,)
-    library.gw_next_is_same.restype = ctypes.c_int32
-    return library

@@ -1,7 +1,6 @@
-// What moves memory: streamed stores, prefetches, transposed matrices, the number of a thread.
+// What moves memory: streamed stores, prefetches, transposed matrices.
 #include <graphweave/prefetch.h>
 #include <graphweave/streaming.h>
-#include <graphweave/threads.h>
 #include <graphweave/transpose.h>
 #include <graphweave/vectors.h>
 
@@ -62,5 +61,4 @@ int main() {
   check_transpose<17, 24, float>();
   check_transpose<31, 3, double>();
   gw_fetch<false, 3>(nullptr, 200);  // a prefetch of no address is none
-  CHECK(gw_thread() == 0, "threads");
 }

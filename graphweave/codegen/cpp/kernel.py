@@ -7,9 +7,9 @@ The entry point has the same C signature for every kernel:
 
 `ptrs`: the indptr of each CSR, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then the largest
 degree of each CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is negative, is left
-out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks; totals are kept for each chunk and
-folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if scratch could not be
-allocated. Outputs may not overlap inputs.
+out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares them out); totals
+are kept for each chunk and folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if
+scratch could not be allocated. Outputs may not overlap inputs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _CppUnit:
         )
         swept_types = {name: POSITION for name, _ in (*kernel.sweep, *kernel.within)}
         types = parameter_types(kernel) | swept_types
-        self.scope = CppScope(self.names, arrays, types, headers={"base"}, vectors=kernel.vectors)
+        self.scope = CppScope(self.names, arrays, types, headers={"base", "parallel"}, vectors=kernel.vectors)
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
@@ -96,8 +96,6 @@ class _CppUnit:
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
-        if self.scratch:
-            self.scope.headers.add("threads")
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = csrs_around(kernel)
@@ -181,7 +179,6 @@ class _CppUnit:
             locals_ = self.indptrs + [names.of(buffer.name) for buffer in kernel.buffers]
             for i, (type_, name) in enumerate(zip(types, locals_, strict=True)):
                 w.line(f"{type_}* const {name} = static_cast<{type_}*>(ptrs[{i}]);")
-            w.line("if (num_threads < 1) num_threads = 1;")
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:
@@ -199,17 +196,15 @@ class _CppUnit:
         return w.text()
 
     def _chunks(self, w: Writer) -> None:
-        w.flush_left(
-            "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
-            "schedule(dynamic, 1)"
-        )
-        with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+        thread = "int32_t thread" if self.scratch else "int32_t"
+        with w.block(f"gw_parallel(num_chunks, num_threads, [&](int64_t chunk, {thread})", tail="});"):
             self._chunk(w)
 
     def _allocate_scratch(self, w: Writer) -> None:
         """Allocate scratch for all threads: for each its stashes (largest degree x elements), then its large arrays."""
         kernel = self.kernel
         degree = {csr.name: f"sizes[{len(kernel.sizes) + i}]" for i, csr in enumerate(kernel.csrs)}
+        w.line("if (num_threads < 1) num_threads = 1;")
         w.line("int64_t gw_bytes = 0;")
         for stash in kernel.stashes:
             size = self.scope.arrays[stash.name].numel * stash.dtype.itemsize
@@ -257,7 +252,7 @@ class _CppUnit:
             self._fill(w, buffer, pointers[buffer.name])
         args = self.indptrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
         if self.scratch:
-            w.line("char* const gw_mine = scratch + gw_bytes * gw_thread();")
+            w.line("char* const gw_mine = scratch + gw_bytes * thread;")
             for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")

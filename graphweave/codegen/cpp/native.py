@@ -12,7 +12,7 @@ from graphweave.core.types import DType
 
 Header: TypeAlias = Literal[
     "base", "bfloat16", "elementary", "float16", "folds", "half_products", "lanes", "numbers", "online_softmax",
-    "pointwise", "prefetch", "products", "random", "row_products", "streaming", "threads",
+    "parallel", "pointwise", "prefetch", "products", "random", "row_products", "streaming",
 ]  # fmt: skip
 
 HALVES: dict[DType, Header] = {DType.f16: "float16", DType.bf16: "bfloat16"}

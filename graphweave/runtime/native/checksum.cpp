@@ -3,6 +3,8 @@
 // Memory is read in pieces of 256 bytes, or of 32 elements if these are not contiguous. Piece i belongs to part i %
 // parts. Every part has its own sum, so that each check can read a single part, another one each time.
 
+#include <graphweave/parallel.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -11,9 +13,9 @@ namespace {
 
 constexpr int64_t kPiece = 256;    // bytes
 constexpr int64_t kElements = 32;  // number of elements of a piece that is not contiguous
-constexpr int64_t kParts = 64;     // the largest number of parts
+constexpr int64_t kMostParts = 64;     // the largest number of parts
 constexpr int64_t kStep = 29;      // odd, so that it visits each of 2^n parts; near parts are visited far apart in time
-constexpr int64_t kSerial = 1 << 18;  // in bytes; below this, threads do not pay off
+constexpr int64_t kSerialBytes = 1 << 18;  // in bytes; below this, threads do not pay off
 
 }  // namespace
 
@@ -23,7 +25,7 @@ struct Sums {
   int64_t item, rows, row_stride, cols, col_stride;
   int64_t parts;  // a power of two
   int64_t turn;   // number of checks so far
-  uint64_t sums[kParts];
+  uint64_t sums[kMostParts];
 };
 
 namespace {
@@ -91,23 +93,29 @@ uint64_t sum_of_part(const Sums& s, const Pieces& p, int64_t which) {
   return sum;
 }
 
+int32_t threads_for(const Sums& s, int32_t threads) {
+  return s.rows * s.cols * s.item < kSerialBytes ? 1 : std::max<int32_t>(threads, 1);
+}
+
 }  // namespace
 
 // Computes the sum of every part.
 extern "C" void gw_sum(Sums* s, int32_t threads) {
   const Pieces p = pieces_of(*s);
-  const bool serial = s->rows * s->cols * s->item < kSerial;
-#pragma omp parallel for num_threads(serial ? 1 : threads) schedule(static)
-  for (int64_t which = 0; which < s->parts; ++which) s->sums[which] = sum_of_part(*s, p, which);
+  gw_parallel(s->parts, threads_for(*s, threads),
+              [&](int64_t which, int32_t) { s->sums[which] = sum_of_part(*s, p, which); });
 }
 
 // The sum of all memory. Each thread reads memory that lies together.
 extern "C" uint64_t gw_whole_sum(const Sums* s, int32_t threads) {
   const Pieces p = pieces_of(*s);
-  const bool serial = s->rows * s->cols * s->item < kSerial;
+  const int32_t sharing = threads_for(*s, threads);
   uint64_t sum = 0;
-#pragma omp parallel for num_threads(serial ? 1 : threads) schedule(static) reduction(+ : sum)
-  for (int64_t piece = 0; piece < p.count; ++piece) sum += sum_of_piece(*s, p, piece);
+  gw_parallel_ranges(p.count, p.count / sharing + 1, sharing, [&](int64_t first, int64_t last, int32_t) {
+    uint64_t mine = 0;
+    for (int64_t piece = first; piece < last; ++piece) mine += sum_of_piece(*s, p, piece);
+    __atomic_fetch_add(&sum, mine, __ATOMIC_RELAXED);
+  });
   return sum;
 }
 

@@ -1,6 +1,5 @@
-// Runs several kernels as one call. It also transposes matrices that they read transposed, and sets memory to zero.
+// Runs several kernels as one call, for callers that have tables of them (JAX).
 #include <cstdint>
-#include <cstring>
 
 namespace {
 
@@ -12,40 +11,14 @@ char* place(const int64_t* at, char* const* values) {
   return at[0] < 0 ? reinterpret_cast<char*>(at[1]) : values[at[0]] + at[1];
 }
 
-template <class T>
-void turn(char* to, const char* from, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
-      memcpy(to + (c * rows + r) * sizeof(T), from + (r * columns + c) * sizeof(T), sizeof(T));
-}
-
 }  // namespace
 
 // `code` holds int64 numbers: the number of steps, followed by the steps. A step is
 //   kernel's address, pointers, sizes, address of the chunks, chunks, [place of a pointer]..., [size]...
-//   0, bytes of an element, rows, columns, place of the matrix, place of its transpose
-//   -1, bytes that are set to zero, place of the first
 // where a place is two numbers (see `place`). Returns 0, or the number, counted from 1, of the step that had no memory.
 extern "C" int64_t gw_drive(const int64_t* code, char* const* values, int32_t num_threads) {
   const int64_t steps = *code++;
   for (int64_t step = 1; step <= steps; ++step) {
-    if (code[0] == 0) {
-      char* const from = place(code + 4, values);
-      char* const to = place(code + 6, values);
-      if (code[1] == 8)
-        turn<int64_t>(to, from, code[2], code[3]);
-      else if (code[1] == 4)
-        turn<int32_t>(to, from, code[2], code[3]);
-      else
-        turn<int16_t>(to, from, code[2], code[3]);
-      code += 8;
-      continue;
-    }
-    if (code[0] == -1) {
-      memset(place(code + 2, values), 0, code[1]);
-      code += 4;
-      continue;
-    }
     Kernel* const kernel = reinterpret_cast<Kernel*>(code[0]);
     const int64_t pointers = code[1], sizes = code[2], num_chunks = code[4];
     const int64_t* const chunks = reinterpret_cast<const int64_t*>(code[3]);

@@ -4,6 +4,8 @@
 // With `wrap`, -n..-1 count from the end. Functions that read raw values return -1, or the position of the first value
 // that is out of range. They write nothing outside their outputs. No result depends on the number of threads.
 
+#include <graphweave/parallel.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -12,7 +14,7 @@
 
 namespace {
 
-constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel region costs more than it saves
+constexpr int64_t kSerial = 1 << 15;  // below this many elements other threads cost more than they save
 constexpr int kParts = 8;             // threads that each read a whole index; more would only share its bandwidth
 
 // `count` values, `stride` elements apart, each of which names one of `rows` rows.
@@ -44,21 +46,27 @@ void keep_smallest(std::atomic<int64_t>& best, int64_t candidate) {
   }
 }
 
+void keep_largest(std::atomic<int64_t>& best, int64_t candidate) {
+  int64_t seen = best.load(std::memory_order_relaxed);
+  while (candidate > seen && !best.compare_exchange_weak(seen, candidate)) {
+  }
+}
+
 int64_t block_begin(int64_t count, int64_t block, int64_t blocks) {
   return static_cast<int64_t>(static_cast<__int128>(count) * block / blocks);
 }
 
 // Calls body(block, begin, end) for `blocks` equal ranges of 0..count.
 template <typename Body>
-void in_blocks(int64_t count, int blocks, Body body) {
-#pragma omp parallel for num_threads(blocks) schedule(static, 1)
-  for (int b = 0; b < blocks; ++b) body(b, block_begin(count, b, blocks), block_begin(count, b + 1, blocks));
+void in_blocks(int64_t count, int blocks, int32_t threads, const Body& body) {
+  gw_parallel(blocks, threads,
+              [&](int64_t b, int32_t) { body(b, block_begin(count, b, blocks), block_begin(count, b + 1, blocks)); });
 }
 
 template <typename In, typename Out>
 int64_t flat(const Index& index, Out* out, int32_t threads) {
   std::atomic<int64_t> bad{index.count};
-  in_blocks(index.count, threads_for(index.count, threads), [&](int, int64_t begin, int64_t end) {
+  in_blocks(index.count, threads_for(index.count, threads), threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
       const int64_t row = row_of(index, value_at<In>(index, e));
       if (row < 0) return keep_smallest(bad, e);
@@ -81,8 +89,8 @@ int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t thread
   if (!counts) return kNoMemory;
   std::atomic<int64_t> bad{index.count};
   std::atomic<bool> ordered{true};
-  in_blocks(index.count, blocks, [&](int b, int64_t begin, int64_t end) {
-    Out* mine = counts.get() + static_cast<int64_t>(b) * index.rows;
+  in_blocks(index.count, blocks, threads, [&](int64_t b, int64_t begin, int64_t end) {
+    Out* mine = counts.get() + b * index.rows;
     std::fill(mine, mine + index.rows, Out(0));
     int64_t before = begin > 0 ? row_of(index, value_at<In>(index, begin - 1)) : 0;
     bool rising = true;
@@ -116,7 +124,7 @@ int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads
   const int parts = std::min(threads_for(index.count, threads), kParts);
   std::atomic<int64_t> bad{index.count};
   std::atomic<bool> changed{false};
-  in_blocks(index.count, parts, [&](int, int64_t first, int64_t last) {
+  in_blocks(index.count, parts, threads, [&](int64_t, int64_t first, int64_t last) {
     const auto row_at = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
     const int64_t begin = first == 0 ? 0 : row_at(first), end = last == index.count ? index.rows : row_at(last);
     std::copy(indptr + begin, indptr + end, next.get() + begin);
@@ -138,10 +146,13 @@ int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads
 
 template <typename Out>
 int64_t max_degree(const Out* indptr, int64_t num_rows, int32_t threads) {
-  int64_t best = 0;
-#pragma omp parallel for num_threads(threads_for(num_rows, threads)) reduction(max : best)
-  for (int64_t row = 0; row < num_rows; ++row)
-    best = std::max(best, static_cast<int64_t>(indptr[row + 1]) - static_cast<int64_t>(indptr[row]));
+  std::atomic<int64_t> best{0};
+  in_blocks(num_rows, threads_for(num_rows, threads), threads, [&](int64_t, int64_t begin, int64_t end) {
+    int64_t mine = 0;
+    for (int64_t row = begin; row < end; ++row)
+      mine = std::max(mine, static_cast<int64_t>(indptr[row + 1]) - static_cast<int64_t>(indptr[row]));
+    keep_largest(best, mine);
+  });
   return best;
 }
 
@@ -218,7 +229,7 @@ extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads
 extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, int32_t* out, int32_t threads) {
   const Index index{data, stride, count, 0, true, false};
   std::atomic<int64_t> bad{count};
-  in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
+  in_blocks(count, threads_for(count, threads), threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
       const int64_t value = value_at<int64_t>(index, e);
       out[e] = static_cast<int32_t>(value);

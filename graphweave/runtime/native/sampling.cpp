@@ -3,6 +3,7 @@
 // in the order in which the edges name them first.
 
 #include <graphweave/draws.h>
+#include <graphweave/parallel.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,10 +13,18 @@
 
 namespace {
 
-constexpr int64_t kSerial = 1 << 12;  // below this many rows or edges a parallel region costs more than it saves
+constexpr int64_t kSerial = 1 << 12;  // below this many rows or edges other threads cost more than they save
+constexpr int64_t kRange = 256;       // rows that a thread takes at a time
 constexpr int64_t kAbsent = std::numeric_limits<int64_t>::max();
 
 int threads_for(int64_t work, int32_t threads) { return work < kSerial ? 1 : std::max<int32_t>(threads, 1); }
+
+// Calls body(range, from, to) for as many equal ranges of 0..count as there are threads.
+template <typename Body>
+void in_equal_ranges(int64_t count, int32_t threads, const Body& body) {
+  const auto begin = [&](int64_t range) { return count / threads * range + std::min(range, count % threads); };
+  gw_parallel(threads, threads, [&](int64_t range, int32_t) { body(range, begin(range), begin(range + 1)); });
+}
 
 }  // namespace
 
@@ -116,7 +125,8 @@ struct Sampler {
     return std::min(found, choice.fanout);
   }
 
-  struct Scratch {
+  // Memory of one thread. It does not share a cache line with that of another.
+  struct alignas(64) Scratch {
     gw_small_set chosen;
     std::vector<int64_t> positions;
     std::vector<double> sums;
@@ -196,12 +206,12 @@ struct Sampler {
   }
 
   int64_t count(int64_t* offsets, int32_t threads) const {
-    const int parallel = threads_for(rows.count, threads);
-#pragma omp parallel for num_threads(parallel) schedule(dynamic, 256)
-    for (int64_t i = 0; i < rows.count; ++i) {
-      if (i + 16 < rows.count) __builtin_prefetch(static_cast<const Int*>(graph.indptr) + rows.nodes[i + 16]);
-      offsets[i + 1] = size(i);
-    }
+    gw_parallel_ranges(rows.count, kRange, threads_for(rows.count, threads), [&](int64_t from, int64_t to, int32_t) {
+      for (int64_t i = from; i < to; ++i) {
+        if (i + 16 < rows.count) __builtin_prefetch(static_cast<const Int*>(graph.indptr) + rows.nodes[i + 16]);
+        offsets[i + 1] = size(i);
+      }
+    });
     offsets[0] = 0;
     for (int64_t i = 0; i < rows.count; ++i)
       if (__builtin_add_overflow(offsets[i + 1], offsets[i], offsets + i + 1)) return -1;
@@ -212,26 +222,25 @@ struct Sampler {
   void fill(const int64_t* offsets, int64_t first, int64_t* sources, int64_t* edges, int64_t* drawn_by,
             int32_t threads) const {
     const int parallel = threads_for(offsets[rows.count], threads);
-#pragma omp parallel num_threads(parallel)
-    {
-      Scratch scratch;
-#pragma omp for schedule(dynamic, 256)
-      for (int64_t i = 0; i < rows.count; ++i) {
+    std::vector<Scratch> scratch(parallel);
+    gw_parallel_ranges(rows.count, kRange, parallel, [&](int64_t begin, int64_t end, int32_t thread) {
+      for (int64_t i = begin; i < end; ++i) {
         const int64_t from = offsets[i], to = offsets[i + 1];
-        draw(i, to - from, edges + from, scratch);
+        draw(i, to - from, edges + from, scratch[thread]);
         for (int64_t j = from; j < to; ++j) {
           __builtin_prefetch(static_cast<const Int*>(graph.sources) + edges[j]);
           if (graph.edges) __builtin_prefetch(static_cast<const Int*>(graph.edges) + edges[j]);
           drawn_by[j] = first + i;
         }
       }
-#pragma omp for schedule(static)
-      for (int64_t j = 0; j < offsets[rows.count]; ++j) {
+    });
+    in_equal_ranges(offsets[rows.count], parallel, [&](int64_t, int64_t from, int64_t to) {
+      for (int64_t j = from; j < to; ++j) {
         const int64_t k = edges[j];
         sources[j] = static_cast<const Int*>(graph.sources)[k];
         if (graph.edges) edges[j] = static_cast<const Int*>(graph.edges)[k];
       }
-    }
+    });
   }
 };
 
@@ -356,33 +365,32 @@ int64_t number_together(const Named& named, int64_t count, int64_t first, int64_
   const Slots slots{named.table};
   int64_t* const values = named.table.values;
   std::vector<int64_t> starts(threads + 1, 0);
-  const auto begin = [&](int64_t block) { return count / threads * block + std::min(block, count % threads); };
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t e = 0; e < count; ++e) {
-    if (e + kAhead < count) slots.prefetch(named.key(e + kAhead));
-    local[e] = slots.find_shared(named.key(e));
-    slots.keep_smallest(local[e], e);
-  }
+  in_equal_ranges(count, threads, [&](int64_t, int64_t from, int64_t to) {
+    for (int64_t e = from; e < to; ++e) {
+      if (e + kAhead < count) slots.prefetch(named.key(e + kAhead));
+      local[e] = slots.find_shared(named.key(e));
+      slots.keep_smallest(local[e], e);
+    }
+  });
   const auto is_first = [&](int64_t e) { return __atomic_load_n(values + local[e], __ATOMIC_RELAXED) == e; };
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int b = 0; b < threads; ++b) {
+  in_equal_ranges(count, threads, [&](int64_t range, int64_t from, int64_t to) {
     int64_t found = 0;
-    for (int64_t e = begin(b); e < begin(b + 1); ++e) found += is_first(e);
-    starts[b + 1] = found;
-  }
+    for (int64_t e = from; e < to; ++e) found += is_first(e);
+    starts[range + 1] = found;
+  });
   for (int b = 0; b < threads; ++b) starts[b + 1] += starts[b];
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int b = 0; b < threads; ++b) {
-    int64_t at = starts[b];
-    for (int64_t e = begin(b); e < begin(b + 1); ++e) {
+  in_equal_ranges(count, threads, [&](int64_t range, int64_t from, int64_t to) {
+    int64_t at = starts[range];
+    for (int64_t e = from; e < to; ++e) {
       if (!is_first(e)) continue;
       new_nodes[at] = named.nodes[e];
       if (new_trees) new_trees[at] = named.tree(e);
       __atomic_store_n(values + local[e], -(first + at++ + 1), __ATOMIC_RELAXED);
     }
-  }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t e = 0; e < count; ++e) local[e] = -values[local[e]] - 1;
+  });
+  in_equal_ranges(count, threads, [&](int64_t, int64_t from, int64_t to) {
+    for (int64_t e = from; e < to; ++e) local[e] = -values[local[e]] - 1;
+  });
   return starts[threads];
 }
 

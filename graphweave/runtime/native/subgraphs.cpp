@@ -1,14 +1,14 @@
 // The edges between chosen nodes, in the order of their destinations, with the numbers of both ends among the chosen.
 // Edges are grouped by destination (CSC); every result is the same for any number of threads.
 
-#include <algorithm>
+#include <graphweave/parallel.h>
+
 #include <cstdint>
 
 namespace {
 
-constexpr int64_t kSerial = 1 << 10;  // below this many rows a parallel region costs more than it saves
-
-int threads_for(int64_t rows, int32_t threads) { return rows < kSerial ? 1 : std::max<int32_t>(threads, 1); }
+constexpr int64_t kSerial = 1 << 10;  // below this many rows other threads cost more than they save
+constexpr int64_t kRange = 64;        // rows that a thread takes at a time
 
 template <typename Int>
 struct Between {
@@ -19,20 +19,25 @@ struct Between {
   const int64_t* rows;     // [count]: the chosen destinations
   int64_t count;
 
+  template <typename Body>
+  void for_rows(int32_t threads, const Body& body) const {
+    gw_parallel_ranges(count, kRange, count < kSerial ? 1 : threads, [&](int64_t first, int64_t last, int32_t) {
+      for (int64_t i = first; i < last; ++i) body(i);
+    });
+  }
+
   void counts(int64_t* offsets, int32_t threads) const {
-#pragma omp parallel for num_threads(threads_for(count, threads)) schedule(dynamic, 64)
-    for (int64_t i = 0; i < count; ++i) {
+    for_rows(threads, [&](int64_t i) {
       int64_t found = 0;
       for (int64_t k = indptr[rows[i]], last = indptr[rows[i] + 1]; k < last; ++k) found += numbers[sources[k]] >= 0;
       offsets[i + 1] = found;
-    }
+    });
     offsets[0] = 0;
     for (int64_t i = 0; i < count; ++i) offsets[i + 1] += offsets[i];
   }
 
   void fill(const int64_t* offsets, int64_t* src, int64_t* dst, int64_t* edge, int32_t threads) const {
-#pragma omp parallel for num_threads(threads_for(count, threads)) schedule(dynamic, 64)
-    for (int64_t i = 0; i < count; ++i) {
+    for_rows(threads, [&](int64_t i) {
       int64_t at = offsets[i];
       for (int64_t k = indptr[rows[i]], last = indptr[rows[i] + 1]; k < last; ++k) {
         const int64_t number = numbers[sources[k]];
@@ -41,7 +46,7 @@ struct Between {
         dst[at] = i;
         edge[at++] = edges ? static_cast<int64_t>(edges[k]) : k;
       }
-    }
+    });
   }
 };
 

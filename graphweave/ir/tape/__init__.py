@@ -1,0 +1,1 @@
+"""The tape IR: what runs when one half of a program is called."""
