@@ -120,6 +120,8 @@ class Captured:
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target, self._code = target, traced.__code__
+        if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
+            dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
         self._compiled: Any = torch.compile(
             traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
         )

@@ -195,7 +195,7 @@ def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]
         return executable(list(values))
 
     opaque.__name__ = opaque.__qualname__ = name
-    opaque.executable = executable  # type: ignore[attr-defined]
+    opaque.executable = executable
     return graph.call_function(opaque, tuple(args))
 
 
