@@ -155,3 +155,17 @@ def test_gradients_are_freed_by_their_last_use(model: tuple[Model, Model]) -> No
     assert node is not None
     with pytest.raises(RuntimeError, match="have already been freed"):
         _ = node.saved_tensors  # type: ignore[attr-defined]
+
+
+def test_a_compiled_engine_of_autograd_calls_the_backward(model: tuple[Model, Model]) -> None:
+    """It traces what it calls, but not the native code of a half."""
+    layer, compiled = model
+    x, edges = given()
+    layer(x, edges).pow(2).sum().backward()
+    want, x.grad = x.grad, None
+    for _ in range(2):
+        out = compiled(x, edges).pow(2).sum()
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            out.backward()
+        torch.testing.assert_close(x.grad, want)
+        x.grad = None

@@ -43,7 +43,10 @@ def _kind(value: Any) -> Hashable:
     """What PyTorch chooses an operator by: the types of arguments, and whether a tensor could be a number."""
     if isinstance(value, Tensor):
         return Tensor, value.dim() == 0
-    return (type(value), *map(_kind, value)) if isinstance(value, list | tuple) else type(value)
+    if isinstance(value, list | tuple):
+        return type(value), *map(_kind, value)
+    kind: Hashable = type(value)
+    return kind
 
 
 class _Reached(Exception):

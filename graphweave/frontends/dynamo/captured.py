@@ -78,6 +78,7 @@ _EACH_APART: dict[str, Any] = {
 graph break or one of our frames, is compiled separately for each of them, and counted separately against the limit on
 compilations."""
 
+_is_traced = torch.compiler.is_dynamo_compiling
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 """Errors that PyTorch only raises while it traces."""
 
@@ -119,6 +120,8 @@ class Captured:
         # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target, self._code = target, traced.__code__
+        if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
+            dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
         self._compiled: Any = torch.compile(
             traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
         )
@@ -130,18 +133,15 @@ class Captured:
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
+        if _is_traced():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
         if self._dry is not None and (inside_a_transform() or in_forward_mode() or _has_any_global_hook()):
             raise ShardError(
                 f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func"
                 " transforms, derivatives in forward mode and hooks on all modules prevent. Call it without them."
             )
-        if inside_a_transform():
-            transformed(name_of(self._target))
-            return self._target(*args, **kwargs)
-        if in_forward_mode():
-            forwarded(name_of(self._target))
+        if inside_a_transform() or in_forward_mode():
+            (transformed if inside_a_transform() else forwarded)(name_of(self._target))
             return self._target(*args, **kwargs)
         call = self._with_stand_ins if self._traced else self._first_call
         if not _thread._count():  # no other thread, with which to take turns
@@ -158,7 +158,7 @@ class Captured:
         again."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
-        if not self._sparse_places and are_plain(args) and are_plain(kwargs.values()):
+        if not self._sparse_places and are_plain(args) and (not kwargs or are_plain(kwargs.values())):
             return given_back(self._call(args, kwargs, args, kwargs))
         places = self._sparse_places + places_in((*args, *kwargs.values()))
         with swapped(places):
@@ -180,7 +180,8 @@ class Captured:
             try:
                 if self._dry is not None:
                     self._dry.before(functools.partial(self._run, call), args, kwargs)
-                out = self._run(call, args, kwargs)
+                call.arguments = args, kwargs
+                out = self._compiled(*args, **kwargs)
                 self._traced, self._settings = True, tried
                 if call.left:
                     leave_for_good(call)

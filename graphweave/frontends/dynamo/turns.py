@@ -31,14 +31,13 @@ class Turns:
         Calls are of one kind if they have the same modes and arguments of the same types and dtypes. Other reasons for
         PyTorch to compile again (sizes, tensors in containers) are too costly to check in every call.
         """
-        kind = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *map(_kind, (*args, *kwargs.values())))
+        kind: Hashable = (
+            torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+            *[(a.dtype, a.requires_grad) if isinstance(a, Tensor) else id(type(a)) for a in (*args, *kwargs.values())],
+        )  # fmt: skip
         if kind in self._seen:
             return call(args, kwargs)
         with self._first:
             out = call(args, kwargs)
         self._seen.add(kind)
         return out
-
-
-def _kind(arg: object) -> Hashable:
-    return (arg.dtype, arg.requires_grad) if isinstance(arg, Tensor) else id(type(arg))

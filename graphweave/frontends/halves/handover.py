@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import fx
 from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch.utils._pytree import tree_flatten
@@ -189,11 +190,12 @@ def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
 
 
 def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]) -> fx.Node:
+    @torch._dynamo.disable(reason="a half of a compiled graph")  # a compiled engine of autograd traces what it calls
     def opaque(*values: Any) -> list[Any]:
         return executable(list(values))
 
     opaque.__name__ = opaque.__qualname__ = name
-    opaque.executable = executable  # type: ignore[attr-defined]
+    opaque.executable = executable
     return graph.call_function(opaque, tuple(args))
 
 
