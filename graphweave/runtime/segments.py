@@ -104,13 +104,13 @@ class Segment:
         if status == _DONE:
             bump("kernel_launches", len(self._names))
             return values
-        return self._refuse(status, failure, index)
+        if status != _ONE_BY_ONE:
+            self._refuse(status, failure, index)
+        return None
 
     def _refuse(self, status: int, failure: Failure, index: Sequence[Index]) -> None:
-        """Raise the error that `status` stands for, if it is one."""
+        """Raise the error that `status` stands for."""
         match status:
-            case _ if status == _ONE_BY_ONE:
-                return
             case _ if status == _NO_ROOM and failure.position == -1:
                 raise MemoryError(
                     f"kernel {self._names[failure.at]} could not allocate its scratch memory."
