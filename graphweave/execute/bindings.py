@@ -39,14 +39,11 @@ def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
             yield found
 
 
-def _kind(value: Any) -> Hashable:
+def _kind(value: Any) -> Any:
     """What PyTorch chooses an operator by: the types of arguments, and whether a tensor could be a number."""
     if isinstance(value, Tensor):
         return Tensor, value.dim() == 0
-    if isinstance(value, list | tuple):
-        return type(value), *map(_kind, value)
-    kind: Hashable = type(value)
-    return kind
+    return (type(value), *map(_kind, value)) if isinstance(value, list | tuple) else type(value)
 
 
 class _Reached(Exception):
