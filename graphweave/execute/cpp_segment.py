@@ -9,12 +9,12 @@ from itertools import chain
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import CppStep
-from graphweave.execute.region_step import wraps
+from graphweave.execute.region_step import Format, wraps
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.tape.limits import Least, Limit, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import RunKernels, Transpose
-from graphweave.lower.parameters import Column, Flat, Perm
+from graphweave.lower.parameters import Column, Flat, Perm, Table
 from graphweave.runtime import long_rows
 from graphweave.runtime.segments import Segment
 
@@ -84,7 +84,7 @@ class _Numbers:
             rows, edges, below, *_listed(zeros), *_listed([*head, *map(self.pointer, step.operands)]),
         ]  # fmt: skip
 
-    def pointer(self, of: Ref | Perm | Column | Flat) -> list[int]:
+    def pointer(self, of: Ref | Format) -> list[int]:
         match of:
             case Perm(m):
                 return [_PERM, self.map(m), 0]
@@ -92,6 +92,8 @@ class _Numbers:
                 return [_COLUMN, self.map(m), self.map(other)]
             case Flat(m):
                 return [_FLAT, self.map(m), 0]
+            case Table():
+                raise AssertionError("kernels of schedules that reorder are no part of a segment")
             case _:
                 return self.pointers[of]
 

@@ -23,7 +23,7 @@ _DONE, _MISSING, _NOT_ROW, _NO_ROOM, _WRITTEN, _UNEQUAL, _NO_INDEX, _GAPS, _ONE_
 class Failure(ctypes.Structure):
     """The structure of `native/segments.cpp`."""
 
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("at", "position", "builds", "hits"))
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("at", "position", "builds", "hits", "grown"))
 
 
 class Segment:
@@ -73,6 +73,8 @@ class Segment:
         status = self._run(self._address, numbers, False, num_threads(), ctypes.byref(failure))
         if not status:
             bump("kernel_launches", len(self._names))
+            if failure.builds:
+                self._count(failure, self._index(rows, indices) if failure.grown else ())
             return values
         return self._again(status, failure, rows, indices, values, inside)
 
@@ -81,8 +83,7 @@ class Segment:
         inside: int,
     ) -> list[Tensor] | None:  # fmt: skip
         """What the caller does after a first try: give records of new indices, and copy values that have gaps."""
-        ends = zip(indices, self._ends, strict=True)
-        index = [Index(t, rows[at], wrap) for t, (at, wrap) in ends]
+        index = self._index(rows, indices)
         held: list[Record] = []
         copied = False
         while status in (_MISSING, _GAPS) and not (copied and status == _GAPS):
@@ -96,21 +97,29 @@ class Segment:
             numbers = self._pack(*rows, *places, *[t._cdata for t in values], inside)
             numbers += pack(f"{len(held)}q", *[record.handle.address for record in held])
             status = self._run(self._address, numbers, bool(held), num_threads(), ctypes.byref(failure))
-        bump("format_builds", failure.builds)
-        bump("format_hits", failure.hits)
-        if failure.builds:
-            for one, record in zip(index, held or map(record_of, index), strict=True):
-                cache.resize(one.key, record.nbytes)
+        self._count(failure, index)
         if status == _DONE:
             bump("kernel_launches", len(self._names))
             return values
-        return self._refuse(status, failure, index)
+        if status != _ONE_BY_ONE:
+            self._refuse(status, failure, index)
+        return None
+
+    def _index(self, rows: Sequence[int], indices: Sequence[Tensor]) -> list[Index]:
+        return [Index(t, rows[at], wrap) for t, (at, wrap) in zip(indices, self._ends, strict=True)]
+
+    def _count(self, failure: Failure, index: Sequence[Index]) -> None:
+        """Count what was made and found, and note the sizes of records that have grown."""
+        bump("format_builds", failure.builds)
+        bump("format_hits", failure.hits)
+        for one in index:
+            record = cache.get(one.key, (one.values,))
+            if record is not None:
+                cache.resize(one.key, record.nbytes)
 
     def _refuse(self, status: int, failure: Failure, index: Sequence[Index]) -> None:
-        """Raise the error that `status` stands for, if it is one."""
+        """Raise the error that `status` stands for."""
         match status:
-            case _ if status == _ONE_BY_ONE:
-                return
             case _ if status == _NO_ROOM and failure.position == -1:
                 raise MemoryError(
                     f"kernel {self._names[failure.at]} could not allocate its scratch memory."

@@ -163,7 +163,6 @@ struct Record {
   bool own = false;             // only our own programs write to the tensor
   bool dropped = false;         // no longer to be found
   bool used = false;            // since `gw_record_used` was asked
-  bool grown = false;           // has more formats than its owner knows
   int64_t nbytes = 0;           // of the formats
   Array values;                 // of a record that is part of another one's edges
   std::shared_ptr<void> alias;  // of the tensor, if no caller keeps one
@@ -181,7 +180,6 @@ struct SeenHash {
 };
 
 std::unordered_multimap<Seen, RecordRef, SeenHash>* records = new std::unordered_multimap<Seen, RecordRef, SeenHash>;
-std::vector<std::weak_ptr<Record>>* grown = new std::vector<std::weak_ptr<Record>>;
 
 // The caller holds the lock.
 RecordRef find_record(const Seen& seen, int64_t rows, bool wrap) {
@@ -215,10 +213,6 @@ void keep(const RecordRef& record, T& place, T& made, int64_t nbytes) {
   }
   place = made;
   record->nbytes += nbytes;
-  if (!record->grown) {
-    record->grown = true;
-    grown->push_back(record);
-  }
 }
 
 template <typename T>
@@ -331,10 +325,6 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
                 columns.end());
   columns.push_back(Column{other, wide, made});
   record->nbytes += record->index.count * size_of(wide);
-  if (!record->grown) {
-    record->grown = true;
-    grown->push_back(record);
-  }
   *out = made;
   return kFine;
 }
@@ -397,7 +387,6 @@ extern "C" int32_t gw_record_used(const RecordRef* record) {
 
 extern "C" int64_t gw_record_bytes(const RecordRef* record) {
   const std::lock_guard<std::mutex> held(*lock);
-  (*record)->grown = false;
   return (*record)->nbytes;
 }
 

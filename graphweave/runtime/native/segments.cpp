@@ -28,6 +28,7 @@ struct Failure {
   int64_t at;        // the map, value or kernel, by number
   int64_t position;  // in the index
   int64_t builds, hits;
+  int64_t grown;  // whether formats were made of a record that others find
 };
 
 struct Chunking {
@@ -91,8 +92,8 @@ struct Bound {
   std::vector<RecordRef> subsets;
 };
 
-constexpr int64_t kSmall = 1 << 12;  // edges; the formats of fewer are made faster than they are found
-constexpr size_t kOnce = 32;
+constexpr int64_t kSmall = 1 << 12;              // edges; the formats of fewer are made faster than they are found
+constexpr size_t kOnce = 32, kSubsets = 16;      // of a record
 constexpr int64_t kAlignment = 64, kShare = 64;  // kShare as in long_rows.py
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
@@ -182,6 +183,14 @@ int64_t rows_of(const int64_t* rows, int64_t space) { return space < 0 ? 1 : row
 
 // ---------------------------------------------------------------- subsets of edges
 
+// Drops the oldest of many, since limits may be others in each call. The caller holds the lock.
+template <typename T, typename Dropped>
+void keep_few(std::vector<T>& of, Dropped dropped) {
+  if (of.size() < kSubsets) return;
+  dropped(of.front());
+  of.erase(of.begin());
+}
+
 // The edges that a map sends to a row below a number.
 int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* out, Tally* tally) {
   {
@@ -205,6 +214,7 @@ int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* 
     if (n != made.count) return kChanged;
   }
   const std::lock_guard<std::mutex> held(*lock);
+  keep_few(by->edges, [&](const Edges& old) { by->nbytes -= old.numbers ? old.count * 4 : 0; });
   by->edges.push_back(made);
   if (made.numbers) by->nbytes += made.count * 4;
   *out = made;
@@ -235,6 +245,7 @@ int64_t subset_of(const RecordRef& by, const Edges& edges, const RecordRef& of, 
     made->own = true;
   }
   const std::lock_guard<std::mutex> held(*lock);
+  keep_few(by->subsets, [&](const Subset& old) { by->nbytes -= old.rows->own ? old.rows->index.count * 4 : 0; });
   by->subsets.push_back(Subset{of, edges.below, made});
   if (edges.numbers) by->nbytes += edges.count * 4;
   *out = made;
@@ -569,6 +580,7 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
   Binding binding{*segment, *made, threads, failure, {}, {}};
   const int64_t status = binding.bind();
   failure->builds = binding.tally.builds, failure->hits = binding.tally.hits;
+  failure->grown = failure->builds && hashes.size() < made->records.size();
   if (status != kDone) return status;
   *out = made;
   bool kept = true;
@@ -614,7 +626,7 @@ extern "C" int64_t gw_segment_bytes(const Segment* segment, const int64_t* rows)
 // Returns a `Status`.
 extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int32_t given, int32_t threads,
                                   Failure* failure) {
-  *failure = Failure{-1, -1, 0, 0};
+  *failure = Failure{-1, -1, 0, 0, 0};
   const int64_t* const rows = numbers;
   const int64_t* at = numbers + segment->num_spaces;
   std::vector<Seen> seen(segment->maps.size());
