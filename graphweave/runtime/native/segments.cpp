@@ -92,7 +92,7 @@ struct Bound {
   std::vector<RecordRef> subsets;
 };
 
-constexpr int64_t kSmall = 1 << 12;              // edges; the formats of fewer are made faster than they are found
+constexpr int64_t kSmall = 1 << 14;              // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32, kSubsets = 16;      // of a record
 constexpr int64_t kAlignment = 64, kShare = 64;  // kShare as in long_rows.py
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
