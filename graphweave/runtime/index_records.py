@@ -82,7 +82,7 @@ class RecordCache(TrackedCache[Record]):
 
     def forget(self, storage: int) -> None:
         super().forget(storage)
-        library().gw_records_edited()
+        library().gw_records_edited(storage)
 
 
 cache = RecordCache(lambda: settings().format_bytes, Record.used, Record.drop)

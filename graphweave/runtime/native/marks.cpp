@@ -1,7 +1,7 @@
 // The state of tensors from which something was computed: whether they are still the same is told without Python.
 //
-// This text follows those of checksum.cpp, formats.cpp and records.cpp. Marks never change once they are made, except
-// for the part of a checksum that is compared next, so any thread may compare.
+// This text follows those of checksum.cpp, formats.cpp and records.cpp. Any thread may compare: marks do not change once
+// they are made, except for the part of a checksum that is compared next and the count of edits.
 
 namespace {
 
@@ -153,7 +153,7 @@ extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* g
   }
   {
     const std::lock_guard<std::mutex> held(*lock);
-    made->edits = edits;
+    made->edits = edited.count;
     if (!given) {
       if (std::find(of->seen.begin(), of->seen.end(), hash) != of->seen.end()) return nullptr;
       of->seen[of->next++ % kOnce] = hash;
@@ -181,10 +181,14 @@ extern "C" int32_t gw_marks_results(Marks* marks, const int64_t* tensors, int64_
 
 // 0 if these inputs are those that were marked, and neither they nor the results were edited; -1 if not. The number of
 // a tensor, counted from 1, whose memory was edited in a way that PyTorch does not see.
-extern "C" int64_t gw_marks_hold(const Marks* marks, const int64_t* inputs) {
+extern "C" int64_t gw_marks_hold(Marks* marks, const int64_t* inputs) {
   {
     const std::lock_guard<std::mutex> held(*lock);
-    if (marks->edits != edits) return -1;
+    const auto uses = [&](const void* storage) {
+      const auto in = [&](const Mark& mark) { return mark.storage == storage; };
+      return std::any_of(marks->tensors.begin(), marks->tensors.end(), in);
+    };
+    if (!is_unedited(&marks->edits, uses)) return -1;
   }
   const auto is_same = [](const void* tensor, const Mark& mark) {
     Mark now;

@@ -36,10 +36,28 @@ struct Layout {
 
 Layout layout;
 
-uint64_t edits = 0;  // of index tensors that PyTorch has not seen, found so far
+constexpr size_t kEdits = 64;
+
+// Edits that PyTorch has not seen: how many were found so far, and the storages of the latest.
+struct Edited {
+  uint64_t count = 0;
+  std::array<const void*, kEdits> storages{};
+};
+
+Edited edited;
 
 // Kept by pointer, since a fork may copy a mutex that another thread holds: the child takes a new one.
 std::mutex* lock = new std::mutex;
+
+// Whether none of the storages for which `uses` is true was edited since there were `*since` edits, which becomes the
+// number that there are now. The caller holds the lock.
+template <typename Uses>
+bool is_unedited(uint64_t* since, Uses uses) {
+  if (edited.count - *since > kEdits) return false;
+  for (; *since != edited.count; ++*since)
+    if (uses(edited.storages[*since % kEdits])) return false;
+  return true;
+}
 
 // What identifies the contents of an index tensor of one dim. Without a version counter (inference tensors) edits
 // cannot be noticed, so nothing is found again.
@@ -333,10 +351,10 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
 
 extern "C" void gw_records_layout(const Layout* of) { layout = *of; }
 
-// What was made before, of any tensor, is not used again without a record.
-extern "C" void gw_records_edited() {
+// What was made of a tensor with this storage is not used again without a record.
+extern "C" void gw_records_edited(const void* storage) {
   const std::lock_guard<std::mutex> held(*lock);
-  ++edits;
+  edited.storages[edited.count++ % kEdits] = storage;
 }
 
 // For a forked process, which has no other threads.
