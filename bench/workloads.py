@@ -97,10 +97,12 @@ COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "eager": lambda model: model,
     "inductor": lambda model: torch.compile(model, dynamic=False),
     "graphweave": graphweave.compile,
+    "plain": lambda model: torch.compile(model, backend="graphweave", dynamic=True),
     "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
 """System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting.
 
+plain is graphweave as a backend of torch.compile.
 graphweave-always recomputes all that it can for the backward: less memory, more time."""
 
 
