@@ -5,8 +5,8 @@
 The graph has 2,708 nodes and 10,556 edges, or 30 nodes and twice as many edges; models have 64 features, 64 hidden, 64
 logits, two layers, float32. Training is forward, cross entropy over every node (compiled with the model, or outside of
 it) and backward; inference is the model under `torch.no_grad`. Graphweave is called by `graphweave.compile` and, as
-"plain", by `torch.compile(backend="graphweave")`. The systems take turns in one process; a turn is as many calls as fill
-20 ms, and medians over the turns are compared.
+"plain", by `torch.compile(backend="graphweave")`. The systems take turns in one process; a turn is as many calls as
+fill 20 ms, and medians over the turns are compared.
 
 The call with almost nothing to compute is `x * 2` of eight numbers, against a `torch.autograd.Function` that does the
 same: forward and backward of each, in microseconds.
