@@ -19,7 +19,10 @@ import graphweave
 from graphweave.compiler.compile import optimise
 from graphweave.core.settings import settings
 from graphweave.execute import cpp_stretch
+from graphweave.execute.cpp_divided import DividedRows
 from graphweave.execute.cpp_stretch import kernel_by_kernel
+from graphweave.runtime import long_rows
+from graphweave.runtime.index import INT32_MAX
 from graphweave.runtime.segments import Segment
 from tests.program_support import ZOO, compiled, in_order, large, same
 from tests.programs.random_programs import inputs, random_program
@@ -37,7 +40,7 @@ class Called:
         def call(segment: Segment, *args: Any) -> list[Tensor] | None:
             done = native(segment, *args)
             if done is not None:
-                self.kernels.append(len(segment._names))
+                self.kernels.append(len(segment.names))
             return done
 
         monkeypatch.setattr(Segment, "__call__", call)
@@ -130,18 +133,49 @@ def test_large_values_are_freed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert 2 not in called.kernels and graphweave.counters()["kernel_launches"] - launches >= 4
 
 
-def test_divided_rows_are_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python divides the work of a hub with so many edges."""
-    called = Called(monkeypatch)
+def hub_of(nodes: int, edges: int) -> Tensor:
+    index = random_graph(nodes, nodes, edges)
+    index[1, : 3 * edges // 4] = 7
+    return index
+
+
+def test_divided_rows_are_part_of_the_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their kernels are built when a graph first needs them."""
+    called, built = Called(monkeypatch), list[str]()
+    build = DividedRows.build
+    monkeypatch.setattr(DividedRows, "build", lambda rows: built.append("") or build(rows))
     model = graphweave.compile(lambda x, index: torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu())
     x, index = torch.randn(3000, 64), random_graph(3000, 3000, 400_000)
     model(x, index)
-    assert called.kernels == [1]
-    index = index.clone()
-    index[1, :300_000] = 7
+    assert called.kernels == [1] and not built
+    index = hub_of(3000, 400_000)
     want = torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu()
-    torch.testing.assert_close(model(x, index), want, rtol=1e-3, atol=1e-2)
-    assert called.kernels == [1]
+    for calls in (1, 2, 3):
+        before = graphweave.counters()
+        got = model(x, index)
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
+        after = graphweave.counters()
+        assert after["divided_launches"] - before["divided_launches"] == 1
+        assert after["kernel_launches"] - before["kernel_launches"] == 4  # passes over pieces, their fold, the rows
+        assert called.kernels == [1] * (1 + calls) and len(built) == 1
+    with kernel_by_kernel():
+        assert torch.equal(model(x, index), got)
+
+
+@pytest.mark.parametrize("number", [0, 5, 10, 13])
+def test_the_bits_of_divided_rows(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of three edges or more is divided."""
+    monkeypatch.setattr(long_rows, "LONG", 2)
+    monkeypatch.setattr(long_rows, "SHARE", 1 << 40)
+    monkeypatch.setattr(long_rows, "PIECE", 2)
+    program = optimise(random_program(number)).program
+    made, divided = compiled(program), graphweave.counters()["divided_launches"]
+    for graph in (*ZOO, large()):
+        args = in_order(program, inputs(program, graph, 1))
+        together = made([*args])
+        with kernel_by_kernel():
+            same(made([*args]), together, graph.name)
+    assert graphweave.counters()["divided_launches"] > divided
 
 
 def kernel_of(body: Callable[[Any, Any], int]) -> tuple[Any, int]:
@@ -155,8 +189,13 @@ def kernel_of(body: Callable[[Any, Any], int]) -> tuple[Any, int]:
 
 def alone(address: int, pointers: list[list[int]]) -> list[int]:
     """The numbers of a step that walks no edges, on one row of shared data."""
-    chunking = [1, 1 << 14, 1]
-    return [address, -1, 0, 1, -1, 0, *chunking, -1, -1, -1, -1, 0, len(pointers), *(n for p in pointers for n in p)]
+    chunking, undivided = [1, 1 << 14, 1], [0, 0, 1 << 14, 64, 256, 1 << 10]
+    flat = [n for p in pointers for n in p]
+    return [address, -1, 0, 1, -1, 0, *chunking, *undivided, -1, -1, -1, 0, len(pointers), *flat, 0]
+
+
+def none_divided(step: int) -> list[int]:
+    raise AssertionError(f"step {step} has no divided rows")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -172,7 +211,8 @@ def test_a_matrix_turned_over(dtype: torch.dtype) -> None:
         kept, address = kernel_of(copied)
         turn = [1, size, rows, columns, 0, 0]
         step = alone(address, [[1, 0, 0], [0, 1, 0]])
-        segment = Segment([0, 1, 1, 0, 0, 0, *turn, 1, 1, rows * columns * size, -1, 1, *step], ["copied"], [], 0, 2)
+        numbers = [0, 1, 1, INT32_MAX, 0, 0, 0, *turn, 1, 1, rows * columns * size, -1, 1, *step]
+        segment = Segment(numbers, ["copied"], [], 0, 2, none_divided)
         assert segment((), (), [matrix, out], inside.data_ptr()) is not None
         assert torch.equal(out, matrix.t())
         del kept
@@ -182,7 +222,7 @@ def test_a_kernel_without_memory_is_named() -> None:
     kept, none = kernel_of(lambda *_: 1)
     kept_too, done = kernel_of(lambda *_: 0)
     steps = [2, *alone(done, []), *alone(none, [])]
-    segment = Segment([0, 0, 0, 0, 0, 0, 0, 0, *steps], ["forward_2", "forward_3"], [], 0, 0)
+    segment = Segment([0, 0, 0, INT32_MAX, 0, 0, 0, 0, 0, *steps], ["forward_2", "forward_3"], [], 0, 0, none_divided)
     with pytest.raises(MemoryError, match="kernel forward_3 could not allocate"):
         segment((), (), [], 0)
     del kept, kept_too
