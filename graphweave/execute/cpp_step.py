@@ -93,6 +93,10 @@ class CppStep(RegionStep):
         asked = taken.walk, taken.row_order, taken.edge_order, taken.source_partitions, taken.chunks
         return any(asked)
 
+    def given_on(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> OnGraph | None:
+        """The kernel on a graph, if only Python makes its formats there: in another order, or of 64 bits."""
+        return self.new_graph(rows, indices) if self.reorders or self._is_wide(rows, indices) else None
+
     def build(self) -> None:
         self._kernel(wide=False)
 

@@ -80,6 +80,11 @@ class RegionStep:
             self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
 
     @property
+    def converted(self) -> Mapping[int, torch.dtype]:
+        """The own type of each output, by position, that the kernel writes in a wider type."""
+        return self._converted
+
+    @property
     def drivable(self) -> bool:
         """Whether the step may be part of a stretch: one native kernel, which writes its outputs in their final
         form."""
