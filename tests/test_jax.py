@@ -12,6 +12,9 @@ import torch
 
 from graphweave import Schedule, ops
 from graphweave.core.errors import DataError, DerivativeError, IndexRangeError, ScheduleError, SettingsError
+from graphweave.execute import region_step
+from graphweave.execute.cpp_divided import DividedRows
+from graphweave.runtime import long_rows
 from tests.programs.graphs import EdgeList, zoo
 from tests.support import by_default, threads
 
@@ -236,6 +239,40 @@ def test_what_is_computed_on_nodes_knows_its_rows() -> None:
     close(turned, (at @ w) * x[np.asarray(graph.dst), :2])
     close(gj.sddmm(g, lambda s, d, e: s @ (w * np.full((6, 2), 1 / s.shape[0])), src=x), (at / 150) @ w)
     close(gj.sddmm(g, lambda s, d, e: (s + jnp.ones((150, 1))) @ w, src=x), (at + 1) @ w)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_with_many_edges_are_divided(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 32 bits by native code, those of 64 bits by Python, as long as the function is traced."""
+    monkeypatch.setattr(long_rows, "LONG", 40)
+    monkeypatch.setattr(long_rows, "SHARE", 1 << 40)
+    monkeypatch.setattr(long_rows, "PIECE", 16)
+    if wide:
+        monkeypatch.setattr(region_step, "INT32_MAX", -1)
+    built, build = list[DividedRows](), DividedRows.build
+    monkeypatch.setattr(DividedRows, "build", lambda rows: built.append(rows) or build(rows))
+    rng = np.random.default_rng(12)
+    src, dst = rng.integers(0, 30, 500), rng.integers(0, 30, 500)
+    dst[::2], src[1::5] = 7, 3
+    graph, x, w = EdgeList("hubs", src, dst, 30, 30), rng.normal(size=(30, 6)), rng.normal(size=500)
+    for reduce in ("sum", "max"):
+        built.clear()
+        got = gj.spmm(fixed(graph), lambda s, d, e: s * e[:, None], reduce, src=x, edge=w)
+        assert built
+        index, edge = torch.from_numpy(np.stack([src, dst])), torch.from_numpy(w)
+        close(got, ops.spmm(index, "u_mul_e", reduce, src=torch.from_numpy(x), edge=edge[:, None]).numpy())
+        data = {"h": jnp.asarray(x)}, {"h": jnp.asarray(x[::-1].copy())}, {"w": jnp.asarray(w)}
+
+        def loss(data: Any, call: Any) -> Any:
+            return (call(*data) ** 2).sum()
+
+        def ours(src: Any, dst: Any, edge: Any, reduce: Any = reduce) -> Any:
+            return gj.spmm(fixed(graph), gaussian, reduce, src=src, dst=dst, edge=edge)
+
+        def definition(src: Any, dst: Any, edge: Any, reduce: Any = reduce) -> Any:
+            return plain(graph, gaussian, reduce, src, dst, edge)
+
+        close(jax.jit(jax.grad(lambda d, f=ours: loss(d, f)))(data), jax.grad(lambda d: loss(d, definition))(data))
 
 
 SCHEDULES = [

@@ -162,12 +162,16 @@ def test_divided_rows_are_part_of_the_native_call(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(model(x, index), got)
 
 
-@pytest.mark.parametrize("number", [0, 5, 10, 13])
-def test_the_bits_of_divided_rows(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of three edges or more is divided."""
     monkeypatch.setattr(long_rows, "LONG", 2)
     monkeypatch.setattr(long_rows, "SHARE", 1 << 40)
     monkeypatch.setattr(long_rows, "PIECE", 2)
+
+
+@pytest.mark.parametrize("number", [0, 5, 10, 13])
+def test_the_bits_of_divided_rows(number: int, few_edges_are_many: None) -> None:
     program = optimise(random_program(number)).program
     made, divided = compiled(program), graphweave.counters()["divided_launches"]
     for graph in (*ZOO, large()):
@@ -176,6 +180,39 @@ def test_the_bits_of_divided_rows(number: int, monkeypatch: pytest.MonkeyPatch) 
         with kernel_by_kernel():
             same(made([*args]), together, graph.name)
     assert graphweave.counters()["divided_launches"] > divided
+
+
+def whole_and_totals(x: Tensor, index: Tensor) -> list[Tensor]:
+    out = torch.zeros_like(x).index_add(0, index[1], x[index[0]])
+    return [out, out.sum(0), out.prod(0), out.amax(0), out.amin(0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32])
+def test_totals_are_folded_over_divided_rows(dtype: torch.dtype, few_edges_are_many: None) -> None:
+    x, index = torch.randn(24, 5).mul(3).to(dtype), hub_of(24, 90)
+    if dtype.is_floating_point:
+        x[index[0, 5], 2] = torch.nan
+    model, before = graphweave.compile(whole_and_totals), graphweave.counters()["divided_launches"]
+    got = model(x, index)
+    assert graphweave.counters()["divided_launches"] > before
+    with kernel_by_kernel():
+        by_kernel = model(x, index)
+    for a, b, want in zip(got, by_kernel, whole_and_totals(x, index), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(a, want.to(a.dtype), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_total_over_no_rows_is_filled_by_the_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest(x: Tensor, batch: Tensor) -> Tensor:
+        zero = x.new_zeros(1, x.shape[1])
+        return zero.scatter_reduce(0, batch[:, None].expand_as(x), x, "amax", include_self=False) + 1
+
+    called, model = Called(monkeypatch), graphweave.compile(largest)
+    for number, rows in enumerate((5, 0, 3, 0)):
+        x, batch = torch.randn(rows, 3), torch.zeros(rows, dtype=torch.long)
+        called.kernels.clear()
+        assert torch.equal(model(x, batch), largest(x, batch))
+        assert called.kernels or number == 1
 
 
 def kernel_of(body: Callable[[Any, Any], int]) -> tuple[Any, int]:

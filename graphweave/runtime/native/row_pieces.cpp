@@ -134,13 +134,18 @@ std::vector<int64_t> leave_out(const int64_t* chunks, int64_t num_chunks, const 
 
 }  // namespace
 
-// The tables of a record's divided rows, whose memory is the record's. `found` gets the numbers of pieces, slots and
-// edges, and the largest degree of another row. Returns -1, or the number that stands for an error.
-extern "C" int64_t gw_record_long_rows(const RecordRef* record, const Division* by, PieceTables* tables,
-                                       int64_t* max_degree, int32_t threads) {
-  std::shared_ptr<LongRows> found;
+// The tables of a record's divided rows, whose memory is the record's. `found` gets the addresses in the order of
+// `PieceTables`; `counts` the numbers of pieces, slots and edges, and the largest degree of another row. Returns -1, or
+// the number that stands for an error.
+extern "C" int64_t gw_record_long_rows(const RecordRef* record, const Division* by, void** found, int64_t* counts,
+                                       int32_t threads) {
+  std::shared_ptr<LongRows> made;
   Tally tally;
-  const int64_t status = long_rows_of(*record, *by, threads, &found, &tally);
-  if (status == kFine) *tables = found->tables, *max_degree = found->max_degree;
-  return status;
+  const int64_t status = long_rows_of(*record, *by, threads, &made, &tally);
+  if (status != kFine) return status;
+  const PieceTables& tables = made->tables;
+  std::copy(tables.of, tables.of + PieceTables::kNames, found);
+  counts[0] = tables.num_pieces, counts[1] = tables.num_slots, counts[2] = tables.num_edges;
+  counts[3] = made->max_degree;
+  return kFine;
 }
