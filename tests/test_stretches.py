@@ -21,6 +21,7 @@ from graphweave.core.settings import settings
 from graphweave.execute import cpp_stretch
 from graphweave.execute.cpp_divided import DividedRows
 from graphweave.execute.cpp_stretch import kernel_by_kernel
+from graphweave.ir.message.parse import parse
 from graphweave.runtime import long_rows
 from graphweave.runtime.index import INT32_MAX
 from graphweave.runtime.segments import Segment
@@ -202,17 +203,38 @@ def test_totals_are_folded_over_divided_rows(dtype: torch.dtype, few_edges_are_m
         torch.testing.assert_close(a, want.to(a.dtype), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def test_a_total_over_no_rows_is_filled_by_the_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def largest(x: Tensor, batch: Tensor) -> Tensor:
-        zero = x.new_zeros(1, x.shape[1])
-        return zero.scatter_reduce(0, batch[:, None].expand_as(x), x, "amax", include_self=False) + 1
+OVER_NOTHING = """
+space V = s0
+space W = s1
+space E = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> W = map %1 to W
+%4: V[4] f32 = input x
+%5: V -> unit = tounit V
+%6: V[4] f32 = tanh %4
+%7: unit[4] f32 = push.max %6, %5 empty=-2.5
+%8: E -> unit = tounit E
+%9: E[4] f32 = pull %6, %2
+%10: unit[4] f32 = push.sum %9, %8 empty=1.5
+%11: W[4] f32 = push.min %9, %3 empty=-1.5
+%12: W[1] f32 = input y
+return %7, %10, %11, %12
+"""
 
-    called, model = Called(monkeypatch), graphweave.compile(largest)
-    for number, rows in enumerate((5, 0, 3, 0)):
-        x, batch = torch.randn(rows, 3), torch.zeros(rows, dtype=torch.long)
+
+def test_totals_over_no_rows_and_no_edges_are_filled_by_the_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse(OVER_NOTHING)
+    made, called = compiled(program), Called(monkeypatch)
+    nothing = [graph for graph in ZOO if not len(graph.src)]
+    assert any(not graph.num_src for graph in nothing)
+    for graph in nothing:
         called.kernels.clear()
-        assert torch.equal(model(x, batch), largest(x, batch))
-        assert called.kernels or number == 1
+        nodes, edges, _, _ = made(in_order(program, inputs(program, graph, 1)))
+        assert called.kernels, "all kernels ran natively"
+        assert torch.equal(edges, torch.full((4,), 1.5))
+        assert graph.num_src or torch.equal(nodes, torch.full((4,), -2.5))
 
 
 def kernel_of(body: Callable[[Any, Any], int]) -> tuple[Any, int]:
