@@ -162,6 +162,25 @@ def test_an_index_out_of_range_is_refused_on_a_new_graph(
         gradients(compiled, x, good, y)
 
 
+def test_formats_that_native_code_adds_to_a_known_graph_are_counted() -> None:
+    """A second program reads values of edges, whose order in the CSR is one more format of the same index."""
+
+    def weighted(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, x[src] * w[:, None])
+
+    def plain(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, x[src])
+
+    first, second = graphweave.compile(plain), graphweave.compile(weighted)
+    x, index, _ = batch(2000, 20_000, 12)
+    w, (src, dst) = features(20_000, 1, torch.float64)[:, 0], index.clone()
+    torch.testing.assert_close(first(x, src, dst), plain(x, src, dst))
+    before = formats.stats()
+    torch.testing.assert_close(second(x, w, src, dst), weighted(x, w, src, dst))
+    after = formats.stats()
+    assert after["entries"] == before["entries"] and after["bytes"] - before["bytes"] == 4 * 20_000
+
+
 def test_values_with_gaps_are_copied(compiled: object) -> None:
     x, index, y = batch(20, 50, 9)
     check(compiled, x.t().contiguous().t(), index, y)

@@ -11,10 +11,9 @@ import torch
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.core.types import UNIT, Space
-from graphweave.execute import region_step
 from graphweave.execute.cpp_divided import PIECE_TABLES, listed
 from graphweave.execute.cpp_step import CppStep, OnGraph
-from graphweave.execute.region_step import Format, wraps
+from graphweave.execute.region_step import Format, max_narrow_count, wraps
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.tape.limits import Least, Limit, Most, Reach, RowsOf, StepLimit
@@ -80,7 +79,7 @@ class _Numbers:
         for one in taped.inside:
             slots.setdefault(one.slot, []).append([one.nbytes, self.space(one.space)])
         return [
-            len(taped.rows), len(taped.reads), len(taped.writes), region_step.INT32_MAX,
+            len(taped.rows), len(taped.reads), len(taped.writes), max_narrow_count(),
             long_rows.LONG // long_rows.PRODUCTS,
             *listed([list(end) for end in ends]), *listed(self.limits),
             *listed([self.turn(turn) for turn in taped.transposes]),

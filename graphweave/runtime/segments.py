@@ -25,7 +25,9 @@ from graphweave.runtime.threads import num_threads
 class Failure(ctypes.Structure):
     """The structure of `native/segments.cpp`."""
 
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("at", "position", "builds", "hits", "launches", "divided"))
+    _fields_ = tuple(
+        (name, ctypes.c_int64) for name in ("at", "position", "builds", "hits", "grown", "launches", "divided")
+    )
 
 
 class Segment:
@@ -74,40 +76,32 @@ class Segment:
         None if the kernels must be called one by one, since more than 32 bits count. The interpreter's lock is released
         meanwhile. MemoryError, DataError and IndexRangeError as formats raise them.
         """
-        size = self._scratch
+        failure, size = Failure(), self._scratch
         scratch = arena.empty((size,), torch.uint8) if size else None
-
-        def run(failure: Failure, records: bytes) -> int:
-            places = [t._cdata for t in indices]
-            own = 0 if scratch is None else scratch.data_ptr()
-            numbers = self._pack(*rows, *places, *[t._cdata for t in values], inside, own, size)
-            if records:
-                numbers += records
-            status: int = self._run(self._address, numbers, bool(records), num_threads(), ctypes.byref(failure))
-            return status
-
-        failure = Failure()
-        status = run(failure, b"")
-        if not status:
-            return self._count(failure, values)
-        graph = _Graph(self, rows, indices)
-        copied = False
-        while True:
-            settled = graph.settle(status, failure)
-            if status == _GAPS and not copied:
-                values, copied = [t.contiguous() for t in values], True
-            elif status == _SCRATCH:
-                size = self._scratch = failure.position
-                scratch = arena.empty((size,), torch.uint8)
-            elif not settled:
-                break
-            status = run(failure, graph.records)
-        if status == _TOO_MANY:
-            return None
-        graph.finish(status, failure)
-        return self._count(failure, values)
-
-    def _count(self, failure: Failure, values: list[Tensor]) -> list[Tensor]:
+        numbers = self._pack(
+            *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
+            0 if scratch is None else scratch.data_ptr(), size,
+        )  # fmt: skip
+        status = self._run(self._address, numbers, False, num_threads(), ctypes.byref(failure))
+        if status or failure.grown:
+            graph, copied = _Graph(self, rows, indices), False
+            while graph.settle(status, failure) or status == _SCRATCH or (status == _GAPS and not copied):
+                if status == _GAPS:
+                    values, copied = [t.contiguous() for t in values], True
+                elif status == _SCRATCH:
+                    size = self._scratch = failure.position
+                    scratch = arena.empty((size,), torch.uint8)
+                numbers = self._pack(
+                    *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
+                    0 if scratch is None else scratch.data_ptr(), size,
+                )  # fmt: skip
+                records = graph.records
+                status = self._run(
+                    self._address, numbers + records, bool(records), num_threads(), ctypes.byref(failure)
+                )
+            if status == _TOO_MANY:
+                return None
+            graph.finish(status, failure)
         bump("kernel_launches", failure.launches)
         if failure.divided:
             bump("divided_launches", failure.divided)
@@ -151,7 +145,7 @@ class _Graph:
         self._segment = segment
         self._index = [Index(t, rows[at], wrap) for t, (at, wrap) in zip(indices, segment._ends, strict=True)]
         self._held: list[Record] = []
-        self._built = False
+        self._grown = False
 
     @property
     def records(self) -> bytes:
@@ -162,7 +156,7 @@ class _Graph:
         """Give native code what it misses. False if it misses nothing, or what only its caller has."""
         bump("format_builds", failure.builds)
         bump("format_hits", failure.hits)
-        self._built |= failure.builds > 0
+        self._grown |= failure.grown > 0
         if status == _MISSING:
             for one in self._index:
                 formats.check(one, one.wide)
@@ -177,7 +171,7 @@ class _Graph:
 
     def finish(self, status: int, failure: Failure) -> None:
         """Note the sizes of records that have new formats; raise the error that `status` stands for, if it is one."""
-        if self._built:
+        if self._grown:
             for one, record in zip(self._index, self._held or map(record_of, self._index), strict=True):
                 cache.resize(one.key, record.nbytes)
         if status != _DONE:

@@ -164,7 +164,6 @@ struct Record {
   bool own = false;             // only our own programs write to the tensor
   bool dropped = false;         // no longer to be found
   bool used = false;            // since `gw_record_used` was asked
-  bool grown = false;           // has more formats than its owner knows
   int64_t nbytes = 0;           // of the formats
   Array values;                 // of a record that is part of another one's edges
   std::shared_ptr<void> alias;  // of the tensor, if no caller keeps one
@@ -183,7 +182,6 @@ struct SeenHash {
 };
 
 std::unordered_multimap<Seen, RecordRef, SeenHash>* records = new std::unordered_multimap<Seen, RecordRef, SeenHash>;
-std::vector<std::weak_ptr<Record>>* grown = new std::vector<std::weak_ptr<Record>>;
 
 // The caller holds the lock.
 RecordRef find_record(const Seen& seen, int64_t rows, bool wrap) {
@@ -205,6 +203,12 @@ RecordRef new_record(const Seen& seen, int64_t rows, bool wrap) {
 struct Tally {
   int64_t builds = 0;
   int64_t hits = 0;
+  int64_t grown = 0;  // how many of those that were made belong to records whose sizes a caller knows
+
+  void built(const Record& record) {
+    ++builds;
+    grown += !record.alias;
+  }
 };
 
 // Keeps what was made, unless another thread was faster. `place` is where it belongs in the record.
@@ -217,10 +221,6 @@ void keep(const RecordRef& record, T& place, T& made, int64_t nbytes) {
   }
   place = made;
   record->nbytes += nbytes;
-  if (!record->grown) {
-    record->grown = true;
-    grown->push_back(record);
-  }
 }
 
 template <typename T>
@@ -249,7 +249,7 @@ int64_t csr_of(const RecordRef& record, bool wide, int32_t threads, std::shared_
       wide ? group(index, static_cast<int64_t*>(made->indptr.data), chunks, most, made->found, threads)
            : group(index, static_cast<int32_t*>(made->indptr.data), chunks, most, made->found, threads);
   if (status != kFine) return status;
-  ++tally->builds;
+  tally->built(*record);
   keep(record, record->csr[wide], made, (index.rows + 1) * size_of(wide) + (made->found.num_chunks + 1) * 8);
   *out = made;
   return kFine;
@@ -263,7 +263,7 @@ int64_t flat_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
     if (gw_flat(index, nullptr, wide, threads) < 0) {
       out->data = const_cast<void*>(index.data);
       if (!out->data) *out = Array::of(0, 1);
-      ++tally->builds;
+      tally->built(*record);
       keep(record, record->flat[wide], *out, 0);
       return kFine;
     }
@@ -273,7 +273,7 @@ int64_t flat_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
   if (!made) return kNoMemory;
   const int64_t status = gw_flat(index, made.data, wide, threads);
   if (status != kFine) return status;
-  ++tally->builds;
+  tally->built(*record);
   keep(record, record->flat[wide], made, index.count * size_of(wide));
   *out = made;
   return kFine;
@@ -297,7 +297,7 @@ int64_t perm_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
     const int64_t status = gw_place(record->index, nullptr, csr->indptr.data, made.data, wide, threads);
     if (status != kFine) return status;
   }
-  ++tally->builds;
+  tally->built(*record);
   keep(record, record->perm[wide], made, count * size_of(wide));
   *out = made;
   return kFine;
@@ -326,17 +326,13 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
   const int64_t status = gw_place(record->index, &other->index, csr->indptr.data, made.data, wide, threads);
   *at_other = true;
   if (status != kFine) return status;
-  ++tally->builds;
+  tally->built(*record);
   const std::lock_guard<std::mutex> held(*lock);
   auto& columns = record->columns;
   columns.erase(std::remove_if(columns.begin(), columns.end(), [](const Column& c) { return c.other.expired(); }),
                 columns.end());
   columns.push_back(Column{other, wide, made});
   record->nbytes += record->index.count * size_of(wide);
-  if (!record->grown) {
-    record->grown = true;
-    grown->push_back(record);
-  }
   *out = made;
   return kFine;
 }
@@ -399,7 +395,6 @@ extern "C" int32_t gw_record_used(const RecordRef* record) {
 
 extern "C" int64_t gw_record_bytes(const RecordRef* record) {
   const std::lock_guard<std::mutex> held(*lock);
-  (*record)->grown = false;
   return (*record)->nbytes;
 }
 

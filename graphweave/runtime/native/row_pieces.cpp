@@ -7,7 +7,7 @@ namespace {
 
 // Which rows of a CSR are divided, and into how many pieces: see `Division` in runtime/long_rows.py.
 struct Division {
-  int64_t longest, share;            // a divided row has more edges than `longest`, and than 1 / share of rows and edges
+  int64_t longest, share;  // a divided row has more edges than `longest`, and than 1 / share of rows and edges
   int64_t most_pieces, least_edges;  // of all rows together, and of a piece
 
   bool operator==(const Division& other) const {
@@ -37,8 +37,8 @@ struct LongRows {
 void fill_tables(const int32_t* indptr, const std::vector<int64_t>& row, int64_t size, LongRows* made) {
   PieceTables& t = made->tables;
   int32_t* const of[] = {
-      static_cast<int32_t*>(t.of[PieceTables::slots]),       static_cast<int32_t*>(t.of[PieceTables::pieces]),
-      static_cast<int32_t*>(t.of[PieceTables::piece_row]),   static_cast<int32_t*>(t.of[PieceTables::piece_shift]),
+      static_cast<int32_t*>(t.of[PieceTables::slots]),      static_cast<int32_t*>(t.of[PieceTables::pieces]),
+      static_cast<int32_t*>(t.of[PieceTables::piece_row]),  static_cast<int32_t*>(t.of[PieceTables::piece_shift]),
       static_cast<int32_t*>(t.of[PieceTables::piece_slot]), static_cast<int32_t*>(t.of[PieceTables::slot_row]),
   };
   const auto degree_of = [&](int64_t slot) { return static_cast<int64_t>(indptr[row[slot] + 1]) - indptr[row[slot]]; };
@@ -113,7 +113,7 @@ int64_t long_rows_of(const RecordRef& record, const Division& by, int32_t thread
   if (const int64_t status = csr_of(record, false, threads, &csr, tally); status != kFine) return status;
   auto made = made_long_rows(*csr, record->index.count, by);
   if (!made) return kNoMemory;
-  ++tally->builds;
+  tally->built(*record);
   const std::lock_guard<std::mutex> held(*lock);
   record->long_rows.push_back(made);
   record->nbytes += made->numbers.held->nbytes;

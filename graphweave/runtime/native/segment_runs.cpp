@@ -134,7 +134,7 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
   made->inside = inside_of(*segment, rows, &made->nbytes);
   Binding binding{*segment, *made, threads, failure, {}, {}};
   const int64_t status = binding.bind();
-  failure->builds = binding.tally.builds, failure->hits = binding.tally.hits;
+  failure->builds = binding.tally.builds, failure->hits = binding.tally.hits, failure->grown = binding.tally.grown;
   if (status != kDone) return status;
   *out = made;
   bool kept = true;
@@ -202,7 +202,7 @@ int64_t bind_segment(Segment* segment, const int64_t* rows, RecordRef* const* gi
 // Returns a `Status`.
 extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int32_t given, int32_t threads,
                                   Failure* failure) {
-  *failure = Failure{-1, -1, 0, 0, 0, 0};
+  *failure = Failure{-1, -1, 0, 0, 0, 0, 0};
   const int64_t* at = numbers + segment->num_spaces + segment->maps.size();
   const int64_t num_values = segment->num_reads + segment->num_writes;
   char* values[num_values + 1];
@@ -233,7 +233,7 @@ struct OnOneGraph {
 // keeps the segment and the memory of its own indices until `gw_bound_free`. Returns a `Status`.
 extern "C" int64_t gw_bound_new(Segment* segment, const int64_t* numbers, int32_t given, int32_t threads,
                                 Failure* failure, OnOneGraph** made) {
-  *failure = Failure{-1, -1, 0, 0, 0, 0};
+  *failure = Failure{-1, -1, 0, 0, 0, 0, 0};
   const int64_t* const behind = numbers + segment->num_spaces + segment->maps.size();
   RecordRef* const* const records_given = given ? reinterpret_cast<RecordRef* const*>(behind) : nullptr;
   std::shared_ptr<Bound> bound;
@@ -249,7 +249,7 @@ extern "C" int64_t gw_bound_bytes(const OnOneGraph* of) { return of->bound->nbyt
 
 // Runs on `values`, what is read and then what is written. Returns -1, or the number of the kernel that had no memory.
 extern "C" int64_t gw_bound_run(const OnOneGraph* of, char* const* values, char* inside, int32_t threads) {
-  Failure failure{-1, -1, 0, 0, 0, 0};
+  Failure failure{-1, -1, 0, 0, 0, 0, 0};
   run_bound(*of->segment, *of->bound, values, inside, inside + of->bound->nbytes, threads, &failure);
   return failure.at;
 }

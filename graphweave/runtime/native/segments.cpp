@@ -26,7 +26,7 @@ enum Status : int64_t {
 struct Failure {
   int64_t at;        // the map, value or kernel, by number
   int64_t position;  // in the index; the bytes of scratch memory
-  int64_t builds, hits;
+  int64_t builds, hits, grown;  // see `Tally`
   int64_t launches, divided;  // kernels that ran, and kernels whose divided rows others computed
 };
 
@@ -70,7 +70,7 @@ struct Step {
   std::vector<int64_t> spaces;                 // sizes
   std::vector<Fill> fills;
   Chunking chunking;
-  bool has_totals, divides;    // divides: long rows are divided
+  bool has_totals, divides;  // divides: long rows are divided
   Division division;
   int64_t rows, edges, below;  // limits; the map of `edges`; -1: none
   std::vector<Zero> zeros;
