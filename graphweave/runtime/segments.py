@@ -84,7 +84,7 @@ class Segment:
         )  # fmt: skip
         status = self._run(self._address, numbers, False, num_threads(), ctypes.byref(failure))
         if status or failure.grown:
-            graph, copied = _Graph(self, rows, indices), False
+            graph, copied = _GraphOfCall(self, rows, indices), False
             while graph.settle(status, failure) or status == _SCRATCH or (status == _GAPS and not copied):
                 if status == _GAPS:
                     values, copied = [t.contiguous() for t in values], True
@@ -110,7 +110,7 @@ class Segment:
     def on_graph(self, rows: Sequence[int], indices: Sequence[Tensor]) -> OnOneGraph:
         """The segment on a graph, for callers that run it by themselves. Errors as a call raises them.
         Kernels of more than 32 bits must be given on that graph when the segment is made."""
-        failure, graph, address = Failure(), _Graph(self, rows, indices), ctypes.c_void_p()
+        failure, graph, address = Failure(), _GraphOfCall(self, rows, indices), ctypes.c_void_p()
         while True:
             numbers = self._graph(*rows, *[t._cdata for t in indices]) + graph.records
             status = self._native.gw_bound_new(
@@ -138,7 +138,7 @@ class OnOneGraph:
         return int(self._native.gw_bound_bytes(self.address))
 
 
-class _Graph:
+class _GraphOfCall:
     """The graph of a call that native code could not finish by itself, and what Python has done about it."""
 
     def __init__(self, segment: Segment, rows: Sequence[int], indices: Sequence[Tensor]) -> None:
