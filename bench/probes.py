@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.traffic import Traffic, traffic_of
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT
-from graphweave.execute import wrapper
+from graphweave.execute import calls
 from graphweave.execute.calls import NodeCall
 from graphweave.execute.cpp_stretch import kernel_by_kernel
 from graphweave.execute.region_step import RegionStep
@@ -64,14 +64,12 @@ def probed(
     """
     recorder = Recorder()
     runs: dict[type[RegionStep], Run] = {step: step.__call__ for step in STEPS}
-    make_call = wrapper.call_step
+    make_call = calls.call_step
 
     def timed(run: Run) -> Run:
-        def timed_run(
-            self: RegionStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]
-        ) -> Any:
+        def timed_run(self: RegionStep, rows: tuple[int, ...], indices: Sequence[Tensor], *more: Any) -> Any:
             start = mark()
-            out = run(self, rows, indices, inputs)
+            out = run(self, rows, indices, *more)
             marks = start, mark()
             if recorder.on:
                 recorder.add(id(self), marks, lambda: _kernel_probe(self, rows, indices))
@@ -94,14 +92,14 @@ def probed(
 
     for step, run in runs.items():
         step.__call__ = timed(run)  # type: ignore[method-assign]
-    wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
+    calls.call_step = timed_call_step  # type: ignore[attr-defined]
     try:
         with kernel_by_kernel():
             yield recorder
     finally:
         for step, run in runs.items():
             step.__call__ = run  # type: ignore[method-assign]
-        wrapper.call_step = make_call  # type: ignore[attr-defined]
+        calls.call_step = make_call  # type: ignore[attr-defined]
     for probe in recorder.probes.values():
         probe.seconds = [between(start, end) for start, end in probe.marks]
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import graphweave
 from graphweave.core import locks
-from graphweave.runtime import kernel_cache, threads
+from graphweave.runtime import formats, kernel_cache, threads
+from graphweave.runtime.index import Index
 from tests import patience
 from tests.support import features, random_graph
 from tests.test_threads import MEET, meet
@@ -85,6 +86,31 @@ def test_compiled_calls_in_a_child() -> None:
             return torch.equal(compiled(x, index), out) and _close(compiled(x, other), layer(x, other))
 
         assert _succeeds_in_a_child(again)
+
+
+def test_a_child_takes_the_records_of_indices_while_threads_of_its_parent_hold_them() -> None:
+    """Native code has a lock of its own for records of index tensors, which a child makes anew."""
+    index = random_graph(50, 50, 200)[1].contiguous()
+    wanted = formats.csr(Index(index, 50)).indptr.tolist()
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            formats.csr(Index(index, 50))
+            formats.csr(Index(index.view(-1, 2)[:, 0], 50))
+
+    threads_of_parent = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads_of_parent:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert _succeeds_in_a_child(
+                lambda: formats.csr(Index(index.view(200), 51)).indptr.tolist() == [*wanted, wanted[-1]], quiet=10
+            )
+    finally:
+        stop.set()
+        for thread in threads_of_parent:
+            thread.join()
 
 
 def test_a_child_runs_on_one_thread_whatever_it_asks_for() -> None:

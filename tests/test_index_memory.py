@@ -26,7 +26,7 @@ from graphweave.runtime.memo import memo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-N, M = 40, 5000
+N, M = 40, 20_000
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 MOST = {"compile": 3, "backend": 4}
 """Upper limit on compilations by door. `backend` compiles none and one edge apart (`capture_settings.ONE_APART`)."""
-BY_BACKEND = [
-    name for name in CASES if name not in ("JumpingKnowledge lstm", "lazy SAGE")
-]
+BY_BACKEND = [name for name in CASES if name not in ("JumpingKnowledge lstm", "lazy SAGE")]
 """Programs for both doors. The others need a setting that lets LSTMs be traced, or a run before the trace, which only
 `graphweave.compile` has."""
 

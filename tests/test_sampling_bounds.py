@@ -17,7 +17,6 @@ import graphweave as gw
 from graphweave.core.errors import DataError
 from graphweave.dgl.random import choice
 from graphweave.runtime import native_numbers
-from graphweave.runtime.formats import _Raw
 from graphweave.sampling import (
     BlockSampler,
     ClusterSampler,
@@ -154,7 +153,7 @@ def test_no_number_is_cut_where_it_enters_native_code() -> None:
         native.gw_sample_key(2**63, tensor.data_ptr(), 1)
     with pytest.raises(ctypes.ArgumentError, match="64 bits"):
         native.gw_sample_key(0, tensor.data_ptr(), 2**64 + 1)
-    for kind in (RawRows, RawChoice, RawTable, RawAdjacency, _Raw):
+    for kind in (RawRows, RawChoice, RawTable, RawAdjacency):
         for i, (name, field, *_) in enumerate(kind._fields_):
             if field is not ctypes.c_int64:
                 continue

@@ -13,11 +13,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from graphweave.core.choices import Choices
 from graphweave.core.options import Options
-from graphweave.execute import wrapper
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.importing.importer import import_graph
 from graphweave.runtime import formats, index
+from graphweave.runtime.memo import memo
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
 from tests.program_support import built
 from tests.triton_support import needs_triton
@@ -49,7 +49,7 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
     monkeypatch.setattr(TritonKernel, "__call__", look)
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
     monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no address
-    monkeypatch.setattr(wrapper.memo, "kept", lambda fn, *args: fn(*args))
+    monkeypatch.setattr(memo, "kept", lambda fn, *args: fn(*args))
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.device("cuda"):
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)
         src, dst = torch.zeros(50_000, dtype=torch.int64), torch.zeros(50_000, dtype=torch.int64)

@@ -28,8 +28,16 @@ def call_of(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     if found is None:
         wanted = _operator_reached_by(target, args, kwargs)
         same = (f for f in _candidates(target) if _are_same(_operator_reached_by(f, args, kwargs), wanted))
-        found = _known[key] = next(same, target) if wanted and wanted[0] is target else target
+        known = wanted is not None and (wanted[0] is target or _is_alone(target))
+        found = _known[key] = next(same, target) if known else target
     return found
+
+
+def _is_alone(target: OpOverload) -> bool:
+    """Whether a function of this name can mean no other operator. Then it need not reach the operator itself, which
+    may be made of others."""
+    others = (getattr(target.overloadpacket, name) for name in target.overloadpacket.overloads())
+    return all(other is target or "out" in {a.name for a in other._schema.arguments} for other in others)
 
 
 def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
@@ -39,14 +47,11 @@ def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
             yield found
 
 
-def _kind(value: Any) -> Hashable:
+def _kind(value: Any) -> Any:
     """What PyTorch chooses an operator by: the types of arguments, and whether a tensor could be a number."""
     if isinstance(value, Tensor):
         return Tensor, value.dim() == 0
-    if isinstance(value, list | tuple):
-        return type(value), *map(_kind, value)
-    kind: Hashable = type(value)
-    return kind
+    return (type(value), *map(_kind, value)) if isinstance(value, list | tuple) else type(value)
 
 
 class _Reached(Exception):

@@ -37,7 +37,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.ir.message.unions import check_columns
-from graphweave.runtime.formats import is_in_range
+from graphweave.runtime.formats import range_check
 from graphweave.runtime.reordered import reordered
 
 aten = torch.ops.aten
@@ -54,7 +54,7 @@ class NodeCall:
 
 def _checked(node: AssertIndex) -> Callable[..., None]:
     """The call of a check, which native code makes for most indices, without PyTorch's kernels and a result to read."""
-    size = node.size
+    size, is_in_range = node.size, range_check()
 
     def check(index: Tensor) -> None:
         if not is_in_range(index, size):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from graphweave.execute.cpp_step import CppStep, OnGraph
+from graphweave.core.ranks import LinkName
+from graphweave.execute.cpp_step import NONE_SENT, CppStep, OnGraph
 from graphweave.execute.push_step import PushStep
 from graphweave.execute.row_bounds import Within
 from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Ref
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime import arena
 from graphweave.runtime.index import INT32_MAX
@@ -24,9 +26,10 @@ class CppPushStep(PushStep, CppStep):
     drivable = False
 
     def __call__(
-        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
-    ) -> list[Tensor]:
-        assert within is None, "a fused push computes all rows"
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None,
+        sent: Mapping[Ref, LinkName] = NONE_SENT,
+    ) -> list[Tensor]:  # fmt: skip
+        assert within is None and not sent, "a fused push computes all rows, and sends none"
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = self.on_graph(rows, indices)
         pieces = there.alive[0].pieces

@@ -118,16 +118,12 @@ class CppStep(RegionStep):
         self._last = None
 
     def __call__(
-        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None
-    ) -> list[Tensor]:
-        """See `RegionStep`. With `within`, only what its bounds say is computed."""
-        return self.fill(self.made(rows), rows, indices, inputs, within)
-
-    def fill(
-        self, outputs: list[Tensor], rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor],
-        within: Within | None,
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor], within: Within | None = None,
+        sent: Mapping[Ref, LinkName] = NONE_SENT,
     ) -> list[Tensor]:  # fmt: skip
-        """Write the outputs, which `made` made, and return them."""
+        """See `RegionStep`. With `within`, only what its bounds say is computed. There is memory for the halo rows
+        behind outputs in `sent`."""
+        outputs = self.made(rows, sent)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = self.on_graph(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:

@@ -114,10 +114,9 @@ class CppStretch:
             inputs = [values[r] for r in kernel.reads]
             for r in ended:
                 values.pop(r, None)
-            own = tuple(count[s] for s in kernel.spaces)
-            outputs = kernel.made(own, self._sent)
-            kernel.fill(outputs, own, [index[m] for m in kernel.maps], inputs, within.get(i))
-            values.update(zip(kernel.writes, outputs, strict=True))
+            own, of_kernel = tuple(count[s] for s in kernel.spaces), [index[m] for m in kernel.maps]
+            made = kernel(own, of_kernel, inputs, within.get(i), self._sent)
+            values.update(zip(kernel.writes, made, strict=True))
         return [values[r] for r in step.writes]
 
     @cached_property

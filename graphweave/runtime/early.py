@@ -10,8 +10,7 @@ import threading
 
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
-from graphweave.runtime import headers, kernel_cache
-from graphweave.runtime.native_library import library
+from graphweave.runtime import headers, kernel_cache, native_library
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
@@ -38,6 +37,6 @@ def begin() -> threading.Thread | None:
 def _compile() -> None:
     try:
         headers.precompile(toolchain(), kernel_cache.directory())
-        library()
+        kernel_cache.library(native_library.text())
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -155,9 +155,20 @@ def narrowed(index: Tensor) -> Tensor:
     return out
 
 
-def is_in_range(index: Tensor, rows: int) -> bool:
-    """Whether `index` is known to be an index on the CPU, of one dim, whose values all lie in 0..rows-1."""
-    return index.device.type == "cpu" and int(library().gw_in_range(index._cdata, rows, num_threads())) == -1
+def range_check() -> Callable[[Tensor, int], bool]:
+    """A function that tells whether a tensor is known to be an index on the CPU, of one dim, whose values all lie in
+    0..rows-1, for some `rows`."""
+    native: Any = None
+
+    def is_in_range(index: Tensor, rows: int) -> bool:
+        nonlocal native
+        if index.device.type != "cpu":
+            return False
+        if native is None:
+            native = library().gw_in_range
+        return bool(native(index._cdata, rows, num_threads()) == -1)
+
+    return is_in_range
 
 
 def by_degree(index: Index, wide: bool = False) -> Tensor:

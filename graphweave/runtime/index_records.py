@@ -69,7 +69,7 @@ class Record:
             if not count or not address:
                 return torch.empty(count, dtype=dtype, device="cpu")
             memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-            memory.handle = self.handle  # the tensor's storage keeps the object, and so the record's memory
+            memory.handle = self.handle  # type: ignore[attr-defined] # the tensor's storage keeps the object, and so the record's memory
             return torch.frombuffer(memory, dtype=dtype, count=count)
 
 
@@ -82,7 +82,7 @@ class RecordCache(TrackedCache[Record]):
 
     def forget(self, storage: int) -> None:
         super().forget(storage)
-        library().gw_records_edited()
+        library().gw_records_edited(storage)
 
 
 cache = RecordCache(lambda: settings().format_bytes, Record.used, Record.drop)

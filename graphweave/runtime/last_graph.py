@@ -38,6 +38,7 @@ class _Inputs:
         is_tensor = bytes(isinstance(x, Tensor) for x in inputs)
         sizes = array("q", [x.element_size() for x in inputs if isinstance(x, Tensor)])
         looks = bytes(i in watched for i in range(count))
+        self.of_floats = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.is_floating_point()]
         self.address = self.native.gw_inputs_new(count, is_tensor, looks, sizes.tobytes())
 
     def __del__(self) -> None:
@@ -108,8 +109,9 @@ class LastGraph:
             bump("unseen_edits")
             _log.info("an index of shape %s was edited in a way that PyTorch does not see", list(edited.shape))
             tracked.forget(edited)
-        if any([type(x) is not int and x.requires_grad for x in inputs]):
-            return self._shared(inputs)
+        for i in known.of_floats:
+            if inputs[i].requires_grad:
+                return self._shared(inputs)
         looks = settings().unseen_edits
         address = known.native.gw_marks_new(known.address, given, None, looks)
         if address:

@@ -27,7 +27,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "gw_in_range": ((_POINTER, Int64, ctypes.c_int32), _STATUS),
     "gw_narrow": ((_POINTER, Int64, Int64, _POINTER, Int32), _STATUS),
     "gw_records_layout": ((_POINTER,), None),
-    "gw_records_edited": ((), None),
+    "gw_records_edited": ((_POINTER,), None),
     "gw_records_forked": ((), None),
     "gw_record_new": ((_POINTER, Int64, Int32, Int32, Int32), _POINTER),
     "gw_record_drop": ((_POINTER,), None),

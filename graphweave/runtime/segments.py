@@ -83,7 +83,10 @@ class Segment:
             0 if scratch is None else scratch.data_ptr(), size,
         )  # fmt: skip
         status = self._run(self._address, numbers, False, num_threads(), ctypes.byref(failure))
-        if status or failure.grown:
+        if not status and failure.builds and not failure.grown:
+            bump("format_builds", failure.builds)
+            bump("format_hits", failure.hits)
+        elif status or failure.grown:
             graph, copied = _GraphOfCall(self, rows, indices), False
             while graph.settle(status, failure) or status == _SCRATCH or (status == _GAPS and not copied):
                 if status == _GAPS:
@@ -172,8 +175,10 @@ class _GraphOfCall:
     def finish(self, status: int, failure: Failure) -> None:
         """Note the sizes of records that have new formats; raise the error that `status` stands for, if it is one."""
         if self._grown:
-            for one, record in zip(self._index, self._held or map(record_of, self._index), strict=True):
-                cache.resize(one.key, record.nbytes)
+            for one in self._index:
+                record = cache.get(one.key, (one.values,))
+                if record is not None:
+                    cache.resize(one.key, record.nbytes)
         if status != _DONE:
             self._refuse(status, failure)
 

@@ -4,6 +4,16 @@
 
 namespace {
 
+constexpr size_t kSubsets = 16;  // of a record
+
+// Drops the oldest of many, since limits may be others in each call. The caller holds the lock.
+template <typename T, typename Dropped>
+void keep_few(std::vector<T>& of, Dropped dropped) {
+  if (of.size() < kSubsets) return;
+  dropped(of.front());
+  of.erase(of.begin());
+}
+
 // The edges that a map sends to a row below a number.
 int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* out, Tally* tally) {
   {
@@ -27,6 +37,7 @@ int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* 
     if (n != made.count) return kChanged;
   }
   const std::lock_guard<std::mutex> held(*lock);
+  keep_few(by->edges, [&](const Edges& old) { by->nbytes -= old.numbers ? old.count * 4 : 0; });
   by->edges.push_back(made);
   if (made.numbers) by->nbytes += made.count * 4;
   *out = made;
@@ -57,6 +68,7 @@ int64_t subset_of(const RecordRef& by, const Edges& edges, const RecordRef& of, 
     made->own = true;
   }
   const std::lock_guard<std::mutex> held(*lock);
+  keep_few(by->subsets, [&](const Subset& old) { by->nbytes -= old.rows->own ? old.rows->index.count * 4 : 0; });
   by->subsets.push_back(Subset{of, edges.below, made});
   if (edges.numbers) by->nbytes += edges.count * 4;
   *out = made;

@@ -1,12 +1,13 @@
 // The state of tensors from which something was computed: whether they are still the same is told without Python.
 //
-// This text follows those of checksum.cpp, formats.cpp and records.cpp. Marks never change once they are made, except
-// for the part of a checksum that is compared next, so any thread may compare.
+// This text follows those of checksum.cpp, formats.cpp and records.cpp. Any thread may compare: marks do not change once
+// they are made, except for the part of a checksum that is compared next and the count of edits.
 
 namespace {
 
 constexpr int64_t kMostDims = 8;
-constexpr int64_t kWholeBytes = 32 << 10;  // the first of `_PARTS` in unseen_edits.py: such memory is read in whole
+constexpr int64_t kWholeBytes = 32 << 10;  // the first two of `_PARTS` in unseen_edits.py: memory that each check reads
+constexpr int64_t kSmallBytes = 256 << 10;  // in whole, and the largest of which it reads one part in four
 
 // What identifies the contents of a tensor of any shape, as long as an alias keeps its storage and counter.
 struct Mark {
@@ -43,7 +44,7 @@ bool read_mark(const void* tensor, Mark* mark) {
   return true;
 }
 
-// The rectangle of memory that a tensor covers, to be read in whole. False for one that covers none, or a large one.
+// The rectangle of memory that a tensor covers. False for one that covers none, or a large one.
 bool rectangle(const Mark& mark, int64_t itemsize, Sums* out) {
   *out = Sums{};
   int64_t rows = 1, row_stride = 0, cols = 1, col_stride = 1, found = 0, before = std::numeric_limits<int64_t>::max();
@@ -61,12 +62,12 @@ bool rectangle(const Mark& mark, int64_t itemsize, Sums* out) {
     col_stride = mark.strides[d];
   }
   if (found < 2) rows = 1, row_stride = 0;
-  if (itemsize > 8 || rows * cols * itemsize > kWholeBytes) return false;
+  if (itemsize > 8 || rows * cols * itemsize > kSmallBytes) return false;
   out->data = static_cast<const char*>(mark.data);
   out->item = itemsize;
   out->rows = rows, out->row_stride = row_stride * itemsize;
   out->cols = cols, out->col_stride = col_stride * itemsize;
-  out->parts = 1;
+  out->parts = rows * cols * itemsize > kWholeBytes ? 4 : 1;
   return true;
 }
 
@@ -74,7 +75,7 @@ struct Marks {
   std::vector<bool> is_tensor;   // one for each input
   std::vector<int64_t> numbers;  // the inputs that are numbers
   std::vector<Mark> tensors;
-  std::vector<Sums> own;    // of tensors that are read in whole
+  std::vector<Sums> own;    // of small tensors
   std::vector<Sums*> sums;  // one for each tensor, or null
   std::vector<std::shared_ptr<void>> aliases;
   std::vector<std::pair<const void*, Mark>> results;  // implementations, which the caller keeps
@@ -118,7 +119,8 @@ bool read_whole(const Mark& mark, int64_t itemsize, std::vector<Sums>* own, Sums
   *sums = &own->back();
   if (!rectangle(mark, itemsize, *sums)) return false;
   gw_sum(*sums, 1);
-  *hash = mixed(*hash, (*sums)->sums[0]);
+  for (int64_t part = 0; part < (*sums)->parts; ++part) *hash = mixed(*hash, (*sums)->sums[part]);
+  (*sums)->turn = static_cast<int64_t>(*hash & 0xFFFF);  // the part that is compared first
   return true;
 }
 
@@ -151,7 +153,7 @@ extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* g
   }
   {
     const std::lock_guard<std::mutex> held(*lock);
-    made->edits = edits;
+    made->edits = edited.count;
     if (!given) {
       if (std::find(of->seen.begin(), of->seen.end(), hash) != of->seen.end()) return nullptr;
       of->seen[of->next++ % kOnce] = hash;
@@ -179,10 +181,14 @@ extern "C" int32_t gw_marks_results(Marks* marks, const int64_t* tensors, int64_
 
 // 0 if these inputs are those that were marked, and neither they nor the results were edited; -1 if not. The number of
 // a tensor, counted from 1, whose memory was edited in a way that PyTorch does not see.
-extern "C" int64_t gw_marks_hold(const Marks* marks, const int64_t* inputs) {
+extern "C" int64_t gw_marks_hold(Marks* marks, const int64_t* inputs) {
   {
     const std::lock_guard<std::mutex> held(*lock);
-    if (marks->edits != edits) return -1;
+    const auto uses = [&](const void* storage) {
+      const auto in = [&](const Mark& mark) { return mark.storage == storage; };
+      return std::any_of(marks->tensors.begin(), marks->tensors.end(), in);
+    };
+    if (!is_unedited(&marks->edits, uses)) return -1;
   }
   const auto is_same = [](const void* tensor, const Mark& mark) {
     Mark now;

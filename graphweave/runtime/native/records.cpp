@@ -36,10 +36,28 @@ struct Layout {
 
 Layout layout;
 
-uint64_t edits = 0;  // of index tensors that PyTorch has not seen, found so far
+constexpr size_t kEdits = 64;
+
+// Edits that PyTorch has not seen: how many were found so far, and the storages of the latest.
+struct Edited {
+  uint64_t count = 0;
+  std::array<const void*, kEdits> storages{};
+};
+
+Edited edited;
 
 // Kept by pointer, since a fork may copy a mutex that another thread holds: the child takes a new one.
 std::mutex* lock = new std::mutex;
+
+// Whether none of the storages for which `uses` is true was edited since there were `*since` edits, which becomes the
+// number that there are now. The caller holds the lock.
+template <typename Uses>
+bool is_unedited(uint64_t* since, Uses uses) {
+  if (edited.count - *since > kEdits) return false;
+  for (; *since != edited.count; ++*since)
+    if (uses(edited.storages[*since % kEdits])) return false;
+  return true;
+}
 
 // What identifies the contents of an index tensor of one dim. Without a version counter (inference tensors) edits
 // cannot be noticed, so nothing is found again.
@@ -203,12 +221,6 @@ RecordRef new_record(const Seen& seen, int64_t rows, bool wrap) {
 struct Tally {
   int64_t builds = 0;
   int64_t hits = 0;
-  int64_t grown = 0;  // how many of those that were made belong to records whose sizes a caller knows
-
-  void built(const Record& record) {
-    ++builds;
-    grown += !record.alias;
-  }
 };
 
 // Keeps what was made, unless another thread was faster. `place` is where it belongs in the record.
@@ -249,7 +261,7 @@ int64_t csr_of(const RecordRef& record, bool wide, int32_t threads, std::shared_
       wide ? group(index, static_cast<int64_t*>(made->indptr.data), chunks, most, made->found, threads)
            : group(index, static_cast<int32_t*>(made->indptr.data), chunks, most, made->found, threads);
   if (status != kFine) return status;
-  tally->built(*record);
+  ++tally->builds;
   keep(record, record->csr[wide], made, (index.rows + 1) * size_of(wide) + (made->found.num_chunks + 1) * 8);
   *out = made;
   return kFine;
@@ -263,7 +275,7 @@ int64_t flat_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
     if (gw_flat(index, nullptr, wide, threads) < 0) {
       out->data = const_cast<void*>(index.data);
       if (!out->data) *out = Array::of(0, 1);
-      tally->built(*record);
+      ++tally->builds;
       keep(record, record->flat[wide], *out, 0);
       return kFine;
     }
@@ -273,7 +285,7 @@ int64_t flat_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
   if (!made) return kNoMemory;
   const int64_t status = gw_flat(index, made.data, wide, threads);
   if (status != kFine) return status;
-  tally->built(*record);
+  ++tally->builds;
   keep(record, record->flat[wide], made, index.count * size_of(wide));
   *out = made;
   return kFine;
@@ -297,7 +309,7 @@ int64_t perm_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
     const int64_t status = gw_place(record->index, nullptr, csr->indptr.data, made.data, wide, threads);
     if (status != kFine) return status;
   }
-  tally->built(*record);
+  ++tally->builds;
   keep(record, record->perm[wide], made, count * size_of(wide));
   *out = made;
   return kFine;
@@ -326,7 +338,7 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
   const int64_t status = gw_place(record->index, &other->index, csr->indptr.data, made.data, wide, threads);
   *at_other = true;
   if (status != kFine) return status;
-  tally->built(*record);
+  ++tally->builds;
   const std::lock_guard<std::mutex> held(*lock);
   auto& columns = record->columns;
   columns.erase(std::remove_if(columns.begin(), columns.end(), [](const Column& c) { return c.other.expired(); }),
@@ -341,10 +353,10 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
 
 extern "C" void gw_records_layout(const Layout* of) { layout = *of; }
 
-// What was made before, of any tensor, is not used again without a record.
-extern "C" void gw_records_edited() {
+// What was made of a tensor with this storage is not used again without a record.
+extern "C" void gw_records_edited(const void* storage) {
   const std::lock_guard<std::mutex> held(*lock);
-  ++edits;
+  edited.storages[edited.count++ % kEdits] = storage;
 }
 
 // For a forked process, which has no other threads.

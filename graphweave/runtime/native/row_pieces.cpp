@@ -113,7 +113,7 @@ int64_t long_rows_of(const RecordRef& record, const Division& by, int32_t thread
   if (const int64_t status = csr_of(record, false, threads, &csr, tally); status != kFine) return status;
   auto made = made_long_rows(*csr, record->index.count, by);
   if (!made) return kNoMemory;
-  tally->built(*record);
+  ++tally->builds;
   const std::lock_guard<std::mutex> held(*lock);
   record->long_rows.push_back(made);
   record->nbytes += made->numbers.held->nbytes;

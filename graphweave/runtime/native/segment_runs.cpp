@@ -69,8 +69,11 @@ std::vector<int64_t> inside_of(const Segment& segment, const int64_t* rows, int6
   return out;
 }
 
-bool is_same(const Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
-  if (bound.edits != edits || !std::equal(bound.rows.begin(), bound.rows.end(), rows)) return false;
+bool is_same(Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
+  const auto uses = [&](const void* storage) {
+    return std::any_of(seen.begin(), seen.end(), [&](const Seen& one) { return one.storage == storage; });
+  };
+  if (!is_unedited(&bound.edits, uses) || !std::equal(bound.rows.begin(), bound.rows.end(), rows)) return false;
   for (size_t m = 0; m < seen.size(); ++m)
     if (bound.records[m]->dropped || !(bound.records[m]->seen == seen[m])) return false;
   return true;
@@ -115,7 +118,7 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
       *out = segment->last;
       return kDone;
     }
-    made->edits = edits;
+    made->edits = edited.count;
     for (size_t m = 0; m < seen.size(); ++m) {
       const auto& map = segment->maps[m];
       const int64_t leads = rows_of(rows, map.first);
@@ -134,7 +137,8 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
   made->inside = inside_of(*segment, rows, &made->nbytes);
   Binding binding{*segment, *made, threads, failure, {}, {}};
   const int64_t status = binding.bind();
-  failure->builds = binding.tally.builds, failure->hits = binding.tally.hits, failure->grown = binding.tally.grown;
+  failure->builds = binding.tally.builds, failure->hits = binding.tally.hits;
+  failure->grown = failure->builds && hashes.size() < made->records.size();
   if (status != kDone) return status;
   *out = made;
   bool kept = true;

@@ -26,7 +26,8 @@ enum Status : int64_t {
 struct Failure {
   int64_t at;        // the map, value or kernel, by number
   int64_t position;  // in the index; the bytes of scratch memory
-  int64_t builds, hits, grown;  // see `Tally`
+  int64_t builds, hits;
+  int64_t grown;              // whether formats were made of a record that others find
   int64_t launches, divided;  // kernels that ran, and kernels whose divided rows others computed
 };
 
@@ -116,7 +117,7 @@ struct Bound {
   std::vector<std::shared_ptr<LongRows>> long_rows;
 };
 
-constexpr int64_t kSmall = 1 << 12;  // edges; the formats of fewer are made faster than they are found
+constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32;
 
 struct Segment {
