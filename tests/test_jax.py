@@ -16,6 +16,7 @@ from graphweave.execute import region_step
 from graphweave.execute.cpp_divided import DividedRows
 from graphweave.runtime import long_rows
 from tests.programs.graphs import EdgeList, zoo
+from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
@@ -501,3 +502,27 @@ def test_mixing_rows_is_refused() -> None:
     g, (src, _, _) = fixed(HUB), data_of(HUB)
     with pytest.raises(DataError, match="message"):
         gj.spmm(g, lambda s, d, e: s - s.mean(0), src=src["h"])
+
+
+@pytest.mark.sanitize
+def test_foreign_calls_are_clean_under_sanitizers() -> None:
+    run_sanitized(
+        "import numpy as np, jax, jax.numpy as jnp\n"
+        "import graphweave.jax as gj\n"
+        "from graphweave import Schedule\n"
+        "from graphweave.runtime import long_rows\n"
+        "long_rows.LONG, long_rows.SHARE, long_rows.PIECE = 8, 1 << 40, 3\n"
+        "rng = np.random.default_rng(0)\n"
+        "src, dst = rng.integers(0, 30, 200), rng.integers(0, 30, 200)\n"
+        "dst[::2] = 7\n"
+        "x, w = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((30, 5), (200, 1)))\n"
+        "def want(x, w):\n"
+        "    return (jax.ops.segment_sum(jnp.tanh(x[src] - x[dst]) * w, dst, 30) ** 2).sum()\n"
+        "for schedule in ('auto', Schedule(source_partitions=4)):\n"
+        "    def got(x, w):\n"
+        "        message = lambda s, d, e: jnp.tanh(s - d) * e\n"
+        "        return (gj.spmm((src, dst), message, src=x, dst=x, edge=w, schedule=schedule) ** 2).sum()\n"
+        "    ours, theirs = (jax.jit(jax.grad(f, (0, 1)))(x, w) for f in (got, want))\n"
+        "    for a, b in zip(ours, theirs):\n"
+        "        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)\n"
+    )

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -181,6 +182,29 @@ def test_the_bits_of_divided_rows(number: int, few_edges_are_many: None) -> None
         with kernel_by_kernel():
             same(made([*args]), together, graph.name)
     assert graphweave.counters()["divided_launches"] > divided
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_threads_with_hubs_of_their_own(inference: bool, few_edges_are_many: None) -> None:
+    """All may be the first that need the kernels of divided rows."""
+
+    def sums(x: Tensor, index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu()
+
+    def work(seed: int) -> bool:
+        with torch.inference_mode(inference):
+            index = random_graph(24, 24, 40 + 10 * seed, seed=seed)
+            index[1, ::2] = seed
+            x = features(24, 5)
+            alike = (torch.allclose(model(x, index), sums(x, index), rtol=1e-4, atol=1e-5) for _ in range(5))
+            return all(alike)
+
+    model = graphweave.compile(sums)
+    model(features(24, 5), random_graph(24, 24, 2))
+    before = graphweave.counters()["divided_launches"]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+    assert graphweave.counters()["divided_launches"] - before == 8 * 5
 
 
 def whole_and_totals(x: Tensor, index: Tensor) -> list[Tensor]:
