@@ -12,7 +12,11 @@ import torch
 
 from graphweave import Schedule, ops
 from graphweave.core.errors import DataError, DerivativeError, IndexRangeError, ScheduleError, SettingsError
+from graphweave.execute import region_step
+from graphweave.execute.cpp_divided import DividedRows
+from graphweave.runtime import long_rows
 from tests.programs.graphs import EdgeList, zoo
+from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
@@ -236,6 +240,40 @@ def test_what_is_computed_on_nodes_knows_its_rows() -> None:
     close(turned, (at @ w) * x[np.asarray(graph.dst), :2])
     close(gj.sddmm(g, lambda s, d, e: s @ (w * np.full((6, 2), 1 / s.shape[0])), src=x), (at / 150) @ w)
     close(gj.sddmm(g, lambda s, d, e: (s + jnp.ones((150, 1))) @ w, src=x), (at + 1) @ w)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_with_many_edges_are_divided(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 32 bits by native code, those of 64 bits by Python, as long as the function is traced."""
+    monkeypatch.setattr(long_rows, "LONG", 40)
+    monkeypatch.setattr(long_rows, "SHARE", 1 << 40)
+    monkeypatch.setattr(long_rows, "PIECE", 16)
+    if wide:
+        monkeypatch.setattr(region_step, "INT32_MAX", -1)
+    built, build = list[DividedRows](), DividedRows.build
+    monkeypatch.setattr(DividedRows, "build", lambda rows: built.append(rows) or build(rows))
+    rng = np.random.default_rng(12)
+    src, dst = rng.integers(0, 30, 500), rng.integers(0, 30, 500)
+    dst[::2], src[1::5] = 7, 3
+    graph, x, w = EdgeList("hubs", src, dst, 30, 30), rng.normal(size=(30, 6)), rng.normal(size=500)
+    for reduce in ("sum", "max"):
+        built.clear()
+        got = gj.spmm(fixed(graph), lambda s, d, e: s * e[:, None], reduce, src=x, edge=w)
+        assert built
+        index, edge = torch.from_numpy(np.stack([src, dst])), torch.from_numpy(w)
+        close(got, ops.spmm(index, "u_mul_e", reduce, src=torch.from_numpy(x), edge=edge[:, None]).numpy())
+        data = {"h": jnp.asarray(x)}, {"h": jnp.asarray(x[::-1].copy())}, {"w": jnp.asarray(w)}
+
+        def loss(data: Any, call: Any) -> Any:
+            return (call(*data) ** 2).sum()
+
+        def ours(src: Any, dst: Any, edge: Any, reduce: Any = reduce) -> Any:
+            return gj.spmm(fixed(graph), gaussian, reduce, src=src, dst=dst, edge=edge)
+
+        def definition(src: Any, dst: Any, edge: Any, reduce: Any = reduce) -> Any:
+            return plain(graph, gaussian, reduce, src, dst, edge)
+
+        close(jax.jit(jax.grad(lambda d, f=ours: loss(d, f)))(data), jax.grad(lambda d: loss(d, definition))(data))
 
 
 SCHEDULES = [
@@ -464,3 +502,27 @@ def test_mixing_rows_is_refused() -> None:
     g, (src, _, _) = fixed(HUB), data_of(HUB)
     with pytest.raises(DataError, match="message"):
         gj.spmm(g, lambda s, d, e: s - s.mean(0), src=src["h"])
+
+
+@pytest.mark.sanitize
+def test_foreign_calls_are_clean_under_sanitizers() -> None:
+    run_sanitized(
+        "import numpy as np, jax, jax.numpy as jnp\n"
+        "import graphweave.jax as gj\n"
+        "from graphweave import Schedule\n"
+        "from graphweave.runtime import long_rows\n"
+        "long_rows.LONG, long_rows.SHARE, long_rows.PIECE = 8, 1 << 40, 3\n"
+        "rng = np.random.default_rng(0)\n"
+        "src, dst = rng.integers(0, 30, 200), rng.integers(0, 30, 200)\n"
+        "dst[::2] = 7\n"
+        "x, w = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((30, 5), (200, 1)))\n"
+        "def want(x, w):\n"
+        "    return (jax.ops.segment_sum(jnp.tanh(x[src] - x[dst]) * w, dst, 30) ** 2).sum()\n"
+        "for schedule in ('auto', Schedule(source_partitions=4)):\n"
+        "    def got(x, w):\n"
+        "        message = lambda s, d, e: jnp.tanh(s - d) * e\n"
+        "        return (gj.spmm((src, dst), message, src=x, dst=x, edge=w, schedule=schedule) ** 2).sum()\n"
+        "    ours, theirs = (jax.jit(jax.grad(f, (0, 1)))(x, w) for f in (got, want))\n"
+        "    for a, b in zip(ours, theirs):\n"
+        "        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)\n"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,8 +15,11 @@ import graphweave
 from bench.check import Result, error_against, step
 from graphweave.core.types import DType
 from graphweave.execute import region_step
+from graphweave.execute.cpp_divided import PIECE_TABLES
 from graphweave.runtime import formats, long_rows
 from graphweave.runtime.index import Index
+from graphweave.runtime.index_records import Record
+from graphweave.runtime.native_library import library
 from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.programs.random_programs import random_program
 from tests.support import Graph, assert_matches, by_default, features, needs_float16, random_graph, threads
@@ -182,6 +187,26 @@ def test_chunks_leave_out_divided_rows_and_no_others() -> None:
         left_out = {r for b, nxt in zip(chunks, bounds[1:], strict=False) if b < 0 for r in range(~b, nxt)}
         assert left_out == set(found.pieces.slot_row.tolist())
         assert found.max_degree == int(degrees[degrees <= 8].max())
+
+
+@pytest.mark.parametrize("weight", [long_rows.SUMS, long_rows.Weight(long_rows.PRODUCTS, 16 << 20)])
+def test_native_code_makes_the_same_pieces(weight: long_rows.Weight) -> None:
+    """Of hubs, and of graphs whose rows are all long."""
+    every = Graph("every", 3, torch.stack([torch.arange(40), torch.arange(40) % 3]))
+    for graph in (*HUBS, every):
+        index = Index(graph.edge_index[1], graph.num_nodes)
+        want = long_rows.long_rows(index, False, weight)
+        assert want is not None
+        record, tables = Record(index, kept=False), (ctypes.c_void_p * 7)()
+        found, numbers = (ctypes.c_int64 * 4)(), struct.pack("4q", *long_rows.division(weight).numbers)
+        native = library().gw_record_long_rows
+        assert native(record.handle.address, numbers, tables, found, 1) == -1
+        table = want.pieces
+        assert list(found) == [table.piece_row.numel(), table.slot_row.numel(), table.num_edges, want.max_degree]
+        made = (table.slots, table.pieces, table.piece_row, table.piece_shift, table.piece_slot, table.slot_row)
+        for name, address, tensor in zip(PIECE_TABLES, tables, made, strict=False):
+            assert torch.equal(record.tensor(address, tensor.numel(), torch.int32), tensor), (graph.name, name)
+        assert tables[6] is None
 
 
 def test_a_graph_without_long_rows_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

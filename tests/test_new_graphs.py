@@ -162,6 +162,25 @@ def test_an_index_out_of_range_is_refused_on_a_new_graph(
         gradients(compiled, x, good, y)
 
 
+def test_formats_that_native_code_adds_to_a_known_graph_are_counted() -> None:
+    """A second program reads values of edges, whose order in the CSR is one more format of the same index."""
+
+    def weighted(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, x[src] * w[:, None])
+
+    def plain(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, x[src])
+
+    first, second = graphweave.compile(plain), graphweave.compile(weighted)
+    x, index, _ = batch(2000, 20_000, 12)
+    w, (src, dst) = features(20_000, 1, torch.float64)[:, 0], index.clone()
+    torch.testing.assert_close(first(x, src, dst), plain(x, src, dst))
+    before = formats.stats()
+    torch.testing.assert_close(second(x, w, src, dst), weighted(x, w, src, dst))
+    after = formats.stats()
+    assert after["entries"] == before["entries"] and after["bytes"] - before["bytes"] == 4 * 20_000
+
+
 def test_values_with_gaps_are_copied(compiled: object) -> None:
     x, index, y = batch(20, 50, 9)
     check(compiled, x.t().contiguous().t(), index, y)
@@ -265,6 +284,18 @@ def test_native_code_is_clean_under_sanitizers() -> None:
         "for _ in range(3):\n"
         "    check(compiled, *large)\n"
         "    large[1].numpy()[:] = large[1].numpy()[:, ::-1].copy()\n"
+        "from graphweave.core.counters import counters\n"
+        "from graphweave.runtime import formats, long_rows\n"
+        "long_rows.LONG, long_rows.SHARE, long_rows.PIECE = 8, 1 << 40, 3\n"
+        "hubs = graphweave.compile(lambda *args: loss(*args))\n"
+        "for seed in range(3):\n"
+        "    x, index, y = batch(30, 200 + 50 * seed, 20 + seed)\n"
+        "    index[1, ::2], index[0, 1::3], index[1, 1::4] = 7, 29, 0\n"
+        "    for _ in range(3):\n"
+        "        check(hubs, x, index, y)\n"
+        "    index[1] = 7\n"
+        "    check(hubs, x, index, y)\n"
+        "assert counters()['divided_launches'] > 20, counters()\n"
         "def first(x, w, index, y):\n"
         "    return loss(x, w, index, y) + (torch.zeros_like(x).index_add(0, index[1], x[index[0]]) @ w)[:5].sum()\n"
         "import tests.test_new_graphs as here\n"

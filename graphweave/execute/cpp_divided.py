@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.counters import bump
+from graphweave.core.types import DType, Fold
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
+from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, SLOT_PIECE, SLOTS
+from graphweave.lower.piece_walk import PIECES
 from graphweave.lower.scheduled import Scheduled
 from graphweave.runtime import arena, kernel_cache, launch
 from graphweave.runtime.chunks import equal_rows
@@ -31,6 +35,16 @@ def weight_of(kernel: Kernel) -> Weight:
     products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
     leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
     return Weight(PRODUCTS, leaves) if products else SUMS
+
+
+PIECE_TABLES = (SLOTS, PIECES, "piece_row", "piece_shift", "piece_slot", "slot_row", SLOT_PIECE)
+"""Names of the tables of pieces, in the order of native code (`native/row_pieces.cpp`)."""
+
+_ROWS = (NUM_PIECES, NUM_SLOTS, NUM_HELD)
+_TYPES = (DType.f64, DType.f32, DType.i64, DType.i32, DType.i16, DType.i8, DType.u8, DType.bool)
+_FOLD_ORDER = (Fold.sum, Fold.mul, Fold.max, Fold.min)
+_GIVEN, _TABLE, _SCRATCH, _TOTAL = range(4)
+"""Codes of `native/divided_rows.cpp`."""
 
 
 class DividedRows:
@@ -49,11 +63,37 @@ class DividedRows:
             with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
                 self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
 
+    def numbers(self) -> list[int]:
+        """The kernels, once they are built, as `native/divided_rows.cpp` reads them."""
+        given = {name: [_GIVEN, i] for i, name in enumerate(self._given)}
+        places = given | {name: [_TABLE, i] for i, name in enumerate(PIECE_TABLES)}
+        scratch: list[list[int]] = []
+        totals: dict[str, list[int]] = {}
+        kernels: list[list[int]] = []
+        for kernel, function in zip(self._kernels, self._functions, strict=True):
+            pointers, own = [places[csr.name] for csr in kernel.csrs], list[list[int]]()
+            for b in kernel.buffers:
+                size = numel(b.shape)
+                if b.role is Role.total:
+                    assert b.fold is not None
+                    known = [_TYPES.index(b.dtype), _FOLD_ORDER.index(b.fold), given[b.name][1], size]
+                    totals.setdefault(b.name, known)
+                    own.append([list(totals).index(b.name)])
+                    pointers.append([_TOTAL, own[-1][0]])
+                    continue
+                if b.name not in places:
+                    assert b.rows is not None
+                    places[b.name] = [_SCRATCH, len(scratch)]
+                    scratch.append([_ROWS.index(b.rows), size * b.dtype.itemsize])
+                pointers.append(places[b.name])
+            over, sizes = _ROWS.index(kernel.sizes[0]), len(kernel.sizes) + len(kernel.csrs)
+            kernels.append([function.address, over, sizes, *listed(own), *listed(pointers)])
+        most = self._chunks_asked or launch.MAX_CHUNKS
+        return [most, *listed(scratch), *listed(list(totals.values())), *listed(kernels)]
+
     @property
-    def compiled(self) -> tuple[Sequence[str], Sequence[Kernel], Sequence[launch.NativeKernel]]:
-        """Names of the arguments of the kernel whose rows are divided, and the kernels in order, once they are
-        built."""
-        return self._given, self._kernels, self._functions
+    def _chunks_asked(self) -> int | None:
+        return self._schedule.chunks if self._schedule.in_pieces else None
 
     def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
         """Run the kernels, after the kernel itself. `ptrs` are that kernel's arguments. The parts of rows are folded
@@ -75,5 +115,10 @@ class DividedRows:
         bump("divided_launches")
 
     def _chunks(self, rows: int) -> Tensor:
-        asked = self._schedule.chunks if self._schedule.in_pieces else None
+        asked = self._chunks_asked
         return uniform_chunks(rows, Work(CHUNK_WORK)) if asked is None else equal_rows(rows, asked)
+
+
+def listed(rows: Sequence[Sequence[int]]) -> list[int]:
+    """The number of rows, and all rows: a list as native code reads it."""
+    return [len(rows), *chain.from_iterable(rows)]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from types import MappingProxyType
+
+import torch
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.cpp_step import CppStep
-from graphweave.execute.region_step import Format, wraps
+from graphweave.execute.cpp_divided import PIECE_TABLES, listed
+from graphweave.execute.cpp_step import CppStep, OnGraph
+from graphweave.execute.region_step import Format, max_narrow_count, wraps
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.tape.limits import Least, Limit, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import RunKernels, Transpose
+from graphweave.lower.divide import SLOT_PIECE, SLOTS
 from graphweave.lower.parameters import Column, Flat, Perm, Table
+from graphweave.lower.piece_walk import PIECES
 from graphweave.runtime import long_rows
 from graphweave.runtime.segments import Segment
 
-_VALUE, _INSIDE, _INDPTR, _PERM, _COLUMN, _FLAT = range(6)
+_VALUE, _INSIDE, _INDPTR, _PERM, _COLUMN, _FLAT, _FIXED = range(7)
 """Kinds of pointers."""
 
 _ROWS, _MOST, _LEAST, _REACH = range(4)
@@ -27,15 +33,28 @@ _ROWS, _MOST, _LEAST, _REACH = range(4)
 _NONE = -1
 
 
-def made_segment(program: Program, step: RunKernels, kernels: Sequence[CppStep]) -> Segment | None:
+NONE_GIVEN: Mapping[int, OnGraph] = MappingProxyType({})
+
+
+def made_segment(
+    program: Program, step: RunKernels, kernels: Sequence[CppStep], given: Mapping[int, OnGraph] = NONE_GIVEN
+) -> Segment | None:
     """The segment that follows a step of a tape, whose members have these kernels. None if a kernel needs what only
-    Python makes: an order of rows or edges that a schedule asks for."""
-    if any(kernel.reorders for kernel in kernels):
+    Python makes, an order of rows or edges that a schedule asks for, unless that is `given`, by position, on the one
+    graph that the caller has."""
+    if any(kernel.reorders and i not in given for i, kernel in enumerate(kernels)):
         return None
     ends = [(step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
-    numbers = _Numbers(program, step, kernels).made(ends)
+    numbers = _Numbers(program, step, kernels, given).made(ends)
     names = [kernel.name for kernel in kernels]
-    return Segment(numbers, names, ends, len(step.rows), len(step.reads) + len(step.writes))
+
+    def divided(i: int) -> list[int]:
+        there = given.get(i)
+        rows = kernels[i].divided_rows(wide=False) if there is None else there.divided
+        assert rows is not None
+        return rows.numbers()
+
+    return Segment(numbers, names, ends, len(step.rows), len(step.reads) + len(step.writes), divided)
 
 
 @dataclass
@@ -43,6 +62,7 @@ class _Numbers:
     program: Program
     taped: RunKernels
     kernels: Sequence[CppStep]
+    given: Mapping[int, OnGraph]
     limits: list[list[int]] = field(default_factory=list)
     positions: dict[Limit, int] = field(default_factory=dict)
 
@@ -53,36 +73,61 @@ class _Numbers:
 
     def made(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
         taped = self.taped
-        steps = [self.step(kernel, m.limit) for kernel, m in zip(self.kernels, taped.members, strict=True)]
+        members = enumerate(zip(self.kernels, taped.members, strict=True))
+        steps = [self.step(kernel, m.limit, self.given.get(i)) for i, (kernel, m) in members]
         slots: dict[int, list[list[int]]] = {}
         for one in taped.inside:
             slots.setdefault(one.slot, []).append([one.nbytes, self.space(one.space)])
         return [
-            len(taped.rows), len(taped.reads), len(taped.writes), long_rows.LONG // long_rows.PRODUCTS,
-            *_listed([list(end) for end in ends]), *_listed(self.limits),
-            *_listed([self.turn(turn) for turn in taped.transposes]),
-            *_listed([_listed(slots[slot]) for slot in range(len(slots))]),
-            *_listed(steps),
+            len(taped.rows), len(taped.reads), len(taped.writes), max_narrow_count(),
+            long_rows.LONG // long_rows.PRODUCTS,
+            *listed([list(end) for end in ends]), *listed(self.limits),
+            *listed([self.turn(turn) for turn in taped.transposes]),
+            *listed([listed(slots[slot]) for slot in range(len(slots))]),
+            *listed(steps),
         ]  # fmt: skip
 
-    def step(self, step: CppStep, limit: StepLimit | None) -> list[int]:
+    def step(self, step: CppStep, limit: StepLimit | None, given: OnGraph | None) -> list[int]:
         program, walked = self.program, step.plan.lowered.map
         space = None if walked is None else map_type(program, walked).dom
         maps = [[self.map(m), map_type(program, m).dom == space] for m in step.maps]
-        over = [self.space(step.spaces[0]) if over_rows else _NONE for _, over_rows, _ in step.without_rows]
         rows = edges = below = _NONE
         if limit is not None:
             rows = self.limit(limit.rows)
             if limit.edges is not None:
                 edges, below = self.map(limit.edges.map), self.limit(limit.edges.below)
         zeros = [] if limit is None else [self.zero(ref, upto) for ref, upto in limit.zeros]
-        head = [] if walked is None else [[_INDPTR, self.map(walked), 0]]
+        if given is None:
+            head = [] if walked is None else [[_INDPTR, self.map(walked), 0]]
+            address, pointers = step.address, [*head, *map(self.pointer, step.operands)]
+        else:
+            address, pointers = given.kernel.address, self.fixed(step, given)
         return [
-            step.address, _NONE if walked is None else self.map(walked), *_listed(maps),
-            *_listed([[self.space(s)] for s in step.spaces]), *_listed([[x] for x in over]),
-            step.work.row, step.work.chunk, step.work.tile, step.divided_from,
-            rows, edges, below, *_listed(zeros), *_listed([*head, *map(self.pointer, step.operands)]),
+            address, _NONE if walked is None else self.map(walked), *listed(maps),
+            *listed([[self.space(s)] for s in step.spaces]), *listed(self.fills(step)),
+            step.work.row, step.work.chunk, step.work.tile, step.has_totals, step.divides, *step.division.numbers,
+            rows, edges, below, *listed(zeros), *listed(pointers), *_on_graph(given, step.has_totals),
         ]  # fmt: skip
+
+    def fills(self, step: CppStep) -> list[list[int]]:
+        """For each total with a value of its own if there are no rows, or edges: the space of these rows, and what is
+        written then."""
+        out: list[list[int]] = []
+        for i, over_rows, value in step.without_rows:
+            shape, dtype, _ = step.writes_each[i]
+            with torch.inference_mode(False):
+                one = bytes(torch.tensor([value], dtype=dtype, device="cpu").view(torch.uint8).tolist())
+            space = self.space(step.spaces[0]) if over_rows else _NONE
+            bits = int.from_bytes(one, sys.byteorder, signed=True) if len(one) == 8 else int.from_bytes(one, "little")
+            out.append([space, *self.pointers[step.writes[i]], dtype.itemsize, numel(shape), bits])
+        return out
+
+    def fixed(self, step: CppStep, given: OnGraph) -> list[list[int]]:
+        """The pointers of a kernel whose formats are given."""
+        found = iter(given.found)
+        places = [[_FIXED, head, 0] for head in given.heads]
+        formats = (Perm, Column, Flat, Table)
+        return places + [[_FIXED, next(found), 0] if isinstance(x, formats) else self.pointer(x) for x in step.operands]
 
     def pointer(self, of: Ref | Format) -> list[int]:
         match of:
@@ -92,8 +137,8 @@ class _Numbers:
                 return [_COLUMN, self.map(m), self.map(other)]
             case Flat(m):
                 return [_FLAT, self.map(m), 0]
-            case Table():
-                raise AssertionError("kernels of schedules that reorder are no part of a segment")
+            case Table(name):
+                raise AssertionError(f"only Python makes the table '{name}'")
             case _:
                 return self.pointers[of]
 
@@ -134,6 +179,18 @@ class _Numbers:
         return self.taped.maps.index(m)
 
 
-def _listed(rows: Sequence[Sequence[int]]) -> list[int]:
-    """The number of rows, and all rows."""
-    return [len(rows), *chain.from_iterable(rows)]
+def _on_graph(given: OnGraph | None, has_totals: bool) -> list[int]:
+    """What is given of a kernel on one graph, besides its formats."""
+    if given is None:
+        return [0]
+    long = given.long
+    numbers = [1, *listed([[size] for size in given.sizes]), given.chunks.data_ptr(), given.chunks.numel() - 1]
+    if long is None:
+        return [*numbers, 0, 0]
+    table = long.pieces
+    names = {SLOTS: table.slots, PIECES: table.pieces, SLOT_PIECE: table.slot_piece}
+    tables = [names[name] if name in names else getattr(table, name) for name in PIECE_TABLES]
+    return [
+        *numbers, long.is_all and not has_totals, 1, *(0 if t is None else t.data_ptr() for t in tables),
+        table.piece_row.numel(), table.slot_row.numel(), table.num_edges,
+    ]  # fmt: skip

@@ -23,14 +23,14 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.parameters import Column, Perm, Table
 from graphweave.lower.row_order import ROW_ORDER
-from graphweave.runtime import arena, formats, launch, long_rows
+from graphweave.runtime import arena, formats, launch
 from graphweave.runtime.chunks import equal_rows, equal_work
 from graphweave.runtime.edge_orders import EdgeOrders
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
-from graphweave.runtime.long_rows import LongRows, is_long
-from graphweave.runtime.long_rows import long_rows as divided_rows
+from graphweave.runtime.long_rows import Division, LongRows, division, is_long
+from graphweave.runtime.long_rows import long_rows as cut_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
@@ -93,6 +93,10 @@ class CppStep(RegionStep):
         asked = taken.walk, taken.row_order, taken.edge_order, taken.source_partitions, taken.chunks
         return any(asked)
 
+    def given_on(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> OnGraph | None:
+        """The kernel on a graph, if only Python makes its formats there: in another order, or of 64 bits."""
+        return self.new_graph(rows, indices) if self.reorders or self._is_wide(rows, indices) else None
+
     def build(self) -> None:
         self._kernel(wide=False)
 
@@ -102,7 +106,7 @@ class CppStep(RegionStep):
             self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
         return self._kernels[wide]
 
-    def _divided_rows(self, wide: bool) -> DividedRows:
+    def divided_rows(self, wide: bool) -> DividedRows:
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan
             self._divided[wide] = DividedRows(plan.scheduled)
@@ -155,7 +159,8 @@ class CppStep(RegionStep):
 
     @property
     def without_rows(self) -> list[tuple[int, bool, Any]]:
-        """The totals that have a value of their own if there are none to add up (see `RegionStep`)."""
+        """The totals that have a value of their own if there are none to add up, by position among the outputs: whether
+        they are over the kernel's rows (not its edges), and that value."""
         return self._empty
 
     @property
@@ -163,9 +168,17 @@ class CppStep(RegionStep):
         return self._work
 
     @property
-    def divided_from(self) -> int:
-        """The number of edges from which on a row may be divided; -1 if no row may."""
-        return long_rows.LONG // self._weight.work if self._divides else -1
+    def divides(self) -> bool:
+        """Whether long rows are divided."""
+        return self._divides
+
+    @property
+    def division(self) -> Division:
+        return division(self._weight)
+
+    @property
+    def has_totals(self) -> bool:
+        return bool(self._totals)
 
     @property
     def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
@@ -219,7 +232,7 @@ class CppStep(RegionStep):
             chunks = chunks if within is None else within.chunks(chunks)
             long = None if edges is not None and edges.whole else self._cut(walked, orders, csr, chunks, wide)
             if long is not None:
-                chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
+                chunks, most, divided = long.chunks, long.max_degree, self.divided_rows(wide)
             sizes.append(most)
         else:
             chunks = self._uniform(rows[0] if within is None else within.rows(rows[0]))
@@ -251,7 +264,7 @@ class CppStep(RegionStep):
         if orders is not None and orders.in_pieces:
             return orders.pieces()
         if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-            return divided_rows(walked, wide, self._weight, chunks)
+            return cut_rows(walked, wide, self._weight, chunks)
         return None
 
     def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:

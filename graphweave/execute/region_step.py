@@ -80,6 +80,11 @@ class RegionStep:
             self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
 
     @property
+    def converted(self) -> Mapping[int, torch.dtype]:
+        """The own type of each output, by position, that the kernel writes in a wider type."""
+        return self._converted
+
+    @property
     def drivable(self) -> bool:
         """Whether the step may be part of a stretch: one native kernel, which writes its outputs in their final
         form."""
@@ -101,7 +106,7 @@ class RegionStep:
 
     def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
         """Whether 32 bits are too few to count the rows and edges."""
-        return max([*rows, *(t.numel() for t in indices)]) > INT32_MAX
+        return max([*rows, *(t.numel() for t in indices)]) > max_narrow_count()
 
     def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
         """Convert totals to their own type. A total over no rows becomes the value that its push has for no rows."""
@@ -140,6 +145,11 @@ class RegionStep:
                 return formats.in_order(index[m].num_edges, wide) if perm is None else perm
             case Column(m, other):
                 return formats.column(index[m], index[other], wide)
+
+
+def max_narrow_count() -> int:
+    """The largest number of rows or edges that kernels of 32-bit indices can count."""
+    return INT32_MAX
 
 
 def wraps(program: Program, m: Ref) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of kernels as foreign calls of XLA (`runtime/native/xla_call.cpp`): no Python runs in a call.
+"""Segments on one graph as foreign calls of XLA (`runtime/native/xla_call.cpp`): no Python runs in a call.
 
 A call names its table by a random number, not by an address. So a compiled function that another process has cached is
 refused there rather than run on addresses that mean nothing.
@@ -17,10 +17,12 @@ from typing import Any
 
 import jax
 import jaxlib
+from torch import Tensor
 
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.drive import address_of_drive
+from graphweave.runtime.native_library import library as runtime_library
 from graphweave.runtime.native_numbers import Int32, Int64
+from graphweave.runtime.segments import OnOneGraph
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 
@@ -29,34 +31,36 @@ TARGET = "graphweave_kernels"
 
 
 class KernelTable:
-    """Kernels in order, and the values on which they work: the operands of a foreign call, then its results.
+    """Kernels in order, and the values on which they work: the operands of a foreign call, then its results, of which
+    the last is memory for values inside.
 
     Equal only to itself. XLA's executables keep it alive (`foreign.py`).
     """
 
-    __slots__ = ("__weakref__", "_alive", "_code", "_names", "_nbytes", "id", "jitted", "threads")
+    __slots__ = ("__weakref__", "_alive", "_fixed", "_names", "_nbytes", "id", "jitted", "threads")
 
     def __init__(
-        self, steps: Sequence[Sequence[int]], names: Sequence[str], num_operands: int, nbytes: Sequence[int],
-        alive: Any, threads: int | None = None,
+        self, graph: OnOneGraph, names: Sequence[str], values: Sequence[Tensor | None], nbytes: Sequence[int],
+        threads: int | None = None,
     ) -> None:  # fmt: skip
-        """`steps` as `drive.cpp` documents them, each with a name for errors. There are `num_operands` operands, and a
-        result for each of `nbytes`. `alive` keeps addresses valid.
+        """`names` are those of the segment's kernels, for errors. `values` are the tensors that it reads, and None for
+        each operand and result. There is a result for each of `nbytes`, and the memory inside.
         Kernels run on `threads` threads, or on as many as PyTorch uses at this moment."""
         register()
-        code = [len(steps), *(number for step in steps for number in step)]
-        self._code = ctypes.create_string_buffer(pack(f"{len(code)}q", *code))
+        addresses = [0 if t is None else t.data_ptr() for t in values]
+        self._fixed = ctypes.create_string_buffer(pack(f"{len(addresses)}q", *addresses))
+        self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes) + 1}q", *nbytes, graph.nbytes))
         self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())
-        self._alive = alive
+        self._alive = graph, tuple(values)
         self.jitted: Any = None
         """The table as a function under `jit`, once it has been called outside of one."""
         self.threads = num_threads(threads)
         self.id = secrets.randbits(62)
-        library = _native(toolchain())
-        self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes)}q", *nbytes))
-        drive, num_values = address_of_drive(), num_operands + len(nbytes)
-        library.gw_xla_add(self.id, drive, self._code, self._names, num_values, self.threads, self._nbytes)
-        weakref.finalize(self, library.gw_xla_remove, self.id).atexit = False
+        native, run = _native(toolchain()), ctypes.cast(runtime_library().gw_bound_run, ctypes.c_void_p)
+        native.gw_xla_add(
+            self.id, run, graph.address, self._names, len(values), self._fixed, self.threads, self._nbytes
+        )
+        weakref.finalize(self, native.gw_xla_remove, self.id).atexit = False
 
     def __repr__(self) -> str:
         return f"KernelTable({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
@@ -77,7 +81,7 @@ def _native(tools: object) -> ctypes.CDLL:
     text = f'#define XLA_FFI_HEADER "{header}"\n#define GW_JAXLIB "{jaxlib.__version__}"\n'
     library = kernel_cache.library(text + sources.source("xla_call.cpp"))
     pointer = ctypes.c_void_p
-    library.gw_xla_add.argtypes = (Int64, pointer, ctypes.c_char_p, ctypes.c_char_p, Int64, Int32, pointer)
+    library.gw_xla_add.argtypes = (Int64, pointer, pointer, pointer, Int64, pointer, Int32, pointer)
     library.gw_xla_add.restype = None
     library.gw_xla_remove.argtypes = (Int64,)
     library.gw_xla_remove.restype = None

@@ -1,7 +1,7 @@
-"""A compiled program on a graph, as operations of a JAX trace: tables of kernels, and XLA's own between them.
+"""A compiled program on a graph, as operations of a JAX trace: segments of kernels, and XLA's own between them.
 
-Everything is decided before JAX runs anything: formats of the graph are built, what depends on the graph alone is
-computed, and a tape says which kernels run in one foreign call. A trace follows the tape. Between calls, values are
+Everything is decided before JAX runs anything: what depends on the graph alone is computed, a tape says which kernels
+run in one foreign call, and their segment is bound to the graph. A trace follows the tape. Between calls, values are
 JAX's arrays; within one, they lie in a buffer that XLA allocates, the last result of the call.
 """
 
@@ -16,34 +16,33 @@ import jax.numpy as jnp
 import torch
 from torch import Tensor
 
-from graphweave.core.types import UNIT, Fold, Space
-from graphweave.execute.cpp_calls import NativeCalls, Rest, Shape, bytes_of, native_calls
+from graphweave.core.errors import IndexRangeError
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.cpp_push import CppPushStep
+from graphweave.execute.cpp_segment import made_segment
+from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import MAX_BYTES
+from graphweave.execute.range_errors import of_map
 from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished
-from graphweave.ir.message.nodes import Input, MapOf, Program, Ref, ToUnit
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Input, Program, Ref, ToUnit
 from graphweave.ir.tape.nodes import CallNode, Free, RunKernels, Tape
 from graphweave.jax.calls import evaluate
 from graphweave.jax.compiled import CompiledProgram
 from graphweave.jax.foreign import Shapes, run_kernels
 from graphweave.jax.native import KernelTable
-from graphweave.runtime.drive import Place
-
-_ALIGNMENT = 64
-
-_FOLDS = {Fold.sum.value: jnp.add, Fold.mul.value: jnp.multiply, Fold.max.value: jnp.maximum,
-          Fold.min.value: jnp.minimum}  # fmt: skip
+from graphweave.runtime.segments import OnOneGraph
 
 
 @dataclass(frozen=True, eq=False)
 class _ForeignCall:
-    """One step of kernels: the table, the values that it reads and writes, its results, and what remains to be done
-    with them."""
+    """One step of kernels: the table, the values that it reads, and its results, some of which are then converted to
+    another dtype."""
 
     table: KernelTable
     arguments: Sequence[Ref]
-    writes: Sequence[Any]  # values of the program, and the names of parts of totals
     results: Shapes
-    rests: Mapping[Ref, Rest]
+    converted: Mapping[Ref, str]
 
 
 class GraphRun:
@@ -57,8 +56,8 @@ class GraphRun:
             r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, Input) and n.name in fixed
         }
         self._hoist()
-        found = {i: self._native_calls(i) for i in code.kernels}
-        self._native = {i: calls for i, calls in found.items() if calls is not None}
+        kernels = code.kernels.items()
+        self._kernels = {i: k for i, k in kernels if not isinstance(k, CppPushStep)}  # whose parts Python folds
         self._tapes: dict[tuple[Ref | None, ...], Tape] = {}
         self._calls: dict[RunKernels, _ForeignCall] = {}
 
@@ -71,12 +70,6 @@ class GraphRun:
         with torch.no_grad():
             made = self.code.prelude(list(given))
         self.fixed.update(zip(self.code.plan.hoisted, (t.contiguous() for t in made), strict=False))
-
-    def _native_calls(self, i: int) -> NativeCalls | None:
-        """The kernel of step i with its formats; None where it needs Python."""
-        step, nodes = self.code.kernels[i], self.program.nodes
-        indices = [self.fixed[n.index] for m in step.maps if isinstance(n := nodes[m], MapOf)]
-        return native_calls(step, tuple(self._rows[s] for s in step.spaces), indices)
 
     def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[Ref | None] | None = None) -> list[Any]:
         """With `outputs`, only these of the program's outputs."""
@@ -105,19 +98,18 @@ class GraphRun:
 
     def _tape(self, outputs: Sequence[Ref | None]) -> Tape:
         traits = RunnerTraits(
-            self._native.__contains__, lambda ref: (), self._divide, frozenset(self.fixed), counts=False,
+            self._kernels.__contains__, lambda ref: (), self._divide, frozenset(self.fixed), counts=False,
             transposes=False, in_order=False,
         )  # fmt: skip
-        kernels = {i: self.code.kernels[i] for i in self._native}
-        return finished(TapeMaker(self.code.plan, kernels, traits, outputs=outputs).make())
+        return finished(TapeMaker(self.code.plan, self._kernels, traits, outputs=outputs).make())
 
     def _divide(self, members: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Kernels run together, unless their values are large, or one of them leaves something to do."""
-        together = sum(self._native[i].nbytes for i in members) <= MAX_BYTES
+        """Kernels run together, unless their values are large, or one of them leaves something to convert."""
+        together = sum(_bytes(one) for i in members for one in self._shapes(self._kernels[i])) <= MAX_BYTES
         group: list[int] = []
         for i in members:
             group.append(i)
-            if not together or self._native[i].rests:
+            if not together or self._kernels[i].converted:
                 yield group
                 group = []
         yield group
@@ -129,61 +121,41 @@ class GraphRun:
             self._calls[step] = self._foreign_call(step)
         call = self._calls[step]
         results = run_kernels(call.table, [self._value(made, r) for r in call.arguments], call.results)
-        found = dict(zip(call.writes, results, strict=False))  # the last result is the buffer inside
-        for r in step.writes:
-            yield r, _finished(found, r, call.rests.get(r))
+        for r, x in zip(step.writes, results, strict=False):  # the last result is the memory inside
+            yield r, x.astype(call.converted[r]) if r in call.converted else x
 
     def _foreign_call(self, step: RunKernels) -> _ForeignCall:
-        native = [self._native[m.kernel] for m in step.members]
-        fixed = {r: self.fixed[r] for r in step.reads if r in self.fixed}
-        arguments = [r for r in step.reads if r not in fixed]
-        places: dict[Any, Place] = {r: (-1, t.data_ptr()) for r, t in fixed.items()}
-        places.update((r, (i, 0)) for i, r in enumerate(arguments))
-        shapes: dict[Any, Shape] = {}
-        rests: dict[Ref, Rest] = {}
-        for member, n in zip(step.members, native, strict=True):
-            shapes.update(zip(member.writes, n.outputs, strict=True))
-            shapes.update(n.scratch)
-            rests.update(n.rests)
-        writes: list[Any] = [*step.writes, *(part for rest in rests.values() for part in rest.parts)]
-        places.update((r, (len(arguments) + i, 0)) for i, r in enumerate(writes))
-        inside, nbytes = _inside(step, shapes, places)
-        places.update((r, (len(arguments) + len(writes), at)) for r, at in inside.items())
-        table = [
-            [c.kernel.address, len(c.pointers), len(c.sizes), c.chunks.data_ptr(), c.chunks.numel() - 1,
-             *(number for p in c.pointers for number in (p if isinstance(p, tuple) else places[p])), *c.sizes]
-            for n in native for c in n.calls
-        ]  # fmt: skip
-        names = [c.name for n in native for c in n.calls]
-        sizes = [*(bytes_of(shapes[r]) for r in writes), nbytes]
-        made_of = KernelTable(table, names, len(arguments), sizes, (native, fixed), self.code.threads)
-        results = (*((shapes[r][0], str(shapes[r][1]).removeprefix("torch.")) for r in writes), ((nbytes,), "uint8"))
-        return _ForeignCall(made_of, arguments, writes, results, rests)
+        kernels = [self._kernels[m.kernel] for m in step.members]
+        graph = self._on_graph(step, kernels)
+        shapes = {r: one for kernel in kernels for r, one in zip(kernel.writes, self._shapes(kernel), strict=True)}
+        values = [*(self.fixed.get(r) for r in step.reads), *(None for _ in step.writes)]
+        names, sizes = [kernel.name for kernel in kernels], [_bytes(shapes[r]) for r in step.writes]
+        table = KernelTable(graph, names, values, sizes, self.code.threads)
+        results = (*((shapes[r][0], _name(shapes[r][1])) for r in step.writes), ((graph.nbytes,), "uint8"))
+        converted = {k.writes[i]: _name(dtype) for k in kernels for i, dtype in k.converted.items()}
+        return _ForeignCall(table, [r for r in step.reads if r not in self.fixed], results, converted)
+
+    def _on_graph(self, step: RunKernels, kernels: Sequence[CppStep]) -> OnOneGraph:
+        index = dict(zip(step.maps, (self.fixed[r] for r in step.indices), strict=True))
+        given = {}
+        for i, kernel in enumerate(kernels):
+            rows = tuple(self._rows[s] for s in kernel.spaces)
+            if (there := kernel.given_on(rows, [index[m] for m in kernel.maps])) is not None:
+                given[i] = there
+        segment = made_segment(self.program, step, kernels, given)
+        assert segment is not None
+        try:
+            return segment.on_graph([self._rows[s] for s in step.rows], list(index.values()))
+        except IndexRangeError as error:
+            raise of_map(error, self.program, index) from None
+
+    def _shapes(self, kernel: CppStep) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        return kernel.shapes(tuple(self._rows[s] for s in kernel.spaces))
 
 
-def _inside(step: RunKernels, shapes: Mapping[Any, Shape], placed: Mapping[Any, Place]) -> tuple[dict[Any, int], int]:
-    """Where values that are not `placed` elsewhere begin in the buffer inside, and its bytes. Values share memory as
-    the tape says; scratch memory has its own."""
-    slots = {one.value: one.slot for one in step.inside}
-    largest: dict[Any, int] = {}
-    for r, shape in shapes.items():
-        if r not in placed:
-            slot = slots.get(r, r)
-            largest[slot] = max(bytes_of(shape), largest.get(slot, 0))
-    starts: dict[Any, int] = {}
-    nbytes = 0
-    for slot, size in largest.items():
-        starts[slot] = nbytes
-        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return {r: starts[slots.get(r, r)] for r in shapes if r not in placed}, nbytes
+def _bytes(shape: tuple[tuple[int, ...], torch.dtype]) -> int:
+    return numel(shape[0]) * shape[1].itemsize
 
 
-def _finished(found: Mapping[Any, Any], ref: Ref, rest: Rest | None) -> Any:
-    x = found[ref]
-    if rest is None:
-        return x
-    for part in rest.parts:
-        x = _FOLDS[rest.fold](x, found[part])
-    if rest.filled is not None:
-        x = jnp.full_like(x, rest.filled)
-    return x if rest.dtype is None else x.astype(str(rest.dtype).removeprefix("torch."))
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -50,6 +50,33 @@ SUMS = Weight()
 
 
 @dataclass(frozen=True, slots=True)
+class Division:
+    """Which rows are divided, and into how many pieces: the structure of `native/row_pieces.cpp`."""
+
+    longest: int
+    """A divided row has more edges than this."""
+
+    share: int
+    """A divided row has more than 1 / share of all rows and edges."""
+
+    most_pieces: int
+    """Limit on the pieces of all divided rows together, not counting one more for each row."""
+
+    least_edges: int
+    """Minimum number of edges of a piece, except for the last piece of a row."""
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        return self.longest, self.share, self.most_pieces, self.least_edges
+
+
+def division(weight: Weight = SUMS) -> Division:
+    """The division of rows of this weight."""
+    pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
+    return Division(LONG // weight.work, SHARE, pieces, max(PIECE // weight.work, 1))
+
+
+@dataclass(frozen=True, slots=True)
 class LongRows:
     """The divided rows of a CSR and their pieces, and the chunks of all other rows."""
 
@@ -75,13 +102,14 @@ def is_long(degree: int, num_rows: int, num_edges: int, weight: Weight = SUMS) -
 
 def shortest(num_rows: int, num_edges: int, weight: Weight = SUMS) -> int:
     """The largest number of edges of a row that is not divided."""
-    return max(LONG // weight.work, (num_rows + num_edges) // SHARE)
+    by = division(weight)
+    return max(by.longest, (num_rows + num_edges) // by.share)
 
 
 def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
     """The largest number of edges of a piece, if all divided rows have `num_edges` edges together."""
-    pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
-    return max(PIECE // weight.work, -(-num_edges // pieces), 1)
+    by = division(weight)
+    return max(by.least_edges, -(-num_edges // by.most_pieces))
 
 
 def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:

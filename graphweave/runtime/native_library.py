@@ -12,7 +12,10 @@ from graphweave.runtime.native_numbers import Int32, Int64
 from graphweave.runtime.tensor_layout import layout
 from graphweave.runtime.toolchain import toolchain
 
-SOURCES = ("checksum.cpp", "formats.cpp", "records.cpp", "segments.cpp", "marks.cpp")
+SOURCES = (
+    "checksum.cpp", "formats.cpp", "records.cpp", "edge_subsets.cpp", "row_pieces.cpp", "divided_rows.cpp",
+    "segments.cpp", "segment_runs.cpp", "marks.cpp",
+)  # fmt: skip
 """Its files in order."""
 
 _POINTER, _BYTES, _STATUS = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
@@ -35,12 +38,17 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "gw_record_flat": ((_POINTER, Int32, _POINTER, Int32), _STATUS),
     "gw_record_perm": ((_POINTER, Int32, _POINTER, Int32), _STATUS),
     "gw_record_column": ((_POINTER, _POINTER, Int32, _POINTER, Int32), _STATUS),
+    "gw_record_long_rows": ((_POINTER, _BYTES, _POINTER, _POINTER, Int32), _STATUS),
     "gw_segment_new": ((_BYTES,), _POINTER),
     "gw_segment_free": ((_POINTER,), None),
     "gw_segment_forget": ((_POINTER,), None),
     "gw_segment_bytes": ((_POINTER, _BYTES), ctypes.c_int64),
     "gw_segment_computed": ((_POINTER, _POINTER), ctypes.c_int32),
     "gw_segment_run": ((_POINTER, _BYTES, ctypes.c_int32, ctypes.c_int32, _POINTER), _STATUS),
+    "gw_segment_divided": ((_POINTER, Int64, _BYTES), None),
+    "gw_bound_new": ((_POINTER, _BYTES, Int32, Int32, _POINTER, _POINTER), _STATUS),
+    "gw_bound_free": ((_POINTER,), None),
+    "gw_bound_bytes": ((_POINTER,), ctypes.c_int64),
     "gw_inputs_new": ((Int64, _BYTES, _BYTES, _BYTES), _POINTER),
     "gw_inputs_free": ((_POINTER,), None),
     "gw_marks_new": ((_POINTER, _BYTES, _BYTES, ctypes.c_int32), _POINTER),

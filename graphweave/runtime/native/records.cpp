@@ -153,6 +153,7 @@ struct Csr {
 constexpr int64_t kChunkShare = 1 << 10, kMaxChunks = 256;  // as in formats.py and launch.py
 constexpr int64_t kFine = -1;
 
+struct LongRows;
 struct Record;
 using RecordRef = std::shared_ptr<Record>;
 
@@ -189,6 +190,7 @@ struct Record {
   std::vector<Column> columns;
   std::vector<Edges> edges;
   std::vector<Subset> subsets;
+  std::vector<std::shared_ptr<LongRows>> long_rows;  // see row_pieces.cpp
 };
 
 struct SeenHash {

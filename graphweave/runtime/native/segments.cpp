@@ -1,15 +1,12 @@
 // Kernels that follow one another without a call of PyTorch, as one call: on a graph that is seen for the first time as
 // well as on a known one.
 //
-// This text follows those of formats.cpp and records.cpp. A segment is made once from numbers (`Reader` below). A call
+// This text follows those of formats.cpp, records.cpp and divided_rows.cpp. A segment is made once from numbers (`Reader` below). A call
 // gives the row counts, the index tensors and the values. It finds the records of the indices, makes the formats that
 // are missing, computes limits on rows, divides rows into chunks, and runs the kernels. All that depends on the graph
 // alone is kept for the last one (`Bound`).
 
 namespace {
-
-typedef int32_t Kernel(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
-                       int32_t num_threads);
 
 // What a call returns. `Failure` says more.
 enum Status : int64_t {
@@ -21,14 +18,17 @@ enum Status : int64_t {
   kUnequal = 5,   // indices of the same edges have different lengths
   kNoIndex = 6,   // a tensor is no index
   kGaps = 7,      // a value is not contiguous: the caller copies it, and calls again
-  kOneByOne = 8,  // the caller runs kernel after kernel: rows are so long, or so many, that they need more than this
+  kTooMany = 8,   // rows or edges do not fit 32 bits: the caller runs kernel after kernel
+  kDivided = 9,   // the caller adds the kernels of a step's divided rows, and calls again
+  kScratch = 10,  // the caller gives so many bytes of scratch memory, and calls again
 };
 
 struct Failure {
   int64_t at;        // the map, value or kernel, by number
-  int64_t position;  // in the index
+  int64_t position;  // in the index; the bytes of scratch memory
   int64_t builds, hits;
-  int64_t grown;  // whether formats were made of a record that others find
+  int64_t grown;              // whether formats were made of a record that others find
+  int64_t launches, divided;  // kernels that ran, and kernels whose divided rows others computed
 };
 
 struct Chunking {
@@ -47,16 +47,37 @@ struct Zero {  // rows of a value that are set to zero, up to a limit
   int64_t upto;
 };
 
+// A total over no rows, or no edges, which becomes a value that `bits` begins.
+struct Fill {
+  int64_t over;  // a space, or -1 for edges
+  Pointer to;
+  int64_t itemsize, count, bits;
+};
+
+// What the caller says of a step on the one graph that it has, in place of what would be found: its formats are the
+// step's pointers.
+struct Given {
+  std::vector<int64_t> sizes;
+  const int64_t* chunks;
+  int64_t num_chunks;
+  bool skipped, in_pieces;
+  PieceTables tables;
+};
+
 struct Step {
   Kernel* kernel;
   int64_t walked;                              // map, or -1
   std::vector<std::pair<int64_t, bool>> maps;  // and whether they are indices of the walked edges
-  std::vector<int64_t> spaces, over;           // sizes; what totals are taken over: -1 for edges, else a space
+  std::vector<int64_t> spaces;                 // sizes
+  std::vector<Fill> fills;
   Chunking chunking;
-  int64_t divided_from;        // rows of more edges may be divided; -1: never
+  bool has_totals, divides;  // divides: long rows are divided
+  Division division;
   int64_t rows, edges, below;  // limits; the map of `edges`; -1: none
   std::vector<Zero> zeros;
   std::vector<Pointer> pointers;
+  std::shared_ptr<const Given> given;
+  std::shared_ptr<const Divided> divided;  // null until the caller has built these kernels
 };
 
 struct Limit {
@@ -79,27 +100,30 @@ struct BoundStep {
     int64_t begin, nbytes;
   };
   std::vector<Range> zeros;
+  std::vector<Fill> fills;
+  std::shared_ptr<const BoundDivided> divided;  // null if no row is
+  bool skipped = false;                         // all rows are divided
 };
 
 struct Bound {
   std::vector<int64_t> rows, inside;  // inside: where each place begins
-  int64_t nbytes = 0;
+  int64_t nbytes = 0, scratch = 0;
   uint64_t edits = 0;
   std::vector<RecordRef> records;
   std::vector<BoundStep> steps;
   std::vector<Array> arrays;
   std::vector<std::shared_ptr<Csr>> csrs;
   std::vector<RecordRef> subsets;
+  std::vector<std::shared_ptr<LongRows>> long_rows;
 };
 
-constexpr int64_t kSmall = 1 << 14;              // edges; formats of fewer are made faster than a record is kept
-constexpr size_t kOnce = 32, kSubsets = 16;      // of a record
-constexpr int64_t kAlignment = 64, kShare = 64;  // kShare as in long_rows.py
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
+constexpr size_t kOnce = 32;
 
 struct Segment {
   std::vector<std::pair<int64_t, bool>> maps;  // the space that each leads to, and whether values wrap
   int64_t num_spaces = 0, num_reads = 0, num_writes = 0;
+  int64_t most_rows = 0;   // or edges, that kernels of 32 bits can count
   int64_t most_edges = 0;  // of a row of a kernel whose rows have a limit
   std::vector<Limit> limits;
   std::vector<Turn> turns;
@@ -110,25 +134,25 @@ struct Segment {
   size_t next_once = 0;
 };
 
-// Reads the numbers of which a segment is made, in the order of `make_segment`.
-struct Reader {
-  const int64_t* at;
-  int64_t next() { return *at++; }
-  template <typename Body>
-  void each(Body body) {
-    for (int64_t n = next(); n > 0; --n) body();
-  }
-  std::vector<int64_t> list() {
-    std::vector<int64_t> out;
-    each([&] { out.push_back(next()); });
-    return out;
-  }
-  Pointer pointer() {
-    const auto kind = static_cast<Pointer::Kind>(next());
-    const int64_t a = next();
-    return Pointer{kind, a, next(), nullptr};
-  }
-};
+Pointer read_pointer(Reader& from) {
+  const auto kind = static_cast<Pointer::Kind>(from.next());
+  const int64_t a = from.next(), b = from.next();
+  return Pointer{kind, a, b, kind == Pointer::fixed ? reinterpret_cast<void*>(a) : nullptr};
+}
+
+std::shared_ptr<const Given> read_given(Reader& from) {
+  if (!from.next()) return nullptr;
+  auto made = std::make_shared<Given>();
+  made->sizes = from.list();
+  made->chunks = reinterpret_cast<const int64_t*>(from.next());
+  made->num_chunks = from.next();
+  made->skipped = from.next() != 0, made->in_pieces = from.next() != 0;
+  if (!made->in_pieces) return made;
+  PieceTables& tables = made->tables;
+  for (void*& table : tables.of) table = reinterpret_cast<void*>(from.next());
+  tables.num_pieces = from.next(), tables.num_slots = from.next(), tables.num_edges = from.next();
+  return made;
+}
 
 Step make_step(Reader& from) {
   Step step;
@@ -139,23 +163,31 @@ Step make_step(Reader& from) {
     step.maps.emplace_back(map, from.next() != 0);
   });
   step.spaces = from.list();
-  step.over = from.list();
+  from.each([&] {
+    const int64_t over = from.next();
+    const Pointer to = read_pointer(from);
+    const int64_t itemsize = from.next(), count = from.next();
+    step.fills.push_back(Fill{over, to, itemsize, count, from.next()});
+  });
   step.chunking.row = from.next(), step.chunking.chunk = from.next(), step.chunking.tile = from.next();
-  step.divided_from = from.next();
+  step.has_totals = from.next() != 0, step.divides = from.next() != 0;
+  step.division.longest = from.next(), step.division.share = from.next();
+  step.division.most_pieces = from.next(), step.division.least_edges = from.next();
   step.rows = from.next(), step.edges = from.next(), step.below = from.next();
   from.each([&] {
-    const Pointer to = from.pointer();
+    const Pointer to = read_pointer(from);
     const int64_t nbytes = from.next();
     step.zeros.push_back(Zero{to, nbytes, from.next()});
   });
-  from.each([&] { step.pointers.push_back(from.pointer()); });
+  from.each([&] { step.pointers.push_back(read_pointer(from)); });
+  step.given = read_given(from);
   return step;
 }
 
 Segment* make_segment(Reader from) {
   auto* const made = new Segment;
   made->num_spaces = from.next(), made->num_reads = from.next(), made->num_writes = from.next();
-  made->most_edges = from.next();
+  made->most_rows = from.next(), made->most_edges = from.next();
   from.each([&] {
     const int64_t space = from.next();
     made->maps.emplace_back(space, from.next() != 0);
@@ -181,90 +213,6 @@ Segment* make_segment(Reader from) {
 
 int64_t rows_of(const int64_t* rows, int64_t space) { return space < 0 ? 1 : rows[space]; }
 
-// ---------------------------------------------------------------- subsets of edges
-
-// Drops the oldest of many, since limits may be others in each call. The caller holds the lock.
-template <typename T, typename Dropped>
-void keep_few(std::vector<T>& of, Dropped dropped) {
-  if (of.size() < kSubsets) return;
-  dropped(of.front());
-  of.erase(of.begin());
-}
-
-// The edges that a map sends to a row below a number.
-int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* out, Tally* tally) {
-  {
-    const std::lock_guard<std::mutex> held(*lock);
-    for (const Edges& edges : by->edges)
-      if (edges.below == below) return *out = edges, kFine;
-  }
-  std::shared_ptr<Csr> csr;
-  if (const int64_t status = csr_of(by, false, threads, &csr, tally); status != kFine) return status;
-  Edges made{below, static_cast<const int32_t*>(csr->indptr.data)[below], {}};
-  if (!csr->found.sorted) {
-    Array flat;
-    if (const int64_t status = flat_of(by, false, threads, &flat, tally); status != kFine) return status;
-    made.numbers = Array::of(made.count, 4);
-    if (!made.numbers) return kNoMemory;
-    const auto* const row = static_cast<const int32_t*>(flat.data);
-    auto* const numbers = static_cast<int32_t*>(made.numbers.data);
-    int64_t n = 0;
-    for (int64_t e = 0; e < by->index.count && n < made.count; ++e)
-      if (row[e] < below) numbers[n++] = static_cast<int32_t>(e);
-    if (n != made.count) return kChanged;
-  }
-  const std::lock_guard<std::mutex> held(*lock);
-  keep_few(by->edges, [&](const Edges& old) { by->nbytes -= old.numbers ? old.count * 4 : 0; });
-  by->edges.push_back(made);
-  if (made.numbers) by->nbytes += made.count * 4;
-  *out = made;
-  return kFine;
-}
-
-// The index `of` on these edges alone.
-int64_t subset_of(const RecordRef& by, const Edges& edges, const RecordRef& of, int32_t threads, RecordRef* out,
-                  Tally* tally) {
-  {
-    const std::lock_guard<std::mutex> held(*lock);
-    for (const Subset& subset : by->subsets)
-      if (subset.below == edges.below && subset.of.lock() == of) return *out = subset.rows, kFine;
-  }
-  auto made = std::make_shared<Record>();
-  made->index = of->index;
-  made->index.count = edges.count;
-  if (edges.numbers) {
-    Array flat;
-    if (const int64_t status = flat_of(of, false, threads, &flat, tally); status != kFine) return status;
-    made->values = Array::of(edges.count, 4);
-    if (!made->values) return kNoMemory;
-    const auto* const row = static_cast<const int32_t*>(flat.data);
-    const auto* const numbers = static_cast<const int32_t*>(edges.numbers.data);
-    auto* const values = static_cast<int32_t*>(made->values.data);
-    for (int64_t n = 0; n < edges.count; ++n) values[n] = row[numbers[n]];
-    made->index = Index{values, 1, edges.count, of->index.rows, false, false};
-    made->own = true;
-  }
-  const std::lock_guard<std::mutex> held(*lock);
-  keep_few(by->subsets, [&](const Subset& old) { by->nbytes -= old.rows->own ? old.rows->index.count * 4 : 0; });
-  by->subsets.push_back(Subset{of, edges.below, made});
-  if (edges.numbers) by->nbytes += edges.count * 4;
-  *out = made;
-  return kFine;
-}
-
-// The edge, counted among all edges, at each position of the CSR of a subset.
-int64_t edges_at(const RecordRef& walked, const Edges& edges, int32_t threads, Array* out, Tally* tally) {
-  if (const int64_t status = perm_of(walked, false, threads, out, tally); status != kFine || !edges.numbers)
-    return status;
-  Array made = Array::of(edges.count, 4);
-  if (!made) return kNoMemory;
-  const auto* const at = static_cast<const int32_t*>(out->data);
-  const auto* const numbers = static_cast<const int32_t*>(edges.numbers.data);
-  for (int64_t n = 0; n < edges.count; ++n) static_cast<int32_t*>(made.data)[n] = numbers[at[n]];
-  *out = made;
-  return kFine;
-}
-
 // ---------------------------------------------------------------- binding to a graph
 
 struct Binding {
@@ -286,6 +234,8 @@ struct Binding {
     bound.steps.reserve(segment.steps.size());
     for (const Step& step : segment.steps)
       if (const int64_t status = bind_step(step); status != kDone) return status;
+    for (const BoundStep& step : bound.steps)
+      if (step.divided) bound.scratch = std::max(bound.scratch, step.divided->nbytes);
     return kDone;
   }
 
@@ -341,13 +291,15 @@ struct Binding {
   int64_t bind_step(const Step& step) {
     BoundStep& made = bound.steps.emplace_back();
     const int64_t* const rows = bound.rows.data();
-    int64_t most = 0;
     for (const int64_t space : step.spaces) made.sizes.push_back(rows_of(rows, space));
+    for (const Fill& fill : step.fills)
+      if (!(fill.over < 0 ? bound.records[step.maps[0].first]->index.count : rows_of(rows, fill.over)))
+        made.fills.push_back(fill);
+    if (step.given) return take_given(step, made);
+    int64_t most = 0;
     for (const int64_t size : made.sizes) most = std::max(most, size);
     for (const auto& map : step.maps) most = std::max(most, bound.records[map.first]->index.count);
-    if (most > kInt32Max) return kOneByOne;
-    for (const int64_t space : step.over)
-      if (!(space < 0 ? bound.records[step.maps[0].first]->index.count : rows_of(rows, space))) return kOneByOne;
+    if (most > segment.most_rows) return kTooMany;
     const int64_t every = made.sizes.empty() ? 1 : made.sizes[0];
     const int64_t end = step.rows < 0 ? every : std::min(numbers[step.rows], every);
     made.rows = end, made.edges = 0;
@@ -360,39 +312,36 @@ struct Binding {
     return kDone;
   }
 
+  int64_t take_given(const Step& step, BoundStep& made) {
+    const Given& given = *step.given;
+    made.sizes = given.sizes;
+    made.rows = made.sizes.empty() ? 1 : made.sizes[0], made.edges = 0;
+    made.chunks = given.chunks, made.num_chunks = given.num_chunks, made.skipped = given.skipped;
+    made.pointers = step.pointers;
+    return given.in_pieces ? divide(step, made, given.tables) : kDone;
+  }
+
   // Finds the indices that a step walks, which are subsets if it has a limit on edges, and all their formats.
   int64_t find_formats(const Step& step, BoundStep& made, int64_t end, bool limited) {
     if (step.walked < 0) return uniform(step, made, end), point(step, made, bound.records, nullptr);
+    std::shared_ptr<Csr> csr;
+    int64_t by = step.edges, below = by < 0 ? 0 : numbers[step.below];
+    if (by < 0) {
+      const int64_t status = csr_of(bound.records[step.walked], false, threads, &csr, &tally);
+      if (status != kFine) return failed(status, step.walked);
+      // Rows behind the limit must not be divided, so where a row may be long their edges are left out.
+      if (limited && csr->found.max_degree > segment.most_edges) by = step.walked, below = end;
+    }
     std::vector<RecordRef> subset;
     Edges edges{};
-    if (step.edges >= 0) {
-      const RecordRef& by = bound.records[step.edges];
-      const int64_t below = std::min(numbers[step.below], by->index.rows);
-      if (const int64_t status = edges_below(by, below, threads, &edges, &tally); status != kFine)
-        return failed(status, step.edges);
-      subset = bound.records;
-      for (const auto& map : step.maps) {
-        if (!map.second) continue;
-        if (bound.records[map.first]->index.count != by->index.count) {
-          failure->at = step.edges, failure->position = map.first;
-          return kUnequal;
-        }
-        RecordRef part;
-        const int64_t status = subset_of(by, edges, bound.records[map.first], threads, &part, &tally);
-        if (status != kFine) return failed(status, map.first);
-        subset[map.first] = part;
-        bound.subsets.push_back(part);
-      }
-    }
-    const std::vector<RecordRef>& of = step.edges >= 0 ? subset : bound.records;
-    std::shared_ptr<Csr> csr;
-    if (const int64_t status = csr_of(of[step.walked], false, threads, &csr, &tally); status != kFine)
-      return failed(status, step.walked);
+    if (by >= 0)
+      if (const int64_t status = find_subset(step, by, below, &edges, &subset); status != kDone) return status;
+    const std::vector<RecordRef>& of = by >= 0 ? subset : bound.records;
+    if (by >= 0)
+      if (const int64_t status = csr_of(of[step.walked], false, threads, &csr, &tally); status != kFine)
+        return failed(status, step.walked);
     bound.csrs.push_back(csr);
-    const int64_t degree = csr->found.max_degree, work = csr->num_rows + of[step.walked]->index.count;
-    if (limited && step.edges < 0 && degree > segment.most_edges) return kOneByOne;
-    if (step.edges < 0 && step.divided_from >= 0 && degree > std::max(step.divided_from, work / kShare))
-      return kOneByOne;
+    const int64_t degree = csr->found.max_degree;
     made.edges = of[step.walked]->index.count;
     made.sizes.push_back(degree);
     made.chunks = static_cast<const int64_t*>(csr->chunks.data);
@@ -404,7 +353,51 @@ struct Binding {
       made.chunks = made.own_chunks.data();
       made.num_chunks = static_cast<int64_t>(made.own_chunks.size()) - 1;
     }
-    return point(step, made, of, step.edges >= 0 ? &edges : nullptr);
+    if (const int64_t status = point(step, made, of, by >= 0 ? &edges : nullptr); status != kDone) return status;
+    const bool is_long = degree > step.division.shortest(csr->num_rows, made.edges);
+    if (!step.divides || step.edges >= 0 || !is_long) return kDone;
+    std::shared_ptr<LongRows> rows;
+    if (const int64_t status = long_rows_of(of[step.walked], step.division, threads, &rows, &tally); status != kFine)
+      return failed(status, step.walked);
+    bound.long_rows.push_back(rows);
+    made.sizes.back() = rows->max_degree;
+    made.own_chunks = leave_out(made.chunks, made.num_chunks, rows->rows);
+    made.chunks = made.own_chunks.data();
+    made.num_chunks = static_cast<int64_t>(made.own_chunks.size()) - 1;
+    made.skipped = static_cast<int64_t>(rows->rows.size()) == csr->num_rows && !step.has_totals;
+    return divide(step, made, rows->tables);
+  }
+
+  // The edges that the map `map` sends to a row below `below`, and all indices, of which those of edges are subsets.
+  int64_t find_subset(const Step& step, int64_t map, int64_t below, Edges* edges, std::vector<RecordRef>* subset) {
+    const RecordRef& by = bound.records[map];
+    const int64_t status = edges_below(by, std::min(below, by->index.rows), threads, edges, &tally);
+    if (status != kFine) return failed(status, map);
+    *subset = bound.records;
+    for (const auto& other : step.maps) {
+      if (!other.second) continue;
+      if (bound.records[other.first]->index.count != by->index.count) {
+        failure->at = map, failure->position = other.first;
+        return kUnequal;
+      }
+      RecordRef part;
+      const int64_t status = subset_of(by, *edges, bound.records[other.first], threads, &part, &tally);
+      if (status != kFine) return failed(status, other.first);
+      (*subset)[other.first] = part;
+      bound.subsets.push_back(part);
+    }
+    return kDone;
+  }
+
+  int64_t divide(const Step& step, BoundStep& made, const PieceTables& tables) {
+    std::shared_ptr<const Divided> kernels;
+    {
+      const std::lock_guard<std::mutex> held(*lock);
+      kernels = step.divided;
+    }
+    if (!kernels) return failure->at = static_cast<int64_t>(&step - segment.steps.data()), kDivided;
+    made.divided = std::make_shared<BoundDivided>(kernels, tables);
+    return kDone;
   }
 
   // As `uniform_chunks` of runtime/launch.py.
@@ -454,201 +447,4 @@ struct Binding {
   }
 };
 
-// ---------------------------------------------------------------- running
-
-template <class T>
-void turn(char* to, const char* from, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
-      std::memcpy(to + (c * rows + r) * sizeof(T), from + (r * columns + c) * sizeof(T), sizeof(T));
-}
-
-// The addresses that pointers of a bound step name.
-struct Places {
-  char* const* values;
-  char* inside;
-  const Bound& bound;
-
-  char* operator()(const Pointer& p) const {
-    if (p.kind == Pointer::value) return values[p.a];
-    if (p.kind == Pointer::inside) return inside + bound.inside[p.a];
-    return static_cast<char*>(p.address);
-  }
-};
-
-int64_t run_bound(const Segment& segment, const Bound& bound, char* const* values, char* inside, int32_t threads,
-                  Failure* failure) {
-  const Places place{values, inside, bound};
-  for (const Turn& t : segment.turns) {
-    char *const from = values[t.from], *const to = inside + bound.inside[t.to];
-    if (t.itemsize == 8)
-      turn<int64_t>(to, from, t.rows, t.columns);
-    else if (t.itemsize == 4)
-      turn<int32_t>(to, from, t.rows, t.columns);
-    else
-      turn<int16_t>(to, from, t.rows, t.columns);
-  }
-  for (size_t s = 0; s < bound.steps.size(); ++s) {
-    const BoundStep& step = bound.steps[s];
-    for (const auto& zero : step.zeros) std::memset(place(zero.to) + zero.begin, 0, static_cast<size_t>(zero.nbytes));
-    void* ptrs[step.pointers.size() + 1];
-    for (size_t i = 0; i < step.pointers.size(); ++i) ptrs[i] = place(step.pointers[i]);
-    if (segment.steps[s].kernel(ptrs, step.sizes.data(), step.chunks, step.num_chunks, threads) != 0) {
-      failure->at = static_cast<int64_t>(s);
-      failure->position = -1;
-      return kNoRoom;
-    }
-  }
-  return kDone;
-}
-
-std::vector<int64_t> inside_of(const Segment& segment, const int64_t* rows, int64_t* nbytes) {
-  std::vector<int64_t> out;
-  *nbytes = 0;
-  for (const auto& values : segment.inside) {
-    out.push_back(*nbytes);
-    int64_t size = 0;
-    for (const auto& value : values) size = std::max(size, value.first * rows_of(rows, value.second));
-    *nbytes += (size + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  return out;
-}
-
-bool is_same(Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
-  const auto uses = [&](const void* storage) {
-    return std::any_of(seen.begin(), seen.end(), [&](const Seen& one) { return one.storage == storage; });
-  };
-  if (!is_unedited(&bound.edits, uses) || !std::equal(bound.rows.begin(), bound.rows.end(), rows)) return false;
-  for (size_t m = 0; m < seen.size(); ++m)
-    if (bound.records[m]->dropped || !(bound.records[m]->seen == seen[m])) return false;
-  return true;
-}
-
-// A hash of the values of an index.
-template <typename In>
-uint64_t hash_of(const Index& index) {
-  uint64_t lanes[4] = {1, 2, 3, 4};
-  for (int64_t e = 0; e < index.count; ++e) {
-    uint64_t& lane = lanes[e & 3];
-    lane = (lane ^ static_cast<uint64_t>(value_at<In>(index, e))) * 0x9E3779B97F4A7C15u;
-    lane ^= lane >> 29;
-  }
-  uint64_t hash = static_cast<uint64_t>(index.count) + static_cast<uint64_t>(index.rows);
-  for (const uint64_t lane : lanes) hash = (hash ^ lane) * 0xD6E8FEB86659FD93u;
-  return hash;
-}
-
-// A record that only this segment knows, as long as it keeps the graph: for a small index that it has not seen lately,
-// such as that of a batch. A known one is worth a record that others find. The caller holds the lock.
-RecordRef record_for_once(const Segment& segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor,
-                          std::vector<uint64_t>* hashes) {
-  if (!seen.counter || seen.count > kSmall) return nullptr;
-  const RecordRef made = new_record(seen, rows, wrap);
-  const uint64_t hash = seen.is64 ? hash_of<int64_t>(made->index) : hash_of<int32_t>(made->index);
-  if (std::find(segment.once.begin(), segment.once.end(), hash) != segment.once.end()) return nullptr;
-  made->alias = alias_of(tensor);
-  if (!made->alias) return nullptr;
-  hashes->push_back(hash);
-  return made;
-}
-
-// What is kept of the last graph, or made for this one. `given` are records by map, or null; `tensors` the indices.
-int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen>& seen, const int64_t* tensors,
-                   RecordRef* const* given, int32_t threads, std::shared_ptr<Bound>* out, Failure* failure) {
-  auto made = std::make_shared<Bound>();
-  std::vector<uint64_t> hashes;
-  {
-    const std::lock_guard<std::mutex> held(*lock);
-    if (segment->last && is_same(*segment->last, rows, seen)) {
-      *out = segment->last;
-      return kDone;
-    }
-    made->edits = edited.count;
-    for (size_t m = 0; m < seen.size(); ++m) {
-      const auto& map = segment->maps[m];
-      const int64_t leads = rows_of(rows, map.first);
-      RecordRef record = given ? *given[m] : find_record(seen[m], leads, map.second);
-      for (size_t n = 0; n < m && !record; ++n)  // the same tensor may come twice
-        if (seen[n] == seen[m] && made->records[n]->index.rows == leads && made->records[n]->index.wrap == map.second)
-          record = made->records[n];
-      if (!record) record = record_for_once(*segment, seen[m], leads, map.second, tensors + m, &hashes);
-      if (!record) return failure->at = static_cast<int64_t>(m), kMissing;
-      record->used = true;
-      made->records.push_back(record);
-    }
-    for (const uint64_t hash : hashes) segment->once[segment->next_once++ % kOnce] = hash;
-  }
-  made->rows.assign(rows, rows + segment->num_spaces);
-  made->inside = inside_of(*segment, rows, &made->nbytes);
-  Binding binding{*segment, *made, threads, failure, {}, {}};
-  const int64_t status = binding.bind();
-  failure->builds = binding.tally.builds, failure->hits = binding.tally.hits;
-  failure->grown = failure->builds && hashes.size() < made->records.size();
-  if (status != kDone) return status;
-  *out = made;
-  bool kept = true;
-  for (const Seen& one : seen) kept &= one.counter != nullptr;
-  if (kept) {
-    const std::lock_guard<std::mutex> held(*lock);
-    std::swap(segment->last, made);  // what was kept before is freed after the lock is
-  }
-  return kDone;
-}
-
 }  // namespace
-
-extern "C" Segment* gw_segment_new(const int64_t* numbers) { return make_segment(Reader{numbers}); }
-
-extern "C" void gw_segment_free(Segment* segment) { delete segment; }
-
-// Releases what is kept of the last graph.
-extern "C" void gw_segment_forget(Segment* segment) {
-  std::shared_ptr<Bound> freed;
-  const std::lock_guard<std::mutex> held(*lock);
-  freed.swap(segment->last);
-}
-
-// Writes, for each kernel, how many rows it computed and how many edges it was given in the last call. False if nothing is
-// kept of that.
-extern "C" int32_t gw_segment_computed(const Segment* segment, int64_t* out) {
-  const std::lock_guard<std::mutex> held(*lock);
-  if (!segment->last) return false;
-  for (const BoundStep& step : segment->last->steps) *out++ = step.rows, *out++ = step.edges;
-  return true;
-}
-
-// The bytes of the values inside.
-extern "C" int64_t gw_segment_bytes(const Segment* segment, const int64_t* rows) {
-  int64_t nbytes;
-  inside_of(*segment, rows, &nbytes);
-  return nbytes;
-}
-
-// Runs a segment. `numbers` are the row counts, the implementations of the index tensors and of the values (reads, then
-// writes), the address of the memory inside, and, if `given`, records by map in place of those that would be found.
-// Returns a `Status`.
-extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int32_t given, int32_t threads,
-                                  Failure* failure) {
-  *failure = Failure{-1, -1, 0, 0, 0};
-  const int64_t* const rows = numbers;
-  const int64_t* at = numbers + segment->num_spaces;
-  std::vector<Seen> seen(segment->maps.size());
-  for (size_t m = 0; m < seen.size(); ++m)
-    if (!read_index(at++, &seen[m])) return failure->at = static_cast<int64_t>(m), kNoIndex;
-  const int64_t num_values = segment->num_reads + segment->num_writes;
-  char* values[num_values + 1];
-  for (int64_t v = 0; v < num_values; ++v, ++at) {
-    void* data;
-    bool contiguous = true;
-    if (layout.data(at, &data) || (v < segment->num_reads && layout.contiguous(at, &contiguous)) || !contiguous)
-      return failure->at = v, kGaps;
-    values[v] = static_cast<char*>(data);
-  }
-  char* const inside = reinterpret_cast<char*>(*at++);
-  std::shared_ptr<Bound> bound;
-  RecordRef* const* const records_given = given ? reinterpret_cast<RecordRef* const*>(at) : nullptr;
-  const int64_t* const tensors = numbers + segment->num_spaces;
-  const int64_t status = find_bound(segment, rows, seen, tensors, records_given, threads, &bound, failure);
-  if (status != kDone) return status;
-  return run_bound(*segment, *bound, values, inside, threads, failure);
-}

@@ -1,4 +1,5 @@
-// A table of kernels (drive.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of XLA's C interface.
+// Kernels on one graph (`gw_bound_run` of segment_runs.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of XLA's C interface.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -17,15 +18,16 @@
 
 namespace {
 
-typedef int64_t Drive(const int64_t* code, char* const* values, int32_t num_threads);
+typedef int64_t Run(const void* graph, char* const* values, char* inside, int32_t num_threads);
 
-struct Table {
-  Drive* drive;
-  const int64_t* code;  // the caller keeps it
-  const char* names;    // names of the steps, each ended by a zero; the caller keeps them
+struct Table {  // the caller keeps what its addresses name
+  Run* run;
+  const void* graph;
+  const char* names;  // of the kernels, each ended by a zero
   int64_t num_values;
+  char* const* fixed;  // the address of each value; null for operands and results, in this order
   int32_t num_threads;
-  const int64_t* nbytes;  // sizes of the results; the caller keeps them
+  const int64_t* nbytes;  // sizes of the results
 };
 
 std::mutex lock;
@@ -86,10 +88,10 @@ void on_huge_pages(void* data, int64_t nbytes) {
 
 }  // namespace
 
-extern "C" void gw_xla_add(int64_t id, Drive* drive, const int64_t* code, const char* names, int64_t num_values,
-                           int32_t num_threads, const int64_t* nbytes) {
+extern "C" void gw_xla_add(int64_t id, Run* run, const void* graph, const char* names, int64_t num_values,
+                           char* const* fixed, int32_t num_threads, const int64_t* nbytes) {
   const std::lock_guard<std::mutex> held(lock);
-  tables[id] = Table{drive, code, names, num_values, num_threads, nbytes};
+  tables[id] = Table{run, graph, names, num_values, fixed, num_threads, nbytes};
 }
 
 extern "C" void gw_xla_remove(int64_t id) {
@@ -97,7 +99,7 @@ extern "C" void gw_xla_remove(int64_t id) {
   tables.erase(id);
 }
 
-// The values of the table are the operands of the call, followed by its results.
+// The last result of the call is memory for values inside. The others are results of the kernels.
 extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
   if (described(frame->extension_start)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
@@ -106,27 +108,32 @@ extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
     return failed(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
                   "graphweave: expected kernels of this process, but another one has compiled this function."
                   " Trace it again in this process: its graph and kernels are addresses in memory.");
-  const int64_t num_values = frame->args.size + frame->rets.size;
-  if (num_values != table.num_values)
+  const int64_t num_given = frame->args.size + frame->rets.size;
+  const int64_t expected = 1 + std::count(table.fixed, table.fixed + table.num_values, nullptr);
+  if (num_given != expected)
     return failed(frame->api, XLA_FFI_Error_Code_INTERNAL,
-                  "graphweave: expected " + std::to_string(table.num_values) + " operands and results (got " +
-                      std::to_string(num_values) + "). Report this.");
-  std::vector<char*> values;
-  values.reserve(num_values);
+                  "graphweave: expected " + std::to_string(expected) + " operands and results (got " +
+                      std::to_string(num_given) + "). Report this.");
+  std::vector<char*> given;
+  given.reserve(num_given);
   for (int64_t i = 0; i < frame->args.size; ++i)
-    values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->args.args[i])->data));
+    given.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->args.args[i])->data));
   for (int64_t i = 0; i < frame->rets.size; ++i) {
-    values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[i])->data));
-    on_huge_pages(values.back(), table.nbytes[i]);
+    given.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[i])->data));
+    on_huge_pages(given.back(), table.nbytes[i]);
   }
+  std::vector<char*> values(table.fixed, table.fixed + table.num_values);
+  auto next = given.begin();
+  for (char*& value : values)
+    if (!value) value = *next++;
   int64_t step;
   {
     const Denormals kept;
-    step = table.drive(table.code, values.data(), table.num_threads);
+    step = table.run(table.graph, values.data(), given.back(), table.num_threads);
   }
-  if (step == 0) return nullptr;
+  if (step < 0) return nullptr;
   const char* name = table.names;
-  for (int64_t i = 1; i < step; ++i) name += strlen(name) + 1;
+  for (int64_t i = 0; i < step; ++i) name += strlen(name) + 1;
   return failed(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
                 std::string("graphweave: kernel ") + name +
                     " could not allocate its scratch memory. Free some, or take a smaller graph.");
