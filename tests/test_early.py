@@ -14,6 +14,7 @@ from torch._dynamo import funcname_cache, guards, output_graph
 
 import graphweave
 from graphweave.core.counters import counters
+from graphweave.core.garbage import collected_seldom
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.tracing import torch_logs
@@ -110,3 +111,15 @@ def test_a_compilation_collects_garbage_seldom(own: tuple[int, int, int], monkey
     graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
     assert gc.get_threshold() == own
     assert during == [own if own[0] == 0 else (max(own[0], 50_000), max(own[1], 1_000), max(own[2], 1_000))]
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_blocks_that_overlap_bring_back_the_thresholds_of_the_process() -> None:
+    """The block of one thread may end within that of another."""
+    gc.set_threshold(701, 11, 12)
+    first, second = collected_seldom(), collected_seldom()
+    with first:
+        second.__enter__()
+    assert gc.get_threshold() == (50_000, 1_000, 1_000)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (701, 11, 12)

@@ -75,6 +75,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/pairs.py": "scikit-learn takes a second to load, SciPy long",
     "cli/plot.py": "matplotlib is optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
+    "frontends/dynamo/progress.py": "rich takes long to load, and only a terminal shows a line",
     "frontends/tracing/library_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/pyg_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/torch_scatter_formulas.py": "torch_scatter is optional",

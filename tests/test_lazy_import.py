@@ -24,6 +24,22 @@ def test_a_package_is_loaded_without_the_compiler(module: str) -> None:
     assert loaded(f"import {module}").isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
 
 
+def test_the_compiler_is_loaded_without_what_few_programs_need() -> None:
+    """PyTorch's compiler loads networkx, SymPy and, where it is installed, Triton."""
+    optional = {"jax", "matplotlib", "pandas", "rich", "scipy", "sklearn", "torch_geometric", "torch_scatter"}
+    found = loaded("import graphweave\ngraphweave.compile, graphweave.counters")
+    assert "torch._dynamo" in found and found.isdisjoint(optional)
+    assert not any(module.startswith(("graphweave.jax", "graphweave.dgl", "graphweave.nn")) for module in found)
+
+
+def test_the_compiler_is_loaded_while_the_garbage_collector_rests() -> None:
+    """It would look at all of PyTorch's modules again and again, which is a quarter of the time of loading."""
+    text = "import gc, graphweave, torch\nbefore = gc.get_stats()[2]['collections'], gc.get_threshold()\n" + (
+        "graphweave.compile\nprint((gc.get_stats()[2]['collections'], gc.get_threshold()) == before)"
+    )
+    assert loaded(text) >= {"True", "graphweave"}
+
+
 def test_what_checks_types_and_what_is_loaded_are_the_same() -> None:
     """The imports that only type checkers see name what `_FROM` names."""
     tree = ast.parse(Path(graphweave.__file__).read_text())

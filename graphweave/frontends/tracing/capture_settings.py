@@ -25,6 +25,7 @@ from torch.fx.experimental import _config as shape_config
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
+from graphweave.core.garbage import collected_seldom
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
@@ -39,7 +40,6 @@ from graphweave.frontends.tracing.dropped_frames import (
     watching_loops,
 )
 from graphweave.frontends.tracing.followed_formulas import Formulas, formulas_followed
-from graphweave.frontends.tracing.garbage import collected_seldom
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 from graphweave.frontends.tracing.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.tracing.torch_logs import refusals_untold
