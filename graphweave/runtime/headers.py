@@ -171,7 +171,7 @@ def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
         draft = Path(scratch) / "kernels.h.gch"
         command = (*tools.command, *tools.flags, "-I", str(root), "-x", "c++-header", str(header), "-o", str(draft))
         try:
-            done = run_compiler(command)
+            done = run_compiler(command, what="the precompiled header")
         except subprocess.TimeoutExpired:
             return False
         if done.returncode != 0:

@@ -15,6 +15,7 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.core.spans import AOT_AUTOGRAD, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
 from graphweave.frontends.calls.decompositions import decompositions
@@ -121,7 +122,7 @@ def compiles_now() -> bool:
 
 def _compiled(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
     try:
-        with equipped(lambda: compilation.gradients):
+        with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients):
             return through_aot_autograd(
                 module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
                 partition_fn=compilation.partition, decompositions=decompositions(),
