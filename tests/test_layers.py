@@ -75,6 +75,8 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/pairs.py": "scikit-learn takes a second to load, SciPy long",
     "cli/plot.py": "matplotlib is optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
+    "frontends/dynamo/compile.py": "the compilers take seconds to load, and check options",
+    "frontends/dynamo/loaded_later.py": "the compilers take seconds to load",
     "frontends/dynamo/progress.py": "rich takes long to load, and only a terminal shows a line",
     "frontends/tracing/library_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/pyg_formulas.py": "PyG is optional and takes seconds to load",

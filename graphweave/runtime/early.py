@@ -31,10 +31,10 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def begin_on_new_machine() -> threading.Thread | None:
-    """`begin` as soon as the compiler is loaded, which takes another second before a function can be traced.
+    """`begin` with `graphweave.compile`, a second or more before a function can be traced.
 
-    Only where nothing has been compiled before by this version: loading the compiler elsewhere does not run g++. Only
-    where there is no GPU, since it is not known yet where tensors will lie. A wrong setting is told at the first call.
+    Only where nothing has been compiled before by this version: elsewhere this does not run g++. Only where there is no
+    GPU, since it is not known yet where tensors will lie. A wrong setting is told later.
     """
     try:
         new = settings().target != "triton" and not headers.folder_of(kernel_cache.directory()).exists()

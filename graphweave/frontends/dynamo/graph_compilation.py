@@ -18,6 +18,7 @@ from graphweave.core.errors import RuleError, ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.core.options import Options
+from graphweave.core.schedule import Schedule
 from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
@@ -124,7 +125,7 @@ class GraphCompilation:
             return None
 
     def _made(self, captured: CapturedGraph) -> Made:
-        request, schedules = captured.request, ()
+        request, schedules = captured.request, tuple[Schedule, ...]()
         if self._asked.choices.schedule == "tune":
             with span(SEARCH):
                 request, schedules = tuned(captured)
