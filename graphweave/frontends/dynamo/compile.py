@@ -15,6 +15,7 @@ from graphweave.frontends.dynamo.compiled_module import CompiledModule
 from graphweave.frontends.dynamo.loaded_later import LoadedLater
 from graphweave.frontends.dynamo.mode import with_mode
 from graphweave.frontends.dynamo.uncompiled import what_is_meant
+from graphweave.runtime import early
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -79,6 +80,7 @@ def compile(
     model = what_is_meant(model)
     options = with_mode(mode, options)
     _check_options(options)
+    early.begin_on_new_machine()
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, dynamic, options, fullgraph)
     call = LoadedLater(model, dynamic, options, fullgraph)
