@@ -37,7 +37,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu clean
+.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu clean
 
 setup: $(STAMP)
 
@@ -124,7 +124,10 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.train_step $(ARGS)
 	$(BIN)/python -m bench.memory
-	$(BIN)/python -m bench.compile_time
+
+# Seconds of first calls, cold and with what is on disk: make bench-first-call ARGS="--cases gat-2 --out bench/results".
+bench-first-call: $(STAMP)
+	$(BIN)/python -m bench.first_call $(ARGS)
 
 bench-memory: $(STAMP)
 	$(BIN)/python -m bench.memory_growth $(ARGS)

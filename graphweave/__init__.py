@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from graphweave.core.garbage import collected_seldom
 from graphweave.core.versions import tell_newer_torch
 
 if TYPE_CHECKING:
@@ -175,12 +176,18 @@ _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
+        return _load(name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    found = getattr(_load(_MODULE_OF[name]), name)
     globals()[name] = found
     return found
+
+
+def _load(name: str) -> ModuleType:
+    """The module of this name within the package."""
+    with collected_seldom():
+        return import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,8 @@ from torch._dynamo import funcname_cache, guards, output_graph
 
 import graphweave
 from graphweave.core.counters import counters
-from graphweave.core.settings import override
+from graphweave.core.garbage import collected_seldom
+from graphweave.core.settings import from_environment, override
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.tracing import torch_logs
 from graphweave.runtime import early, headers, kernel_cache, native_library, toolchain
@@ -32,7 +35,8 @@ def begun() -> bool:
 
 
 @needs_cxx
-def test_what_every_kernel_needs_is_compiled_once(tmp_path: Path) -> None:
+def test_what_every_kernel_needs_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_library, "_library", native_library._library.__wrapped__)  # not yet loaded
     with override(cache_dir=tmp_path):
         kernel_cache.forget()
         assert begun() and not begun()
@@ -49,6 +53,32 @@ def test_without_a_compiler_nothing_is_said(tmp_path: Path, recwarn: pytest.Warn
     with override(cache_dir=tmp_path, cxx="no-such-compiler"):
         assert begun()
     assert not recwarn.list and not list(tmp_path.rglob("*.so"))
+
+
+def test_the_compiler_starts_with_the_first_compiled_function_of_a_new_machine(tmp_path: Path) -> None:
+    """It says that it cannot, as there is none, which shows that it was sought before anything was traced."""
+    text = "import graphweave, threading, torch\ngraphweave.compile(torch.relu)\n" + (
+        "[t.join() for t in threading.enumerate() if t.name == 'graphweave-early']"
+    )
+    switches = {"GRAPHWEAVE_CACHE_DIR": str(tmp_path), "GRAPHWEAVE_CXX": "no-such-compiler"}
+    environment = {**os.environ, **switches, "GRAPHWEAVE_LOGS": "runtime", "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("GRAPHWEAVE_TARGET", None)
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    assert ("nothing was compiled early" in done.stderr) == (not early._may_have_gpu())
+
+
+@pytest.mark.parametrize("reason", ["none", "compiled before", "gpu", "triton", "bad setting"])
+def test_what_keeps_the_compiler_from_starting_at_once(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "_compile", lambda: None)
+    monkeypatch.setattr(early, "_may_have_gpu", lambda: reason == "gpu")
+    if reason == "bad setting":
+        monkeypatch.setattr(early, "settings", lambda: from_environment({"GRAPHWEAVE_TARGET": "cobol"}))
+    with override(cache_dir=tmp_path, target="triton" if reason == "triton" else "auto"):
+        if reason == "compiled before":
+            headers.folder_of(kernel_cache.directory()).mkdir(parents=True)
+        assert (early.begin_on_new_machine() is not None) == (reason == "none")
 
 
 @needs_cxx
@@ -110,3 +140,15 @@ def test_a_compilation_collects_garbage_seldom(own: tuple[int, int, int], monkey
     graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
     assert gc.get_threshold() == own
     assert during == [own if own[0] == 0 else (max(own[0], 50_000), max(own[1], 1_000), max(own[2], 1_000))]
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_blocks_that_overlap_bring_back_the_thresholds_of_the_process() -> None:
+    """The block of one thread may end within that of another."""
+    gc.set_threshold(701, 11, 12)
+    first, second = collected_seldom(), collected_seldom()
+    with first:
+        second.__enter__()
+    assert gc.get_threshold() == (50_000, 1_000, 1_000)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (701, 11, 12)

@@ -24,6 +24,48 @@ def test_a_package_is_loaded_without_the_compiler(module: str) -> None:
     assert loaded(f"import {module}").isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
 
 
+COMPILERS = {"torch._dynamo", "sympy", "networkx", "triton", "graphweave.compiler.road", "graphweave.frontends.halves"}
+OPTIONAL = {"jax", "matplotlib", "pandas", "rich", "scipy", "sklearn", "torch_geometric", "torch_scatter"}
+MODEL = "import graphweave, torch\ncompiled = graphweave.compile(torch.nn.Linear(2, 2))\n"
+
+
+def test_the_compilers_are_loaded_at_the_first_call() -> None:
+    """They take 1.5 s, and a worker of a DataLoader that gets a compiled module calls it never."""
+    assert loaded(MODEL).isdisjoint(COMPILERS | OPTIONAL)
+    text = MODEL + "import pickle\npickle.loads(pickle.dumps(compiled))"
+    assert loaded(text).isdisjoint(COMPILERS | OPTIONAL)
+
+
+def test_a_first_call_loads_nothing_that_few_programs_need() -> None:
+    """PyTorch's compiler loads networkx, SymPy and, where it is installed, Triton."""
+    found = loaded(MODEL + "compiled(torch.ones(1, 2))")
+    assert COMPILERS - {"triton"} <= found and found.isdisjoint(OPTIONAL)
+    assert not any(module.startswith(("graphweave.jax", "graphweave.dgl", "graphweave.nn")) for module in found)
+
+
+def test_options_are_checked_before_the_first_call() -> None:
+    text = "import graphweave, torch\ntry: graphweave.compile(torch.relu, options={'fuze': True})\n" + (
+        "except graphweave.core.errors.SettingsError: print('refused')"
+    )
+    assert "refused" in loaded(text)
+
+
+def test_the_compiler_is_loaded_while_the_garbage_collector_rests() -> None:
+    """It would look at all of PyTorch's modules again and again, which is a quarter of the time of loading."""
+    text = "import gc, graphweave, torch\nbefore = gc.get_stats()[2]['collections'], gc.get_threshold()\n" + (
+        "graphweave.explain\nprint((gc.get_stats()[2]['collections'], gc.get_threshold()) == before)"
+    )
+    assert loaded(text) >= {"True", "torch._dynamo"}
+
+
+def test_a_compiled_function_within_another_is_traced_before_anything_is_loaded() -> None:
+    text = "import torch, graphweave\ninner = graphweave.compile(lambda x: x.relu() + 1)\n" + (
+        "outer = torch.compile(lambda x: inner(x) * 2, backend='eager', fullgraph=True)\n"
+        "print(outer(torch.ones(3)).tolist() == [4.0, 4.0, 4.0], 'graphweave.frontends.dynamo.captured' in sys.modules)"
+    )
+    assert loaded("import sys\n" + text) >= {"True", "False"}
+
+
 def test_what_checks_types_and_what_is_loaded_are_the_same() -> None:
     """The imports that only type checkers see name what `_FROM` names."""
     tree = ast.parse(Path(graphweave.__file__).read_text())

@@ -14,7 +14,7 @@ from graphweave.core import counters as count
 from graphweave.core import errors
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import configure, logger, warn_once
-from graphweave.core.settings import ROOMS, Settings, from_environment, log_levels, override, settings
+from graphweave.core.settings import LOGGED, Settings, from_environment, log_levels, override, settings
 
 
 def test_defaults_come_from_an_empty_environment() -> None:
@@ -82,7 +82,7 @@ def test_log_levels() -> None:
         "runtime": logging.ERROR,
     }
     everything = log_levels("all,+lower")
-    assert set(everything) == set(ROOMS)
+    assert set(everything) == set(LOGGED)
     assert everything["lower"] == logging.DEBUG
     with pytest.raises(SettingsError, match=r"GRAPHWEAVE_LOGS.*'pases'"):
         log_levels("pases")

@@ -4,7 +4,6 @@ of."""
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from graphweave.compiler.request import Half, Halves, Request
 from graphweave.compiler.walk import begin, rewrite
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
+from graphweave.core.spans import PASSES, span
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.exposed_memory import exposed_values
 from graphweave.passes.partition import Split, split
@@ -90,10 +90,10 @@ def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
     assert request.num_forward is not None
     inputs, count = [made.joint.where[r] for r in request.inputs], request.num_forward
     exposed = frozenset[Ref]() if request.exposed is None else exposed_values(request.exposed, program, inputs)
-    begun = time.perf_counter()
-    cut = split(program, count, facts, frozenset(made.moved(request.constants)), exposed)
+    with span(PASSES, "partition") as spent:
+        cut = split(program, count, facts, frozenset(made.moved(request.constants)), exposed)
     sizes = len(program.nodes), len(cut.forward.program.nodes) + len(cut.backward.program.nodes)
-    record_pass(PassNote("partition", "partition", *sizes, time.perf_counter() - begun, True))
+    record_pass(PassNote("partition", "partition", *sizes, spent.seconds, True))
     ahead, behind = PlanName("forward", name), PlanName("backward", name)
     cut = replace(
         cut,

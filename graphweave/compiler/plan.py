@@ -18,6 +18,7 @@ from graphweave.compiler.walk import rewrite
 from graphweave.core.errors import IRError, Reason
 from graphweave.core.log import logger
 from graphweave.core.options import Options, Target
+from graphweave.core.spans import PRINT, span
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
@@ -162,7 +163,8 @@ def lower_region(
                     len(lowered.kernel.buffers))  # fmt: skip
     if _lower_log.isEnabledFor(logging.DEBUG):
         _lower_log.debug("%s", show_kernel(lowered.kernel))
-    text = _PRINTERS[options.target](lowered.kernel)
+    with span(PRINT, name):
+        text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
     for name_of_field, why in made.not_taken.items():

@@ -14,6 +14,7 @@ from graphweave.compiler.plan import Plan, PlanName, make_plan
 from graphweave.compiler.road import ROAD, Road
 from graphweave.core.errors import Reason
 from graphweave.core.options import Options
+from graphweave.core.spans import PLAN, span
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.exposed_memory import Exposed
@@ -67,7 +68,8 @@ class Half:
 
     def plan(self, options: Options) -> Plan:
         """The half as kernels of a target."""
-        return make_plan(self.name, self.facts, options, self.constants, self.statistics, self.prelude_passes)
+        with span(PLAN, str(self.name)):
+            return make_plan(self.name, self.facts, options, self.constants, self.statistics, self.prelude_passes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.report import PassNote, Stage, record_pass
 from graphweave.core.log import logger
+from graphweave.core.spans import PASSES, span
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.show import show
@@ -27,12 +27,12 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 def respell(module: fx.GraphModule, spellings: Sequence[Respelling]) -> fx.GraphModule:
     """A captured graph after all of `spellings`; the same object where none has work to do."""
     for spelling in spellings:
-        begun = time.perf_counter()
-        done = spelling(module)
-        if done is not module:
-            done.graph.lint()
+        with span(PASSES, spelling.name) as spent:
+            done = spelling(module)
+            if done is not module:
+                done.graph.lint()
         sizes = _size(module), _size(done)
-        _tell(PassNote("spellings", spelling.name, *sizes, time.perf_counter() - begun, done is not module))
+        _tell(PassNote("spellings", spelling.name, *sizes, spent.seconds, done is not module))
         module = done
     return module
 
@@ -45,15 +45,15 @@ def rewrite(stage: Stage, passes: Sequence[Pass], program: Program, facts: PassF
     done = unchanged(program)
     facts = replace(facts, known=facts.of(program))
     for pass_ in passes:
-        begun = time.perf_counter()
-        after = pass_(done.program, facts)
-        changed = after.program is not done.program
-        if changed:
-            verify(after.program)
+        with span(PASSES, pass_.name) as spent:
+            after = pass_(done.program, facts)
+            changed = after.program is not done.program
+            if changed:
+                verify(after.program)
         sizes = len(done.program.nodes), len(after.program.nodes)
         taken = sum(step.taken for step in after.steps)
-        choices, seconds = (taken, len(after.steps)), time.perf_counter() - begun
-        _tell(PassNote(stage, pass_.name, *sizes, seconds, changed, choices, after.notes))
+        choices = taken, len(after.steps)
+        _tell(PassNote(stage, pass_.name, *sizes, spent.seconds, changed, choices, after.notes))
         if changed:
             _tell_text(after.program)
             if name:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from graphweave.core import locks
 from graphweave.core.errors import SettingsError
-from graphweave.core.settings import ROOMS, log_levels, settings
+from graphweave.core.settings import LOGGED, log_levels, settings
 
 _lock = locks.lock()
 _configured = False
@@ -29,7 +29,7 @@ def configure(text: str) -> None:
         handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
         root.addHandler(handler)
         root.propagate = False  # Python's root logger may have a handler too, which would write each line again
-    for room in ROOMS:
+    for room in LOGGED:
         logging.getLogger(f"graphweave.{room}").setLevel(levels.get(room, logging.NOTSET))
 
 

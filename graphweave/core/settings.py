@@ -24,6 +24,9 @@ ROOMS = (
 )  # fmt: skip
 """The packages of graphweave, each with a logger of its own."""
 
+LOGGED = (*ROOMS, "time")
+"""What GRAPHWEAVE_LOGS may name: the rooms, and the seconds of first calls (`core/spans.py`)."""
+
 SANITIZERS = ("address", "undefined", "leak", "thread")
 """Sanitizers that GRAPHWEAVE_SANITIZE may name."""
 
@@ -41,7 +44,8 @@ class Settings:
     """Every switch of the package. Sizes are bytes; in the environment they may end in K, M, G, T (powers of 1024)."""
 
     logs: str = ""
-    """GRAPHWEAVE_LOGS: rooms to log, as in `passes,+codegen`: `name` means INFO, `+name` DEBUG, `-name` ERROR only."""
+    """GRAPHWEAVE_LOGS: rooms to log, as in `passes,+codegen`: `name` means INFO, `+name` DEBUG, `-name` ERROR only.
+    `time` logs the seconds of each stage of first calls."""
 
     dump: Path | None = None
     """GRAPHWEAVE_DUMP: directory for one numbered file per compilation stage."""
@@ -96,11 +100,11 @@ def log_levels(text: str) -> dict[str, int]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         level = {"+": logging.DEBUG, "-": logging.ERROR}.get(part[0], logging.INFO)
         name = part.lstrip("+-")
-        if name != "all" and name not in ROOMS:
+        if name != "all" and name not in LOGGED:
             raise SettingsError(
-                f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(ROOMS)} (got {name!r}). Name one of these."
+                f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(LOGGED)} (got {name!r}). Name one of these."
             )
-        levels.update(dict.fromkeys(ROOMS if name == "all" else (name,), level))
+        levels.update(dict.fromkeys(LOGGED if name == "all" else (name,), level))
     return levels
 
 

@@ -16,6 +16,7 @@ from graphweave.compiler.request import Half, Halves
 from graphweave.core.log import logger
 from graphweave.core.options import Options, by_schedule
 from graphweave.core.schedule import Schedule
+from graphweave.core.spans import WAIT, span
 from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
@@ -90,8 +91,9 @@ def _compiling() -> Iterator[Callable[[str, Steps], None]]:
     begun: list[tuple[str, list[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         yield lambda name, steps: begun.append((name, steps.build(pool)))
-        for _, kernels in begun:
-            for kernel in kernels:
-                kernel.result()
+        with span(WAIT):
+            for _, kernels in begun:
+                for kernel in kernels:
+                    kernel.result()
     names, count = ", ".join(name for name, _ in begun), sum(len(kernels) for _, kernels in begun)
     _log.info("%s: %d kernels ready in %.2f s", names, count, time.perf_counter() - start)

@@ -82,9 +82,14 @@ def include_flags(folder: Path) -> tuple[str, ...]:
     return ("-I", str(_copied(folder)))
 
 
+def folder_of(folder: Path) -> Path:
+    """The folder within `folder` that holds `graphweave/*.h` of this version, if anything has been compiled there."""
+    return folder / "headers" / sources.digest()[:16]
+
+
 def _copied(folder: Path) -> Path:
     """The folder that holds `graphweave/*.h`, with the content that this process has read."""
-    root = folder / "headers" / sources.digest()[:16]
+    root = folder_of(folder)
     make_own(root)
     if not _complete(root):
         with FileLock(root.with_suffix(".lock")):
@@ -166,7 +171,7 @@ def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
         draft = Path(scratch) / "kernels.h.gch"
         command = (*tools.command, *tools.flags, "-I", str(root), "-x", "c++-header", str(header), "-o", str(draft))
         try:
-            done = run_compiler(command)
+            done = run_compiler(command, what="the precompiled header")
         except subprocess.TimeoutExpired:
             return False
         if done.returncode != 0:

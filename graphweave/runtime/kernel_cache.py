@@ -29,6 +29,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.own_folders import check_own, in_own_folder, make_own, read_own
 from graphweave.core.settings import settings
+from graphweave.core.spans import LOAD, span
 from graphweave.runtime import headers, sources
 from graphweave.runtime.launch import NativeKernel, open_library
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
@@ -64,11 +65,12 @@ def library(text: str) -> ctypes.CDLL:
     key = key_of(text, tools)
     found = _libraries.get(key)
     if found is None:
-        built = shared_object(text, tools)  # outside the lock, so that several kernels compile at once
-        with _lock:
-            found = _libraries.get(key)
-            if found is None:
-                found = _libraries[key] = open_library(built)
+        with span(LOAD, key[:12]):
+            built = shared_object(text, tools)  # outside the lock, so that several kernels compile at once
+            with _lock:
+                found = _libraries.get(key)
+                if found is None:
+                    found = _libraries[key] = open_library(built)
     return found
 
 

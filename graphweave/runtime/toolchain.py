@@ -15,6 +15,7 @@ from pathlib import Path
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
+from graphweave.core.spans import COMPILER, span
 
 log = logger(__name__)
 
@@ -52,13 +53,18 @@ class Toolchain:
         return "\n".join((executable, *self.command[1:], self.version, *self.flags, self.cpu))
 
 
-def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command of the compiler, with messages in English. Raises TimeoutExpired after 10 minutes."""
+def run_compiler(
+    command: tuple[str, ...], text: str = "", what: str = "its version and flags"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the compiler, with messages in English, and time it as `what`. Raises TimeoutExpired after 10
+    minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
-    return subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=_MAX_COMPILE_SECONDS, env=environment, check=False
-    )
+    with span(COMPILER, what):
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=_MAX_COMPILE_SECONDS, env=environment,
+            check=False,
+        )  # fmt: skip
 
 
 def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
@@ -159,7 +165,7 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None
     shown = shlex.join(command)
     log.debug("%s", shown)
     try:
-        done = run_compiler(command)
+        done = run_compiler(command, what=f"kernel {source.stem[:12]}")
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{shown} took over {_MAX_COMPILE_SECONDS} s. Report {source}.") from error
     if done.returncode != 0:

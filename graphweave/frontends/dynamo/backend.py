@@ -11,15 +11,16 @@ from torch._dynamo.exc import ShortenTraceback
 import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
 from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
-from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.core.spans import AOT_AUTOGRAD, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.captured_request import Asked
 from graphweave.frontends.dynamo.graph_compilation import GraphCompilation
+from graphweave.frontends.dynamo.mode import with_mode
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
@@ -32,31 +33,6 @@ from graphweave.frontends.tracing.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.tracing.torch_imports import through_aot_autograd
 
 _log = logger(__name__)
-
-MODES = (None, "default", "reduce-overhead")
-"""The modes of torch.compile that this backend takes."""
-
-
-def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`options` with the option that torch.compile's `mode` stands for. Raises SettingsError if the two contradict each
-    other, and for an unknown mode."""
-    if options is not None and not isinstance(options, Mapping):
-        raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r}). Pass one.")
-    if mode not in MODES:
-        known = ", ".join(repr(m) for m in MODES)
-        measures = isinstance(mode, str) and mode.startswith("max-autotune")
-        advice = "For choices by measuring, pass options={'schedule': 'tune'}." if measures else (
-            "Other choices are options. Pass those.")  # fmt: skip
-        raise SettingsError(f"mode must be one of {known} (got {mode!r}). {advice}")
-    if mode != "reduce-overhead":
-        return dict(options or {})
-    asked = {"cuda_graphs": True, **(options or {})}
-    if asked["cuda_graphs"] is False:
-        raise SettingsError(
-            "mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none."
-            " Leave out one of them."
-        )
-    return asked
 
 
 def graphweave(
@@ -121,7 +97,7 @@ def compiles_now() -> bool:
 
 def _compiled(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
     try:
-        with equipped(lambda: compilation.gradients):
+        with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients):
             return through_aot_autograd(
                 module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
                 partition_fn=compilation.partition, decompositions=decompositions(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -23,6 +24,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
+from graphweave.core.spans import time_text, timed
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
 from graphweave.frontends.dynamo.backend import graphweave
@@ -51,7 +53,7 @@ from graphweave.frontends.tracing.capture_settings import (
 )  # fmt: skip
 from graphweave.frontends.tracing.reasons import at, line_of, reason_of
 
-_log = logger(__name__)
+_log, _time_log = logger(__name__), logger("graphweave.time")
 
 _ALWAYS = {
     "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
@@ -151,7 +153,12 @@ class Captured:
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the first call, which compiles. On a terminal, a line says so if that takes long."""
         with shown(f"compiling {name_of(self._target)}"):
-            return self._with_stand_ins(args, kwargs)
+            if not _time_log.isEnabledFor(logging.INFO):
+                return self._with_stand_ins(args, kwargs)
+            with timed() as call:
+                out = self._with_stand_ins(args, kwargs)
+            _time_log.info("%s\n%s", name_of(self._target), time_text(call).rstrip())
+            return out
 
     def _with_stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call with a stand-in for each sparse tensor, and turn stand-ins among the results into sparse tensors

@@ -17,6 +17,7 @@ from graphweave.compiler.road import ROAD
 from graphweave.core.choices import Choices, choices_of
 from graphweave.core.log import logger
 from graphweave.core.options import Options
+from graphweave.core.spans import IMPORT, span
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.halves.added_rules import Suspects, in_force
@@ -114,7 +115,8 @@ def capture(
     `examples` are the arguments of the first call."""
     choices, placeholders = asked.choices, module.graph.find_nodes(op="placeholder")
     road = ROAD.without(choices.left_out)
-    imported = import_graph(module, num_forward, road.spellings)
+    with span(IMPORT):
+        imported = import_graph(module, num_forward, road.spellings)
     _tell(module, imported)
     names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
     at_hand = GraphAtHand(example_values(names, fakes, examples))

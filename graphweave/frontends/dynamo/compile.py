@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import torch
-import torch._dynamo
 
 from graphweave.core.choices import OPTIONS
 from graphweave.core.errors import SettingsError
 from graphweave.core.settings import settings
-from graphweave.frontends.dynamo.backend import with_mode
-from graphweave.frontends.dynamo.captured import Captured
-from graphweave.frontends.dynamo.captured_request import checked_choices
 from graphweave.frontends.dynamo.compiled_module import CompiledModule
+from graphweave.frontends.dynamo.loaded_later import LoadedLater
+from graphweave.frontends.dynamo.mode import with_mode
 from graphweave.frontends.dynamo.uncompiled import what_is_meant
+from graphweave.runtime import early
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -72,7 +71,7 @@ def compile(
     _check_arguments(fullgraph, dynamic, backend, disable, unknown)
     given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
     if model is None:
-        checked_choices(with_mode(mode, options))
+        _check_options(with_mode(mode, options))
         return functools.partial(compile, **given)
     _check_model(model)
     settings()  # refuses an unusable environment variable here, not in the middle of a compilation
@@ -80,10 +79,11 @@ def compile(
         return model
     model = what_is_meant(model)
     options = with_mode(mode, options)
-    checked_choices(options)
+    _check_options(options)
+    early.begin_on_new_machine()
     if isinstance(model, torch.nn.Module):
         return CompiledModule(model, dynamic, options, fullgraph)
-    call = Captured(model, dynamic, options, fullgraph=fullgraph)
+    call = LoadedLater(model, dynamic, options, fullgraph)
 
     @functools.wraps(model)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -92,6 +92,14 @@ def compile(
     compiled._gw_original = model  # type: ignore[attr-defined]
     compiled._gw_arguments = (dynamic, options, fullgraph)  # type: ignore[attr-defined]
     return compiled
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """SettingsError for an unknown option, and for a value that an option cannot have."""
+    if options:
+        from graphweave.frontends.dynamo.captured_request import checked_choices
+
+        checked_choices(options)
 
 
 def _check_model(model: Any) -> None:

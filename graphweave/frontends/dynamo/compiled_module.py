@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch._dynamo
 
-from graphweave.frontends.dynamo.captured import Captured
+from graphweave.frontends.dynamo.loaded_later import LoadedLater
 from graphweave.frontends.dynamo.uncompiled import method
 
 
@@ -34,7 +33,7 @@ class CompiledModule(torch.nn.Module):
             training=original.training,
             _gw_original=original,
             _gw_arguments=(dynamic, options, fullgraph),
-            _gw_call=Captured(original, dynamic, options, fullgraph=fullgraph),
+            _gw_call=LoadedLater(original, dynamic, options, fullgraph),
         )
 
     @property  # type: ignore[misc]
@@ -72,8 +71,7 @@ class CompiledModule(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        dynamic, options, fullgraph = self._gw_arguments
-        self.__dict__["_gw_call"] = Captured(self._gw_original, dynamic, options, fullgraph=fullgraph)
+        self.__dict__["_gw_call"] = LoadedLater(self._gw_original, *self._gw_arguments)
 
     def _get_name(self) -> str:
         return type(self).__name__

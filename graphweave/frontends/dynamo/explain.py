@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,6 +14,7 @@ from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.report import CaptureNote, GraphNote, PassNote, RewriteNote, TuningNote, collect
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
+from graphweave.core.spans import FirstCall, time_text, timed
 from graphweave.frontends.dynamo.breaks import (
     Break,
     Recompilation,
@@ -27,9 +28,9 @@ from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loo
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.tracing.reasons import line_of
 
-Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "all"]
+Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "time", "all"]
 """How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made
-by cost, the message IR, the passes that ran, or all of these."""
+by cost, the message IR, the passes that ran, the seconds of each stage, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Explanation:
     backward, inference), `tunings` one for each graph that was tuned. `passes` are those that ran, in order, and `left`
     the graphs that run as PyTorch's own, since they would gain nothing. `eager` says what runs eagerly and why.
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
-    what was compiled again, before and during `explain`.
+    what was compiled again, before and during `explain`. `time` has the seconds of the call by stage.
     """
 
     what: str
@@ -57,6 +58,7 @@ class Explanation:
     tunings: tuple[TuningNote, ...] = ()
     passes: tuple[PassNote, ...] = ()
     left: tuple[str, ...] = ()
+    time: FirstCall = field(default_factory=FirstCall)
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -77,6 +79,8 @@ class Explanation:
             parts += [costs_text(r) for r in self.rewrites]
         if detail in ("passes", "all"):
             parts += [passes_text(self.passes)]
+        if detail in ("time", "all"):
+            parts += [time_text(self.time)]
         if detail in ("ir", "all"):
             parts += [ir_text(self)]
         if detail in ("loops", "all"):
@@ -94,8 +98,8 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     backward is compiled too, but not run. All compiled code, including that of other functions, is dropped and built
     again at the next call. `detail` says what is printed beside the short form: "short" adds nothing, "kernels" the
     code of each kernel, "loops" its loop IR and the fields of a schedule that it ignores, "costs" what the rewriting
-    chose and refused with both costs, "ir" the message IR, "passes" what each pass changed and how long it took, and
-    "all" all of these.
+    chose and refused with both costs, "ir" the message IR, "passes" what each pass changed and how long it took,
+    "time" where the seconds of the call went, and "all" all of these.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
@@ -104,13 +108,14 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     before = recompilations(target, name, of_others=False)
     torch._dynamo.reset()
     count, seen = counters()["graph_breaks"], breaks_seen()
-    with collect() as report:
+    with collect() as report, timed() as call:
         compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
     explanation = Explanation(
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
         tuple(report.tunings), tuple(report.passes), tuple(dict.fromkeys(report.left)),
+        call,
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

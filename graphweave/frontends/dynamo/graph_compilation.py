@@ -18,6 +18,8 @@ from graphweave.core.errors import RuleError, ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
 from graphweave.core.options import Options
+from graphweave.core.schedule import Schedule
+from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
@@ -123,8 +125,10 @@ class GraphCompilation:
             return None
 
     def _made(self, captured: CapturedGraph) -> Made:
-        tunes = self._asked.choices.schedule == "tune"
-        request, schedules = tuned(captured) if tunes else (captured.request, ())
+        request, schedules = captured.request, tuple[Schedule, ...]()
+        if self._asked.choices.schedule == "tune":
+            with span(SEARCH):
+                request, schedules = tuned(captured)
         halves = compile(request)
         if collecting():
             record_capture(captured.note(halves))

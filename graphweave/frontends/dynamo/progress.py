@@ -7,18 +7,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from graphweave.core.settings import settings
+
+if TYPE_CHECKING:
+    from graphweave.frontends.dynamo.progress_line import ProgressLine
 
 AFTER = 3.0
 """The line appears after this many seconds."""
 
-_line: ContextVar[_Line | None] = ContextVar("_line", default=None)
+_line: ContextVar[ProgressLine | None] = ContextVar("_line", default=None)
 """The line of the block that the thread is in."""
 
 
@@ -32,7 +31,9 @@ def shown(what: str) -> Iterator[None]:
     if _line.get() is not None or not settings().progress or not sys.stderr.isatty():
         yield
         return
-    line = _Line(what)
+    from graphweave.frontends.dynamo.progress_line import ProgressLine  # loads rich, which most processes do not need
+
+    line = ProgressLine(what)
     token = _line.set(line)
     timer = threading.Timer(AFTER, line.show)
     timer.daemon = True
@@ -50,33 +51,3 @@ def told(what: str, share: float) -> None:
     line = _line.get()
     if line is not None:
         line.tell(what, share)
-
-
-class _Bar(BarColumn):
-    """A bar for work whose end is known."""
-
-    def render(self, task: Task) -> Any:
-        return Text("") if task.total is None else super().render(task)
-
-
-class _Line:
-    def __init__(self, what: str) -> None:
-        text = TextColumn("graphweave: {task.description}", markup=False)
-        columns = SpinnerColumn(), text, _Bar(bar_width=20), TimeElapsedColumn()
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._what = what
-        self._task = self._progress.add_task(what, total=None)  # the clock starts here
-        self._lock, self._over = threading.Lock(), False
-
-    def show(self) -> None:
-        with self._lock:
-            if not self._over:
-                self._progress.start()
-
-    def tell(self, what: str, share: float) -> None:
-        self._progress.update(self._task, description=f"{self._what}, {what}", total=1.0, completed=share)
-
-    def hide(self) -> None:
-        with self._lock:
-            self._over = True
-            self._progress.stop()

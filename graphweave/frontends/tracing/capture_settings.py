@@ -25,9 +25,11 @@ from torch.fx.experimental import _config as shape_config
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
+from graphweave.core.garbage import collected_seldom
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
+from graphweave.core.spans import DYNAMO, span
 from graphweave.frontends.tracing.call_under_way import CaptureSettings, breaks_so_far, under_way
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
@@ -39,7 +41,6 @@ from graphweave.frontends.tracing.dropped_frames import (
     watching_loops,
 )
 from graphweave.frontends.tracing.followed_formulas import Formulas, formulas_followed
-from graphweave.frontends.tracing.garbage import collected_seldom
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 from graphweave.frontends.tracing.size_assumptions import sizes_may_be_nothing
 from graphweave.frontends.tracing.torch_logs import refusals_untold
@@ -102,7 +103,7 @@ class DuringCompilation:
         settings."""
         if self._plain and not self._again:
             self._held.close()
-            self._enter(refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
+            self._enter(span(DYNAMO), refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
             self._again = True
             self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
@@ -132,7 +133,8 @@ class DuringCompilation:
         if wanted is not None:
             # plain torch.compile passes no sparse matrix, and would not give back one that a formula made
             self._formulas = Formulas.of(sparse=found is not self._backend, ranks=wanted.any_rows)
-            self._enter(collected_seldom(), refusals_untold(), gaps_closed(), formulas_followed(self._formulas))
+            self._enter(span(DYNAMO), collected_seldom(), refusals_untold(), gaps_closed())
+            self._enter(formulas_followed(self._formulas))
             if not wanted.any_rows:
                 self._enter(sizes_may_be_nothing())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))

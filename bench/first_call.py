@@ -1,0 +1,212 @@
+"""Seconds of the first call of twelve whole models, and where they go, beside PyTorch's own compilers.
+
+    python -m bench.first_call [--cases gat-2 ...] [--systems graphweave aot_eager ...] [--cores 1 2] [--repeats N]
+                               [--out FILE]
+
+A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
+`--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
+those of a warm one. `torch.compile` with a backend that does nothing ("eager") is the tracer alone, and "aot_eager" is
+all of PyTorch's tracing.
+
+A system starts "cold", with an empty cache folder. Systems with a cache then run once more as a "second process" that
+shares the folder, and graphweave once more with its "kernels on disk" and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
+from bench.first_call_cases import CASES, Case, build
+
+SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
+"""graphweave, and backends of torch.compile."""
+RUNS = {
+    "graphweave": ("cold", "second process", "kernels on disk"),
+    "eager": ("cold",),
+    "aot_eager": ("cold",),
+    "inductor": ("cold", "second process"),
+}
+"""The runs of each system, in order, on one cache folder."""
+WARM_CALLS = 5
+BASE = "aot_eager"
+"""The system with which others are compared."""
+
+
+def worker(options: argparse.Namespace) -> None:
+    available = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, available[: options.threads])
+    torch.set_num_threads(options.threads)
+    case = build(options.cases[0])
+    answer = measure(options.systems[0], case)
+    options.worker.write_text(json.dumps(answer))
+
+
+def measure(system: str, case: Case) -> dict[str, Any]:
+    """Seconds of loading the compiler, of the first call and of a warm one; processor seconds of the first two; and
+    for graphweave the seconds of each stage."""
+    eager = _loss(case.module, case)
+    _reset(case)
+    clock, spent = time.perf_counter(), _processor_seconds()
+    compiled, stages = _compiled(system, case.module)
+    load = time.perf_counter() - clock
+    call = _call(compiled, case)
+    if stages is None:
+        first, parts = seconds_of(call), {}
+    else:
+        first, parts = stages(call)
+    processor = _processor_seconds() - spent
+    worst = abs(_loss(compiled, case) - eager) / max(abs(eager), 1e-6)
+    if not worst < 1e-3:
+        return {"status": f"wrong: the loss is off by {worst:.1e} of its size"}
+    gc.collect()
+    warm = median(seconds_of(call) for _ in range(WARM_CALLS))
+    return {"status": "ok", "load": load, "first": first, "warm": warm, "processor": processor, "stages": parts}
+
+
+Stages = Callable[[Callable[[], None]], tuple[float, dict[str, float]]]
+
+
+def _compiled(system: str, module: torch.nn.Module) -> tuple[Callable[..., Any], Stages | None]:
+    """The compiled module and, for graphweave, a function that times a call by stage."""
+    if system != "graphweave":
+        return torch.compile(module, backend=system, dynamic=True), None
+    import graphweave  # loading it is measured
+    from graphweave.core import spans
+
+    def stages(call: Callable[[], None]) -> tuple[float, dict[str, float]]:
+        with spans.timed() as timed:
+            call()
+        parts: dict[str, float] = defaultdict(float)
+        for span in timed.spans:
+            where = "" if span.thread == timed.thread else " (other threads)"
+            parts[span.stage + where] += span.own
+        return timed.seconds, dict(parts)
+
+    return graphweave.compile(module), stages
+
+
+def _call(compiled: Callable[..., Any], case: Case) -> Callable[[], None]:
+    """A training step and, if the case evaluates, an evaluation."""
+
+    def call() -> None:
+        case.module.train()
+        compiled(*case.arguments).backward()
+        if case.evaluates:
+            case.module.eval()
+            with torch.no_grad():
+                compiled(*case.arguments)
+        _reset(case)
+
+    return call
+
+
+def _loss(module: Callable[..., Any], case: Case) -> float:
+    """The loss of a call in training. Running statistics are as before."""
+    torch.manual_seed(0)
+    case.module.train()
+    state = {name: t.clone() for name, t in case.module.state_dict().items()}
+    loss = float(module(*case.arguments).detach())
+    case.module.load_state_dict(state)
+    return loss
+
+
+def _reset(case: Case) -> None:
+    for parameter in case.module.parameters():
+        parameter.grad = None
+
+
+def _processor_seconds() -> float:
+    """Of this process and its compilers."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in usages)
+
+
+def measured(case: str, system: str, cores: int, timeout: float) -> dict[str, Any]:
+    """The answers of a system's runs, by name."""
+    answers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {
+            "GRAPHWEAVE_CACHE_DIR": f"{cache}/graphweave", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "TRITON_CACHE_DIR": f"{cache}/triton", "OMP_NUM_THREADS": str(cores), "PYTHONDONTWRITEBYTECODE": "",
+        }  # fmt: skip
+        chosen = ["--cases", case, "--systems", system, "--threads", str(cores)]
+        for run in RUNS[system]:
+            if run == "kernels on disk":
+                _keep_kernels(Path(cache))
+            answers[run] = in_fresh_process("bench.first_call", chosen, environment, timeout=timeout)
+            if answers[run]["status"] != "ok":
+                break
+    return answers
+
+
+def _keep_kernels(cache: Path) -> None:
+    """Delete all that lies in the cache except for compiled kernels."""
+    for folder in [*cache.iterdir(), *(cache / "graphweave").iterdir()]:
+        if folder.name not in ("graphweave", "kernels"):
+            shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+
+
+def seconds(answers: Sequence[dict[str, Any]]) -> float | None:
+    """The median seconds of a run over all repeats; None if one of them failed."""
+    if not answers or any(a["status"] != "ok" for a in answers):
+        return None
+    return median(a["load"] + a["first"] - a["warm"] for a in answers)
+
+
+def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
+    """A row of the table for each case and run: the seconds, and their ratio to `BASE`."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for one in results:
+        if one["cores"] == cores:
+            for run, answer in one["runs"].items():
+                found[one["case"], one["system"], run].append(answer)
+    table = []
+    for (case, system, run), answers in found.items():
+        taken, base = seconds(answers), seconds(found.get((case, BASE, "cold"), []))
+        shown = answers[-1]["status"] if taken is None else f"{taken:.2f}"
+        table.append([case, system, run, shown, f"{taken / base:.2f}" if taken and base else ""])
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=1200.0, help="seconds of one process")
+    options = parser.parse_args(argv)
+    if options.worker is not None:
+        worker(options)
+        return 0
+    for system in options.systems:  # an installed package has the bytecode of its modules, which this writes here
+        measured(options.cases[0], system, options.cores[0], options.timeout)
+    results = []
+    for _, cores, case, system in product(range(options.repeats), options.cores, options.cases, options.systems):
+        runs = measured(case, system, cores, options.timeout)
+        results.append({"case": case, "system": system, "cores": cores, "runs": runs})
+        save(options.out, {"benchmark": "first_call", "results": results})
+    for cores in options.cores:
+        headings = ["model", "system", "run", "seconds", f"of {BASE}"]
+        ratio_table(f"first call, {cores} cores", headings, rows(results, cores))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
