@@ -49,7 +49,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
     run = toolchain.run_compiler
 
-    def noted(command: tuple[str, ...], text: str = "") -> object:
+    def noted(command: tuple[str, ...], text: str = "", what: str = "") -> object:
         seen.append(command)
         return run(command, text)
 
