@@ -11,10 +11,10 @@
 
 namespace {
 
-constexpr int64_t kPiece = 256;    // bytes
-constexpr int64_t kElements = 32;  // number of elements of a piece that is not contiguous
-constexpr int64_t kMostParts = 64;     // the largest number of parts
-constexpr int64_t kStep = 29;      // odd, so that it visits each of 2^n parts; near parts are visited far apart in time
+constexpr int64_t kPiece = 256;     // bytes
+constexpr int64_t kElements = 32;   // number of elements of a piece that is not contiguous
+constexpr int64_t kMostParts = 64;  // the largest number of parts
+constexpr int64_t kStep = 29;  // odd, so that it visits each of 2^n parts; near parts are visited far apart in time
 constexpr int64_t kSerialBytes = 1 << 18;  // in bytes; below this, threads do not pay off
 
 }  // namespace
