@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -38,8 +38,6 @@ CHUNK_SHARE = 1 << 10
 
 UNKNOWN = -1
 """Stands for a largest degree that the host does not know, since it has not asked the device."""
-
-T = TypeVar("T")
 
 _log = logger(__name__)
 

@@ -80,11 +80,9 @@ class LastGraph:
         self._slot = None
 
     def __call__(self, *inputs: Any) -> Results:
-        known = self._inputs
-        if not self._alone or (known is None and not self._know(inputs)):
+        known = self._inputs or self._known(inputs)
+        if known is None:
             return self._shared(inputs)
-        known = self._inputs
-        assert known is not None
         given = known.pack(*[x if type(x) is int else x._cdata for x in inputs])
         slot, status = self._slot, -1
         if slot is not None:
@@ -94,12 +92,12 @@ class LastGraph:
                 return slot.results
         return self._again(known, inputs, given, status)
 
-    def _know(self, inputs: Sequence[Any]) -> bool:
-        """Note what all calls have in common; false for inputs that are neither integers nor tensors on the CPU."""
-        if not all(type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu") for x in inputs):
-            return False
-        self._inputs = _Inputs(inputs, [i for i, _ in self._watches])
-        return True
+    def _known(self, inputs: Sequence[Any]) -> _Inputs | None:
+        """What all calls have in common. None if every call asks `kept`, as it does for other inputs than integers and
+        tensors on the CPU."""
+        if self._alone and all(type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu") for x in inputs):
+            self._inputs = _Inputs(inputs, [i for i, _ in self._watches])
+        return self._inputs
 
     def _again(self, known: _Inputs, inputs: Sequence[Any], given: bytes, status: int) -> Results:
         """The results for other inputs than those of the last call."""

@@ -77,12 +77,7 @@ class Segment:
         meanwhile. MemoryError, DataError and IndexRangeError as formats raise them.
         """
         failure, size = Failure(), self._scratch
-        scratch = arena.empty((size,), torch.uint8) if size else None
-        numbers = self._pack(
-            *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
-            0 if scratch is None else scratch.data_ptr(), size,
-        )  # fmt: skip
-        status = self._run(self._address, numbers, False, num_threads(), ctypes.byref(failure))
+        status = self._try(rows, indices, values, (inside, size), b"", failure)
         if not status and failure.builds and not failure.grown:
             bump("format_builds", failure.builds)
             bump("format_hits", failure.hits)
@@ -93,15 +88,7 @@ class Segment:
                     values, copied = [t.contiguous() for t in values], True
                 elif status == _SCRATCH:
                     size = self._scratch = failure.position
-                    scratch = arena.empty((size,), torch.uint8)
-                numbers = self._pack(
-                    *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
-                    0 if scratch is None else scratch.data_ptr(), size,
-                )  # fmt: skip
-                records = graph.records
-                status = self._run(
-                    self._address, numbers + records, bool(records), num_threads(), ctypes.byref(failure)
-                )
+                status = self._try(rows, indices, values, (inside, size), graph.records, failure)
             if status == _TOO_MANY:
                 return None
             graph.finish(status, failure)
@@ -109,6 +96,21 @@ class Segment:
         if failure.divided:
             bump("divided_launches", failure.divided)
         return values
+
+    def _try(
+        self, rows: Sequence[int], indices: Sequence[Tensor], values: Sequence[Tensor], memory: tuple[int, int],
+        records: bytes, failure: Failure,
+    ) -> int:  # fmt: skip
+        """Call native code, with the `records` of the indices if there are any, and return its status. `memory` is the
+        address of that inside, and the bytes of scratch memory."""
+        inside, size = memory
+        scratch = arena.empty((size,), torch.uint8) if size else None
+        numbers = self._pack(
+            *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
+            0 if scratch is None else scratch.data_ptr(), size,
+        )  # fmt: skip
+        status = self._run(self._address, numbers + records, bool(records), num_threads(), ctypes.byref(failure))
+        return int(status)
 
     def on_graph(self, rows: Sequence[int], indices: Sequence[Tensor]) -> OnOneGraph:
         """The segment on a graph, for callers that run it by themselves. Errors as a call raises them.

@@ -26,17 +26,12 @@ bool read_mark(const void* tensor, Mark* mark) {
   int32_t dtype, device;
   int64_t *sizes, *strides;
   void* data;
-  if (layout.counter < 0 || layout.device(tensor, &device) || device != layout.cpu || layout.dim(tensor, &mark->dim) ||
+  if (layout.device(tensor, &device) || device != layout.cpu || layout.dim(tensor, &mark->dim) ||
       mark->dim > kMostDims || layout.dtype(tensor, &dtype) || layout.sizes(tensor, &sizes) ||
       layout.strides(tensor, &strides) || layout.data(tensor, &data))
     return false;
-  const char* const implementation = *static_cast<char* const*>(tensor);
-  std::memcpy(&mark->storage, implementation + layout.storage, sizeof(void*));
-  std::memcpy(&mark->counter, implementation + layout.counter, sizeof(void*));
+  read_place(tensor, &mark->storage, &mark->counter, &mark->version);
   if (!mark->counter) return false;
-  uint32_t version;
-  std::memcpy(&version, static_cast<const char*>(mark->counter) + layout.version, sizeof version);
-  mark->version = version;
   mark->data = data;
   mark->dtype = dtype;
   std::copy(sizes, sizes + mark->dim, mark->sizes);

@@ -76,8 +76,22 @@ struct Seen {
   }
 };
 
-// Reads a tensor, given the address of a variable that holds the address of its implementation, which is what a tensor
-// of C++ is. False if it is no index of one dim on the CPU.
+// Reads where the memory of a tensor belongs, and how often it was edited. A tensor is given by the address of a variable
+// that holds the address of its implementation, which is what a tensor of C++ is. Without a counter, the version is 0.
+void read_place(const void* tensor, const void** storage, const void** counter, int64_t* version) {
+  *storage = *counter = nullptr;
+  *version = 0;
+  if (layout.counter < 0) return;  // the offsets are not known
+  const char* const implementation = *static_cast<char* const*>(tensor);
+  std::memcpy(storage, implementation + layout.storage, sizeof(void*));
+  std::memcpy(counter, implementation + layout.counter, sizeof(void*));
+  if (!*counter) return;
+  uint32_t found;
+  std::memcpy(&found, static_cast<const char*>(*counter) + layout.version, sizeof found);
+  *version = found;
+}
+
+// False if a tensor is no index of one dim on the CPU.
 bool read_index(const void* tensor, Seen* seen) {
   int64_t dim;
   int32_t dtype, device;
@@ -87,18 +101,7 @@ bool read_index(const void* tensor, Seen* seen) {
   int64_t *sizes, *strides;
   void* data;
   if (layout.sizes(tensor, &sizes) || layout.strides(tensor, &strides) || layout.data(tensor, &data)) return false;
-  const char* const implementation = *static_cast<char* const*>(tensor);
-  seen->storage = seen->counter = nullptr;
-  seen->version = 0;
-  if (layout.counter >= 0) {  // else the offsets are not known
-    std::memcpy(&seen->storage, implementation + layout.storage, sizeof(void*));
-    std::memcpy(&seen->counter, implementation + layout.counter, sizeof(void*));
-  }
-  if (seen->counter) {
-    uint32_t version;
-    std::memcpy(&version, static_cast<const char*>(seen->counter) + layout.version, sizeof version);
-    seen->version = version;
-  }
+  read_place(tensor, &seen->storage, &seen->counter, &seen->version);
   seen->data = data;
   seen->count = sizes[0];
   seen->stride = strides[0];
