@@ -1,7 +1,9 @@
 """Seconds of the first call of twelve whole models, and where they go, beside PyTorch's own compilers.
 
-    python -m bench.first_call [--cases gat-2 ...] [--systems graphweave aot_eager ...] [--cores 1 2] [--repeats N]
-                               [--out FILE]
+    python -m bench.first_call [--cases gat-2 zoo:GCNConv ...] [--zoo COUNT] [--systems graphweave aot_eager ...]
+                               [--cores 1 2] [--repeats N] [--out FILE]
+
+`--zoo` takes a number of cases spread over the operator zoo in place of the twelve models.
 
 A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
 `--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
@@ -24,6 +26,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -32,7 +35,8 @@ from typing import Any
 import torch
 
 from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
-from bench.first_call_cases import CASES, Case, build
+from bench.first_call_cases import CASES, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
+from bench.randomness import CounterBased
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
 """graphweave, and backends of torch.compile."""
@@ -60,7 +64,8 @@ def worker(options: argparse.Namespace) -> None:
 def measure(system: str, case: Case) -> dict[str, Any]:
     """Seconds of loading the compiler, of the first call and of a warm one; processor seconds of the first two; and
     for graphweave the seconds of each stage."""
-    eager = _loss(case.module, case)
+    with CounterBased() if system == "graphweave" else nullcontext():  # eager mode draws the masks of that system
+        eager = _loss(case.module, case)
     _reset(case)
     clock, spent = time.perf_counter(), _processor_seconds()
     compiled, stages = _compiled(system, case.module)
@@ -106,11 +111,13 @@ def _call(compiled: Callable[..., Any], case: Case) -> Callable[[], None]:
 
     def call() -> None:
         case.module.train()
-        compiled(*case.arguments).backward()
+        loss = compiled(*case.arguments, **case.keywords)
+        if loss.requires_grad:
+            loss.backward()
         if case.evaluates:
             case.module.eval()
             with torch.no_grad():
-                compiled(*case.arguments)
+                compiled(*case.arguments, **case.keywords)
         _reset(case)
 
     return call
@@ -121,7 +128,7 @@ def _loss(module: Callable[..., Any], case: Case) -> float:
     torch.manual_seed(0)
     case.module.train()
     state = {name: t.clone() for name, t in case.module.state_dict().items()}
-    loss = float(module(*case.arguments).detach())
+    loss = float(module(*case.arguments, **case.keywords).detach())
     case.module.load_state_dict(state)
     return loss
 
@@ -186,7 +193,10 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument(
+        "--cases", nargs="+", choices=[*CASES, *(ZOO_PREFIX + name for name in ZOO)], default=list(CASES)
+    )
+    parser.add_argument("--zoo", type=int, metavar="COUNT")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repeats", type=int, default=1)
@@ -195,6 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.worker is not None:
         worker(options)
         return 0
+    if options.zoo is not None:
+        options.cases = sample_of_zoo(options.zoo)
     for system in options.systems:  # an installed package has the bytecode of its modules, which this writes here
         measured(options.cases[0], system, options.cores[0], options.timeout)
     results = []

@@ -1,17 +1,21 @@
-"""The twelve whole models of `bench.first_call`, on small seeded graphs: nearly all of a first call is compilation."""
+"""The cases of `bench.first_call`, on small seeded graphs: nearly all of a first call is compilation. Twelve are whole
+models; those named `zoo:NAME` are single layers and models of the zoo (`bench.zoo_cases`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from bench.workloads import WithLoss, mlp
+from bench.zoo_cases import CASES as ZOO
+from bench.zoo_cases import build as build_of_zoo
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 1000, 6000, 64, 64, 7
 GRAPHS = 64
@@ -26,6 +30,7 @@ class Case:
     module: nn.Module
     arguments: tuple[Any, ...]
     evaluates: bool = False
+    keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Pooled(nn.Module):
@@ -138,7 +143,32 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
+ZOO_PREFIX = "zoo:"
+
+
+def sample_of_zoo(count: int) -> list[str]:
+    """`count` cases spread evenly over the zoo, in its order."""
+    names = [ZOO_PREFIX + name for name in ZOO]
+    return [names[i * len(names) // count] for i in range(count)]
+
+
+class Squared(nn.Module):
+    """The mean of the squared results of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        results = pytree.tree_leaves(self.module(*args, **kwargs))
+        floats = [r for r in results if isinstance(r, Tensor) and r.is_floating_point()]
+        return torch.stack([r.square().mean() for r in floats]).mean()
+
+
 def build(name: str) -> Case:
     """A case, the same at every call."""
+    if name.startswith(ZOO_PREFIX):
+        built = build_of_zoo(name.removeprefix(ZOO_PREFIX))
+        return Case(Squared(built.module), built.args, keywords=built.kwargs)
     torch.manual_seed(0)
     return CASES[name]()
