@@ -1,0 +1,67 @@
+"""Hooks of the site (mkdocs): pages and pictures that lie outside of `docs/`, and links to them.
+
+README is the home page and CONTRIBUTING a page. Pictures of `bench/results` are copied. A link to any other file of the
+repository is shown as its path, since the site does not hold it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+"""Pages outside of `docs/`, and their names on the site."""
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_SOURCE = re.compile(r'(src|srcset)="docs/([^"]+)"')
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for path, name in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
+    for picture in sorted((ROOT / "bench/results/figures").glob("*.png")):
+        name = picture.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
+    names = {name: path for path, name in PAGES.items()}
+    here = PurePosixPath(names.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+    def linked(match: re.Match[str]) -> str:
+        picture, text, target = match.groups()
+        path, _, anchor = target.partition("#")
+        if "://" in target or not path:
+            return match[0]
+        found = _on_site(here, path)
+        if files.get_file_from_path(found) is None:
+            return f"`{text}`" if text.replace("/", "").isidentifier() else text
+        to = _from(PurePosixPath(page.file.src_uri).parent, found)
+        return f"{picture}[{text}]({to}{'#' + anchor if anchor else ''})"
+
+    return _outside_of_code(markdown, lambda text: _SOURCE.sub(r'\1="\2"', _LINK.sub(linked, text)))
+
+
+def _on_site(here: PurePosixPath, link: str) -> str:
+    """The name on the site of what a page links to."""
+    parts: list[str] = []
+    for part in (here.parent / link).parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    path = "/".join(parts)
+    return PAGES.get(path, path.removeprefix("docs/"))
+
+
+def _from(folder: PurePosixPath, name: str) -> str:
+    return "../" * len(folder.parts) + name
+
+
+def _outside_of_code(markdown: str, changed: Any) -> str:
+    parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if i % 2 else changed(part) for i, part in enumerate(parts))
