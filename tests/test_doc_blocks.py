@@ -104,7 +104,7 @@ def test_every_block_says_what_it_is() -> None:
         found = blocks(page)
         assert 2 * len(found) == len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)), page
         for block in found:
-            assert block.language in ("", "python", "text", "cpp", "mermaid"), block.name
+            assert block.language in ("", "python", "text", "cpp"), block.name
     assert all(block.page.name == "CONTRIBUTING.md" for block in marked("Not run").values())
     assert len(programs()) >= 16 and sum(map(len, programs().values())) >= 35
 

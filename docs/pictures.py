@@ -1,0 +1,155 @@
+"""The pictures of README and of the pages, drawn from the results in `bench/results`: `python -m docs.pictures`.
+
+Each is written twice, for light and for dark pages. All text is text, so that it can be searched and read aloud.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs/pictures"
+RESULTS = ROOT / "bench/results"
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colours of a page. `ours` is for graphweave, `others` for what it is compared with."""
+
+    text: str
+    faint: str
+    box: str
+    ours: str
+    others: tuple[str, ...]
+
+
+LIGHT = Colours("#1f2328", "#8c959f", "#eef4f3", "#00796b", ("#b0b8bf", "#8793a0", "#5c6b7a"))
+DARK = Colours("#e6edf3", "#7d8590", "#16302d", "#4db6ac", ("#4a535d", "#6b7682", "#95a1ae"))
+
+MODELS = {
+    "GCN": ("train_step_rmat", "gcn rmat"), "GraphSAGE": ("train_step_rmat", "sage rmat"),
+    "GIN": ("train_step_rmat", "gin rmat"), "GAT": ("train_step_rmat", "gat rmat"),
+    "GATv2": ("train_step_rmat", "gatv2 rmat"), "MoNet": ("train_step_rmat_monet", "monet rmat"),
+    "EdgeConv": ("train_step_points", "edgeconv points"),
+}  # fmt: skip
+"""Label -> the file of results and the name in it."""
+DGL = {"GAT": "gat", "MoNet": "monet", "EdgeConv": "edgeconv"}
+"""Models that were measured beside DGL, and their names in `peers.json`."""
+
+
+def results(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+
+
+def speeds() -> dict[str, dict[str, float]]:
+    """Model -> system -> how many times as fast as eager mode a training step is.
+
+    DGL runs beside another run of graphweave, whose ratio to it is applied to graphweave's ratio to eager mode.
+    """
+    peers = results("peers")
+    found: dict[str, dict[str, float]] = {}
+    for label, (file, name) in MODELS.items():
+        seconds = {s: v["median"] for s, v in results(file)[name]["systems"].items() if v["status"] == "ok"}
+        eager, ours = seconds["eager"], seconds["graphweave"]
+        of = {"torch.compile": eager / seconds["inductor"], "graphweave": eager / ours}
+        if label in DGL:
+            beside = peers[DGL[label]]["systems"]
+            of["DGL"] = of["graphweave"] * beside["graphweave"]["median"] / beside["dgl"]["median"]
+        found[label] = of
+    return found
+
+
+def speed(colours: Colours) -> Figure:
+    """Training steps against eager mode, and peak memory."""
+    figure = Figure(figsize=(9, 3.9))
+    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1])
+    systems = {"torch.compile": colours.others[0], "DGL": colours.others[2], "graphweave": colours.ours}
+    measured = speeds()
+    for row, (label, of) in enumerate(measured.items()):
+        shown = [system for system in systems if system in of]
+        for place, system in enumerate(shown):
+            at, colour = row + (place - (len(shown) - 1) / 2) * 0.27, systems[system]
+            left.barh(at, of[system], 0.25, color=colour, label=system if label == "GAT" else None)
+            left.text(of[system] + 0.3, at, f"{of[system]:.1f}", va="center", size=7.5, color=colours.text)
+    left.axvline(1, color=colours.text, linewidth=0.8)
+    left.set_yticks(range(len(measured)), list(measured))
+    left.invert_yaxis()
+    left.set_title("a training step: times as fast as eager PyTorch (the line)", loc="left")
+    left.legend(frameon=False, labelcolor=colours.text, loc="lower right", bbox_to_anchor=(1, 0.13))
+    memory = results("memory")
+    peaks = {"eager": memory["eager"], "graphweave": memory["graphweave"]}
+    for row, (system, answer) in enumerate(peaks.items()):
+        size = answer["peak_extra_bytes"] / 2**30
+        right.barh(row, size, 0.5, color=colours.ours if system == "graphweave" else colours.others[0])
+        right.text(size + 0.1, row, f"{size:.1f} GiB", va="center", size=8, color=colours.text)
+    right.set_yticks(range(len(peaks)), list(peaks))
+    right.set_ylim(2.2, -0.7)
+    right.set_xlim(0, 9.5)
+    right.set_title("GAT: memory of a step", loc="left")
+    for axes in (left, right):
+        axes.set_xticks([])
+        _plain(axes, colours)
+    figure.tight_layout()
+    return figure
+
+
+def _plain(axes: Any, colours: Colours) -> None:
+    axes.patch.set_alpha(0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(colors=colours.text, length=0)
+    axes.set_title(axes.get_title(loc="left"), loc="left", size=10, color=colours.text)
+
+
+STAGES = (
+    ("model in plain PyTorch", "capture"), ("ATen graph, forward and backward together", "import"),
+    ("message program: spaces, maps, pull, push", "merge relations, rewrite"), ("the same, cheaper", "partition"),
+    ("forward program, backward program", "hoist"),
+    ("prelude, once a graph | what runs at each call", "schedule"), ("regions, each of them one kernel", "lower"),
+    ("loops over rows, edges and lanes", "print"), ("C++ or Triton", "build"), ("kernels behind PyTorch's autograd", ""),
+)  # fmt: skip
+"""What a program is at each stage, and the step that leads to the next."""
+
+
+def road(colours: Colours) -> Figure:
+    """The way from a model to kernels."""
+    figure = Figure(figsize=(6.4, 7.4))
+    axes = figure.subplots()
+    axes.set(xlim=(0, 10), ylim=(len(STAGES), -0.1))
+    axes.axis("off")
+    for row, (what, step) in enumerate(STAGES):
+        ours = row in (2, 3, 4, 5, 6, 7)
+        axes.text(
+            5, row + 0.25, what, ha="center", va="center", size=11, color=colours.text,
+            bbox={"boxstyle": "round,pad=0.45", "facecolor": colours.box if ours else "none", "edgecolor": colours.faint},
+        )  # fmt: skip
+        if step:
+            arrow = {"arrowstyle": "-|>", "color": colours.ours}
+            axes.annotate("", xy=(5, row + 0.98), xytext=(5, row + 0.52), arrowprops=arrow)
+            axes.text(5.25, row + 0.73, step, va="center", size=9, color=colours.ours, style="italic")
+    figure.tight_layout()
+    return figure
+
+
+PICTURES: dict[str, Callable[[Colours], Figure]] = {"speed": speed, "road": road}
+
+
+def main() -> int:
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "graphweave", "font.family": "sans-serif"}
+    for name, draw in PICTURES.items():
+        for ending, colours in {"": LIGHT, "_dark": DARK}.items():
+            with mpl.rc_context(settings):
+                figure = draw(colours)
+                figure.savefig(FOLDER / f"{name}{ending}.svg", transparent=True, metadata={"Date": None})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
