@@ -113,9 +113,12 @@ STAGES = (
     ("message program: spaces, maps, pull, push", "merge relations, rewrite"), ("the same, cheaper", "partition"),
     ("forward program, backward program", "hoist"),
     ("prelude, once a graph | what runs at each call", "schedule"), ("regions, each of them one kernel", "lower"),
-    ("loops over rows, edges and lanes", "print"), ("C++ or Triton", "build"), ("kernels behind PyTorch's autograd", ""),
+    ("loops over rows, edges and lanes", "print"), ("C++ or Triton", "build"),
+    ("kernels behind PyTorch's autograd", ""),
 )  # fmt: skip
 """What a program is at each stage, and the step that leads to the next."""
+OURS = range(2, 8)
+"""The stages at which the program is in an IR of ours."""
 
 
 def road(colours: Colours) -> Figure:
@@ -125,11 +128,9 @@ def road(colours: Colours) -> Figure:
     axes.set(xlim=(0, 10), ylim=(len(STAGES), -0.1))
     axes.axis("off")
     for row, (what, step) in enumerate(STAGES):
-        ours = row in (2, 3, 4, 5, 6, 7)
-        axes.text(
-            5, row + 0.25, what, ha="center", va="center", size=11, color=colours.text,
-            bbox={"boxstyle": "round,pad=0.45", "facecolor": colours.box if ours else "none", "edgecolor": colours.faint},
-        )  # fmt: skip
+        filled = colours.box if row in OURS else "none"
+        box = {"boxstyle": "round,pad=0.45", "facecolor": filled, "edgecolor": colours.faint}
+        axes.text(5, row + 0.25, what, ha="center", va="center", size=11, color=colours.text, bbox=box)
         if step:
             arrow = {"arrowstyle": "-|>", "color": colours.ours}
             axes.annotate("", xy=(5, row + 0.98), xytext=(5, row + 0.52), arrowprops=arrow)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages outside of `docs/`, and their names on the site."""
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-_SOURCE = re.compile(r'(src|srcset)="docs/([^"]+)"')
+_PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)" alt="([^"]+)">\s*</picture>')
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -43,7 +43,13 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
         to = _from(PurePosixPath(page.file.src_uri).parent, found)
         return f"{picture}[{text}]({to}{'#' + anchor if anchor else ''})"
 
-    return _outside_of_code(markdown, lambda text: _SOURCE.sub(r'\1="\2"', _LINK.sub(linked, text)))
+    return _outside_of_code(markdown, lambda text: _PICTURE.sub(_two_pictures, _LINK.sub(linked, text)))
+
+
+def _two_pictures(match: re.Match[str]) -> str:
+    """A picture for light and for dark pages, of which the site shows one by its own switch."""
+    dark, light, words = (part.removeprefix("docs/") for part in match.groups())
+    return f"![{words}]({light}#only-light)\n![{words}]({dark}#only-dark)"
 
 
 def _on_site(here: PurePosixPath, link: str) -> str:
