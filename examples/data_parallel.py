@@ -46,7 +46,7 @@ def main() -> None:
     nodes = digits(k=8)
     data = Data(x=nodes.x, edge_index=nodes.edge_index, y=nodes.y)
     module = WithLoss(nodes.x.shape[1], nodes.num_classes)
-    loss = gw.compile(DistributedDataParallel(module))
+    loss = DistributedDataParallel(gw.compile(module))
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
 
     seeds = nodes.train_mask.nonzero().flatten()

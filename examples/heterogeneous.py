@@ -23,7 +23,9 @@ PAPERS, AUTHORS, TOPICS, FIELDS = 2000, 600, 60, 5
 def library() -> HeteroData:
     """Authors and topics belong to a field of research, and a paper mostly has those of its own field. The features of
     papers say nothing about it; those of authors and topics do."""
-    field = {name: torch.randint(FIELDS, (n,)) for name, n in (("paper", PAPERS), ("author", AUTHORS), ("topic", TOPICS))}
+    field = {
+        name: torch.randint(FIELDS, (n,)) for name, n in (("paper", PAPERS), ("author", AUTHORS), ("topic", TOPICS))
+    }
     data = HeteroData()
     data["paper"].x, data["paper"].y = torch.randn(PAPERS, 16), field["paper"]
     for name, count, each in (("author", AUTHORS, 3), ("topic", TOPICS, 2)):

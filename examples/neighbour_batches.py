@@ -30,7 +30,7 @@ def communities() -> Data:
     for c in range(CLASSES):
         inside = ((y[src] == c) & (torch.rand(src.shape) < 0.8)).nonzero().flatten()
         dst[inside] = members[c][torch.randint(len(members[c]), inside.shape)]
-    x = 0.3 * F.one_hot(y, FEATURES) + torch.randn(NODES, FEATURES)
+    x = 0.5 * F.one_hot(y, FEATURES) + torch.randn(NODES, FEATURES)
     train_mask = torch.rand(NODES) < 0.5
     return Data(x=x, edge_index=torch.stack([src, dst]), y=y, train_mask=train_mask, test_mask=~train_mask)
 
@@ -39,7 +39,7 @@ def main() -> None:
     torch.manual_seed(0)
     data = communities()
     model = GraphSAGE(FEATURES, 32, num_layers=2, out_channels=CLASSES)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     loader = NeighborLoader(data, [10, 10], input_nodes=data.train_mask, batch_size=512, shuffle=True)
 
     @gw.compile

@@ -53,8 +53,8 @@ def largest_of_bent(build: Builder, ref: int) -> int | None:
 
 
 def declare() -> None:
-    gw.extend.pointwise("example::bend", "x / (1 + gw_abs(x))", derivative="example::bend_backward(g, x)")
     gw.extend.pointwise("example::bend_backward", "gradient / ((1 + gw_abs(x)) * (1 + gw_abs(x)))")
+    gw.extend.pointwise("example::bend", "x / (1 + gw_abs(x))", derivative="example::bend_backward(g, x)")
     gw.extend.rule("largest-of-bent", "push.max(bend(x), m)", "bend(push.max(x, m))", largest_of_bent)
 
 

@@ -46,7 +46,9 @@ class Network(nn.Module):
         self.own, self.out = nn.Linear(FEATURES, hidden), nn.Linear(hidden, CLASSES)
 
     def forward(self, g: gw.Graph, x: Tensor) -> Tensor:
-        return self.out(F.relu(attention(g, x, self.weight, self.of_src, self.of_dst) + self.own(x)))
+        with g.local_scope():  # the fields that the loops set are gone afterwards
+            h = attention(g, x, self.weight, self.of_src, self.of_dst)
+        return self.out(F.relu(h + self.own(x)))
 
 
 def shifted_classes() -> tuple[gw.Graph, Tensor, Tensor]:
