@@ -23,15 +23,14 @@ PAPERS, AUTHORS, TOPICS, FIELDS = 2000, 600, 60, 5
 def library() -> HeteroData:
     """Authors and topics belong to a field of research, and a paper mostly has those of its own field. The features of
     papers say nothing about it; those of authors and topics do."""
-    field = {
-        name: torch.randint(FIELDS, (n,)) for name, n in (("paper", PAPERS), ("author", AUTHORS), ("topic", TOPICS))
-    }
+    counts = {"paper": PAPERS, "author": AUTHORS, "topic": TOPICS}
+    field = {name: torch.randint(FIELDS, (count,)) for name, count in counts.items()}
     data = HeteroData()
     data["paper"].x, data["paper"].y = torch.randn(PAPERS, 16), field["paper"]
-    for name, count, each in (("author", AUTHORS, 3), ("topic", TOPICS, 2)):
-        data[name].x = F.one_hot(field[name], 16) + 0.5 * torch.randn(count, 16)
+    for name, each in (("author", 3), ("topic", 2)):
+        data[name].x = F.one_hot(field[name], 16) + 0.5 * torch.randn(counts[name], 16)
         paper = torch.arange(PAPERS).repeat_interleave(each)
-        candidates = torch.randint(count, (len(paper), 4))
+        candidates = torch.randint(counts[name], (len(paper), 4))
         fits = field[name][candidates] == field["paper"][paper].unsqueeze(1)
         chosen = candidates.gather(1, fits.int().argmax(1, keepdim=True)).flatten()  # the first that fits, if any does
         data["paper", f"has_{name}", name].edge_index = torch.stack([paper, chosen])

@@ -2,8 +2,8 @@
 
     python examples/own_attention.py
 
-A node looks at its neighbours and at how far away they are: the score has a term for the distance, and every head learns
-its own weight for it. No library has this layer, so there is no hand-written kernel for it; here it is one kernel
+A node looks at its neighbours and at how far away they are: the score has a term for the distance, and every head
+learns its own weight for it. No library has this layer, so nobody has written a kernel for it; here it is one kernel
 forward all the same.
 """
 

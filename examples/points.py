@@ -8,6 +8,8 @@ backward, so that no tensor of edges x features is stored.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from sklearn.neighbors import kneighbors_graph
@@ -42,7 +44,7 @@ class EdgeNet(torch.nn.Module):
         widths = (3, 16, 32)
         self.layers = torch.nn.ModuleList(
             EdgeConv(torch.nn.Sequential(torch.nn.Linear(2 * a, b), torch.nn.ReLU(), torch.nn.Linear(b, b)))
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in pairwise(widths)
         )
         self.head = torch.nn.Linear(widths[-1], len(SHAPES))
 
