@@ -196,10 +196,15 @@ def api(module: str, wanted: Callable[[str], bool] = lambda name: True) -> Itera
     assert spec is not None and spec.origin is not None, f"there is no module {module}"
     tree = ast.parse(Path(spec.origin).read_text())  # not imported, since JAX may be absent
     listed = next(node.value for node in tree.body if isinstance(node, ast.Assign) and _sets_all(node))
-    for name in filter(wanted, ast.literal_eval(listed)):
+    for name in sorted(filter(wanted, ast.literal_eval(listed)), key=_place):
         target, *options = API_OPTIONS.get(f"{module}.{name}", (f"{module}.{name}",))
         yield from ("", f"::: {target}", *["    options:"][: len(options)], *(f"      {option}" for option in options))
     yield ""
+
+
+def _place(name: str) -> tuple[int, str]:
+    """What is about compiling comes first, in the order in which one needs it; the rest is sorted by name."""
+    return (COMPILING.index(name) if name in COMPILING else len(COMPILING), name)
 
 
 def _sets_all(node: ast.Assign) -> bool:
