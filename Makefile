@@ -23,6 +23,7 @@ BIN := $(VENV)/bin
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot
 STAMP := $(VENV)/.installed
+SITE_STAMP := $(VENV)/.installed-site
 
 # DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers`,
 # `make bench-udf`, `make bench-relational` and `make bench-ops` make. The wheel that most indices have brings CUDA's
@@ -37,7 +38,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu clean
+.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site clean
 
 setup: $(STAMP)
 
@@ -57,6 +58,14 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
 	touch $(TRAIN_STAMP) $(PLOT_STAMP) $@
+
+$(SITE_STAMP): $(TRAIN_STAMP)
+	$(BIN)/python -m pip install --no-compile -e ".[site]"
+	touch $@
+
+# The documents as a site with search, in build/site. It works as files, without a server and without a network.
+site: $(SITE_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
 train: $(if $(findstring --plot,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))

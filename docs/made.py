@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -178,6 +179,48 @@ def versions() -> Iterator[str]:
         yield f"| {name} | {of.oldest or 'any'} | {of.checked} | {of.tried or '-'} |"
 
 
+COMPILING = ("compile", "explain", "counters", "reset_counters", "tune", "Schedule")
+"""The names of the package itself that are about compiling; its other functions and classes are about graphs."""
+
+
+API_OPTIONS = {
+    "graphweave.Graph": ("graphweave.Graph", "members: null", "inherited_members: true", 'filters: ["!^_"]'),
+    "graphweave.graph": ("graphweave.graph.build.graph", "heading: graphweave.graph", "toc_label: graphweave.graph"),
+}
+"""Name -> where its docstring stands, and options of its directive. `graphweave.graph` is a package, too."""
+
+
+def api(module: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[str]:
+    """A directive for each public name of a module, which the site replaces by its signature and docstring."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, f"there is no module {module}"
+    tree = ast.parse(Path(spec.origin).read_text())  # not imported, since JAX may be absent
+    listed = next(node.value for node in tree.body if isinstance(node, ast.Assign) and _sets_all(node))
+    for name in sorted(filter(wanted, ast.literal_eval(listed)), key=_place):
+        target, *options = API_OPTIONS.get(f"{module}.{name}", (f"{module}.{name}",))
+        yield from ("", f"::: {target}", *["    options:"][: len(options)], *(f"      {option}" for option in options))
+    yield ""
+
+
+def _place(name: str) -> tuple[int, str]:
+    """What is about compiling comes first, in the order in which one needs it; the rest is sorted by name."""
+    return (COMPILING.index(name) if name in COMPILING else len(COMPILING), name)
+
+
+def _sets_all(node: ast.Assign) -> bool:
+    return isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+
+
+def _is_about_graphs(name: str) -> bool:
+    return name not in (*COMPILING, "extend", "loops")  # these two have sections of their own
+
+
+API_MODULES = (
+    "graphweave.ops", "graphweave.jax", "graphweave.loops", "graphweave.nn", "graphweave.sampling",
+    "graphweave.distributed", "graphweave.data", "graphweave.extend", "graphweave.extend.algebra",
+)  # fmt: skip
+"""Modules with a section of `docs/api.md`."""
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "rooms": rooms,
     "reading": reading,
@@ -193,6 +236,9 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "halves": scaling.halves,
     "scaling": scaling.scaling,
     "published": scaling.published,
+    "api compiling": lambda: api("graphweave", lambda name: name in COMPILING),
+    "api graphs": lambda: api("graphweave", _is_about_graphs),
+    **{f"api {module}": partial(api, module) for module in API_MODULES},
 }
 
 

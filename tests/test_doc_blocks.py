@@ -23,8 +23,13 @@ from graphweave.cli.main import main, parser
 from tests.doc_blocks import PAGES, blocks, commands, is_one_program, marked, programs, skip_without_compiler
 from tests.ranks_support import begin, ended
 
-README = (made.ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [*commands(), *(("README.md", command) for command in re.findall(r"`(make train [^`]*)`", README))]
+IN_TEXT = [
+    (page.relative_to(made.ROOT).as_posix(), command)
+    for page in PAGES
+    for command in re.findall(r"`(make train [^`]*)`", page.read_text(encoding="utf-8"))
+]
+"""Pages, and commands that stand in their sentences."""
+COMMANDS = [*commands(), *IN_TEXT]
 
 
 @pytest.fixture

@@ -41,6 +41,10 @@ def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
     assert extras(planned(tmp_path / "new", target)) == {"pyg", "plot", "test"}
 
 
+def test_the_site_needs_its_own_packages(tmp_path: Path) -> None:
+    assert extras(planned(tmp_path / "new", "site")) == {"pyg", "site"}
+
+
 @pytest.mark.parametrize(
     ("stamps", "target", "wanted"),
     [

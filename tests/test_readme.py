@@ -1,4 +1,7 @@
-"""What README names exists: targets of make, files, variables, counters, benchmarks (its code: test_doc_blocks.py)."""
+"""What README and the first pages name exists: targets of make, files, variables, counters, benchmarks.
+
+Their code is tested by test_doc_blocks.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST_PAGES = (
+    "README.md", "docs/command_line.md", "docs/features.md", "docs/first_steps.md", "docs/limits.md",
+    "docs/looking_inside.md", "docs/pyg.md", "docs/recipes.md", "examples/README.md",
+)  # fmt: skip
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in FIRST_PAGES}
+README, ALL = TEXTS["README.md"], "\n".join(TEXTS.values())
 
-MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", README, re.MULTILINE)))
+MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", ALL, re.MULTILINE)))
 """Targets of make in blocks and in the text."""
 FIRST_SNIPPET = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[0]
 
@@ -36,9 +44,14 @@ def test_a_target_of_make_exists(target: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_links_to_files_hold() -> None:
-    for path in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / path).exists(), path
+def test_readme_is_a_front_page() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_links_to_files_hold(page: str) -> None:
+    for path in re.findall(r"\]\((?!http)([^)#]+)", TEXTS[page]):
+        assert ((ROOT / page).parent / path).exists(), path
 
 
 def test_every_variable_and_counter_is_real() -> None:
@@ -46,12 +59,13 @@ def test_every_variable_and_counter_is_real() -> None:
     from graphweave.core.settings import origins
 
     variables = {name for name, _ in origins({}).values()} | {"CXX"}
-    assert set(re.findall(r"`(GRAPHWEAVE_[A-Z_]+)`", README)) <= variables
-    counted = README[README.index("`graphweave.counters()` gives") :].split("\n- ", 1)[0]
+    assert set(re.findall(r"`(GRAPHWEAVE_[A-Z_]+)`", ALL)) <= variables
+    looking_inside = TEXTS["docs/looking_inside.md"]
+    counted = looking_inside[looking_inside.index("`graphweave.counters()` gives") :].split("\n- ", 1)[0]
     names = set(re.findall(r"`([a-z_]+)`", counted)) - {"graphweave"}
     assert names <= set(COUNTERS) and set(COUNTERS) <= names
 
 
 def test_benchmarks_it_names_exist() -> None:
-    for module in re.findall(r"python -m (bench\.\w+)", README):
+    for module in re.findall(r"python -m (bench\.\w+)", ALL):
         assert (ROOT / f"{module.replace('.', os.sep)}.py").exists()

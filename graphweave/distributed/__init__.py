@@ -1,7 +1,15 @@
 """The same model on many processes: parts of a graph, exchange of rows, and training on ranks (docs/distributed.md)."""
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphweave.distributed.full_graph import shard
+    from graphweave.distributed.load import load_part
+    from graphweave.distributed.part import GraphPart
+    from graphweave.distributed.parts import parts_of
 
 __all__ = ["GraphPart", "load_part", "parts_of", "shard"]
 

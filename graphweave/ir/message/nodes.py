@@ -136,7 +136,7 @@ class Push(Exact):
 @node("{op} {args}")
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """out[r, i] = op(args[0][r, i], ...). Features are broadcast right-aligned, unit operands to all rows.
+    """`out[r, i] = op(args[0][r, i], ...)`. Features are broadcast right-aligned, unit operands to all rows.
 
     All operands have one dtype (the importer casts), except that the condition of `where` is bool.
     """
