@@ -1,5 +1,11 @@
 """Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads anything at all."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from graphweave.core.errors import DataError
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families
 from graphweave.data.graph_set import GraphBatch, GraphSet, graph_set
@@ -11,9 +17,13 @@ from graphweave.data.planetoid import planetoid
 from graphweave.data.point_set import PointSet, point_set
 from graphweave.data.ranking import KnownTails, Ranking, filtered_ranks
 from graphweave.data.relational import relational
+from graphweave.data.shop import shop
 from graphweave.data.small import digits, karate
 from graphweave.data.split import mask_of, random_split
 from graphweave.data.typed_node_data import TypedNodeData
+
+if TYPE_CHECKING:
+    from graphweave.data.tables import TableGraph, from_tables
 
 __all__ = [
     "FAMILY_RELATIONS",
@@ -26,10 +36,12 @@ __all__ = [
     "NodeData",
     "PointSet",
     "Ranking",
+    "TableGraph",
     "TypedNodeData",
     "digits",
     "families",
     "filtered_ranks",
+    "from_tables",
     "graph_set",
     "interactions",
     "karate",
@@ -40,5 +52,18 @@ __all__ = [
     "random_split",
     "relational",
     "rmat",
+    "shop",
     "symmetrise",
 ]
+
+_OF_TABLES = ("TableGraph", "from_tables")
+"""Names that need pandas, which is optional and takes long to load."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TABLES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module("graphweave.data.tables"), name)
+    except ImportError as error:
+        raise DataError(f"{name} needs pandas ({error}). Run: pip install 'graphweave[tables]'") from error
