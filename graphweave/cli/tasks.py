@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from graphweave import data as loaders
 from graphweave.cli.clouds import CloudTraining
 from graphweave.cli.entities import EntityRunner
 from graphweave.cli.graphs import GraphTraining
@@ -16,6 +17,7 @@ from graphweave.cli.recommend import RECOMMENDERS, RecommenderTraining
 from graphweave.cli.relational_models import RELATIONAL_MODELS
 from graphweave.cli.runner import Runner
 from graphweave.cli.sampled import SampledTraining
+from graphweave.cli.tables import TableTraining, check_target, described_parts
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
@@ -25,6 +27,7 @@ from graphweave.data import (
     KnowledgeGraph,
     NodeData,
     PointSet,
+    TableGraph,
     TypedNodeData,
     digits,
     families,
@@ -38,7 +41,7 @@ from graphweave.data import (
 )
 from graphweave.distributed.ranks import ALONE, Ranks
 
-Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions
+Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions | TableGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Task:
     decoders: tuple[str, ...] = ()
     dropout: float = 0.5
     weight_decay: float = 0.0
+    epochs: int = 100
 
 
 def _first(name: str) -> tuple[str, ...]:
@@ -66,6 +70,7 @@ TASKS: dict[str, Task] = {
     "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
     "points": Task(("dgcnn",), point_set),
     "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
+    "table": Task(RELATIONAL_MODELS, dropout=0.2, epochs=20),
 }
 """Tasks by name."""
 
@@ -102,6 +107,11 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
     raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
 
 
+def load_tables(source: str, target: str, **options: Any) -> TableGraph:
+    """The tables at `source`, a folder or the URL of a database, as `graphweave.data.from_tables` reads them."""
+    return loaders.from_tables(source, target, **options)
+
+
 def check_trainable(data: Data, task: str) -> None:
     """DataError if there is nothing to train on, or if data are not of the kind that `task` needs."""
     match data:
@@ -123,6 +133,8 @@ def check_trainable(data: Data, task: str) -> None:
                 )
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
+        case TableGraph():
+            check_target(data)
         case GraphSet() | PointSet():
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
@@ -140,10 +152,14 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
             return CloudTraining(way, job, data, ranks)
         case Interactions():
             return RecommenderTraining(way, job, data, ranks)
+        case TableGraph() if ranks.size == 1:
+            return TableTraining(way, job, data, check_target(data))
         case NodeData() if job.task == "link":
             return PairTraining(way, job, data, ranks)
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)
+    if isinstance(data, TableGraph):
+        raise DataError(f"{data.name}: tables are trained on by one process (got {ranks.size} ranks). Start one.")
     if ranks.size > 1:
         raise DataError(
             f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"
@@ -170,6 +186,10 @@ def described(model: str, data: Data) -> str:
                 f"{data.num_graphs} graphs, {data.x.size(0)} nodes, {data.edge_index.size(1)} edges, "
                 f"{data.x.size(1)} features, {data.num_targets} {'classes' if data.num_classes else 'targets'}"
             )
+        case TableGraph():
+            target = check_target(data)
+            what = f"{len(target.classes)} classes" if target.classes else "numbers"
+            sizes = f"{data.described()}; {target.table}.{target.column}: {what} of {described_parts(target)} rows"
         case PointSet():
             sizes = f"{data.points.size(0)} clouds of {data.points.size(1)} points, {data.num_classes} classes"
         case Interactions():

@@ -20,10 +20,11 @@ from graphweave.data.relational import relational
 from graphweave.data.shop import shop
 from graphweave.data.small import digits, karate
 from graphweave.data.split import mask_of, random_split
+from graphweave.data.tables.graph import TableGraph
 from graphweave.data.typed_node_data import TypedNodeData
 
 if TYPE_CHECKING:
-    from graphweave.data.tables import TableGraph, from_tables
+    from graphweave.data.tables.build import from_tables
 
 __all__ = [
     "FAMILY_RELATIONS",
@@ -56,14 +57,11 @@ __all__ = [
     "symmetrise",
 ]
 
-_OF_TABLES = ("TableGraph", "from_tables")
-"""Names that need pandas, which is optional and takes long to load."""
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_TABLES:
+    if name != "from_tables":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module("graphweave.data.tables"), name)
+    try:  # pandas is optional and takes long to load
+        return import_module("graphweave.data.tables.build").from_tables
     except ImportError as error:
         raise DataError(f"{name} needs pandas ({error}). Run: pip install 'graphweave[tables]'") from error

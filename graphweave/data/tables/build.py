@@ -14,11 +14,11 @@ from graphweave.core.errors import DataError
 from graphweave.core.log import logger
 from graphweave.data.tables.columns import DANGLING, Array, Column, first_duplicate, read_column, rows_named
 from graphweave.data.tables.encode import KINDS, Encoder, Features
-from graphweave.data.tables.graph import EdgeType, TableGraph, Target
+from graphweave.data.tables.graph import ALWAYS, NEVER, EdgeType, TableGraph, Target
 from graphweave.data.tables.schema import Reference, Table, complete, resolve
 from graphweave.data.tables.source import read_tables
 from graphweave.data.tables.target import TargetKind, labelled, read_target
-from graphweave.data.tables.times import ALWAYS, NEVER, check_alike, inherit, split_rows, time_columns, times_of
+from graphweave.data.tables.times import check_alike, inherit, split_rows, time_columns, times_of
 
 _log = logger(__name__)
 

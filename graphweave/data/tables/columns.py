@@ -52,7 +52,7 @@ def read_column(series: pd.Series) -> Column | None:
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return _strings("category", series.astype(object))
-    if pd.api.types.is_bool_dtype(dtype) and dtype != object:
+    if pd.api.types.is_bool_dtype(dtype) and not pd.api.types.is_object_dtype(dtype):
         return _numbers("flag", series.to_numpy(np.float64, na_value=np.nan))
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         return _numbers("number", series.to_numpy(np.float64, na_value=np.nan))

@@ -14,6 +14,11 @@ from graphweave.graph.graph import Graph
 
 EdgeType: TypeAlias = "tuple[str, str, str]"
 
+NEVER = (1 << 63) - 1
+"""Time of a row whose time is missing: no seed sees it."""
+ALWAYS = -(1 << 63) + 1
+"""Time of a row that has none and names no row with one: every seed sees it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
@@ -110,4 +115,3 @@ class TableGraph:
         """One line that says how large the graph is."""
         relations = f"{len(self.edges)} relations" if self.edges else "no relation"
         return f"{self.num_nodes} rows of {len(self.features)} tables, {self.num_edges} edges of {relations}"
-

@@ -110,7 +110,9 @@ def check_key(table: Table) -> None:
 
 def _table(tables: Mapping[str, Table], name: str) -> Table:
     if name not in tables:
-        raise DataError(f"there is no table {name!r} (expected one of {', '.join(map(str, tables))}). Correct the name.")
+        raise DataError(
+            f"there is no table {name!r} (expected one of {', '.join(map(str, tables))}). Correct the name."
+        )
     return tables[name]
 
 

@@ -28,16 +28,17 @@ def read_database(source: Any) -> dict[str, Table]:
         url = sa.make_url(source)
         engine = sa.create_engine(url)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        scheme = str(source).partition("://")[0]
         raise DataError(
-            f"{str(source).partition('://')[0]}://...: not a URL of a database that SQLAlchemy knows ({_reason(error)})."
+            f"{scheme}://...: not a URL of a database that SQLAlchemy knows ({_reason(error)})."
             " Write it as sqlite:///shop.db or postgresql+psycopg://user@host/name."
         ) from error
     except ImportError as error:
         raise DataError(f"{source}: the driver of this database is missing ({error}). Install it with pip.") from error
-    file = url.database
-    if url.get_backend_name() == "sqlite" and file and file != ":memory:" and not file.startswith("file:"):
-        if not Path(file).is_file():  # SQLite would make an empty database of it
-            raise DataError(f"{file}: no such file. Check the path.")
+    file = url.database if url.get_backend_name() == "sqlite" else None
+    named = file and file != ":memory:" and not file.startswith("file:")
+    if file and named and not Path(file).is_file():  # SQLite would make an empty database of it
+        raise DataError(f"{file}: no such file. Check the path.")
     try:
         return _read(engine)
     finally:

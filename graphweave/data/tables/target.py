@@ -21,7 +21,9 @@ def read_target(column: Column | None, what: str, kind: TargetKind | None) -> tu
     DataError for dates, for columns of other types, and if there are not two different values.
     """
     if column is None or column.kind == "date":
-        raise DataError(f"{what}: a target must be numbers, flags or text (got {'dates' if column else 'other types'}).")
+        raise DataError(
+            f"{what}: a target must be numbers, flags or text (got {'dates' if column else 'other types'})."
+        )
     seen = column.values[~column.missing]
     different = np.unique(seen) if column.kind != "empty" else seen[:0]
     if different.size < 2:

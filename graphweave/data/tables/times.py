@@ -13,12 +13,8 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.data.split import random_split
 from graphweave.data.tables.columns import DANGLING, Array, Column, read_column
+from graphweave.data.tables.graph import ALWAYS, NEVER
 from graphweave.data.tables.schema import Table
-
-NEVER = (1 << 63) - 1
-"""Time of a row whose time is missing: no seed sees it."""
-ALWAYS = -(1 << 63) + 1
-"""Time of a row that has none and names no row with one: every seed sees it."""
 
 _USUAL = ("time", "timestamp", "datetime", "date", "created", "created_at", "created_on", "at")
 """Names of the column, among several with dates, that says when a row became known."""
@@ -27,8 +23,8 @@ _USUAL = ("time", "timestamp", "datetime", "date", "created", "created_at", "cre
 def time_columns(
     tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, Column]], given: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Table -> the column that says when its rows became known: the one that is given, or the only one with dates, or
-    the only one of these with a usual name. DataError if none of these tells, or for a column that is no time."""
+    """Table -> the column that says when its rows became known: the one that is given, or of those with dates the only
+    one with a usual name, or that ends in "_at", or at all. DataError where several of these are alike."""
     found = {}
     for name in given:
         if name not in tables:
@@ -41,13 +37,15 @@ def time_columns(
             continue
         dates = [column for column, values in columns[name].items() if values.kind == "date"]
         usual = [column for column in dates if str(column).casefold() in _USUAL]
-        if len(dates) > 1 and len(usual) != 1:
+        moments = [column for column in dates if str(column).casefold().endswith("_at")]
+        likely = usual or moments or dates
+        if len(likely) > 1:
             raise DataError(
                 f"{name}: expected to know when a row became known (got the dates {', '.join(dates)}). Name one of"
                 f" them, or none: times={{{name!r}: {dates[0]!r}}}, or --time {name}.{dates[0]}."
             )
-        if dates:
-            found[name] = (usual if len(dates) > 1 else dates)[0]
+        if likely:
+            found[name] = likely[0]
     return found
 
 
