@@ -140,12 +140,16 @@ class _Making:
                 if not found.columns:
                     found.add("one", np.ones(table.num_rows))
                 features[table.name], names[table.name] = found.tensor(), tuple(found.names)
-                edges.update(self._foreign_edges(table))
+                ends = self._foreign_edges(table)
+            else:
+                rows, ends = self._joined(table)
+            if twice := edges.keys() & ends.keys():
+                raise DataError(f"two relations are called {' '.join(min(twice))}. Rename a column or a table.")
+            edges.update(ends)
+            if table.name not in joining:
                 continue
-            rows, ends = self._joined(table)
             found = self._features(table, training)
-            for relation, both in ends.items():
-                edges[relation] = both
+            for relation in ends:
                 if found.columns:
                     edge_features[relation], edge_names[relation] = found.tensor()[rows], tuple(found.names)
                 if table.name in self.times:

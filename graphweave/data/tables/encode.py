@@ -94,7 +94,7 @@ class Encoder:
         into.add(f"{name} = other", (codes < 0) & ~missing)
 
     def _add_text(self, into: Features, name: str, texts: Array) -> None:
-        hashing = HashingVectorizer(n_features=self.text_features, norm="l2")
+        hashing = HashingVectorizer(n_features=self.text_features, token_pattern=r"(?u)\b\w+\b")
         for number, values in enumerate(hashing.transform(texts).toarray().T if texts.size else ()):
             into.add(f"{name}: hash {number}", values)
 

@@ -34,7 +34,8 @@ def read_database(source: Any) -> dict[str, Table]:
             " Write it as sqlite:///shop.db or postgresql+psycopg://user@host/name."
         ) from error
     except ImportError as error:
-        raise DataError(f"{source}: the driver of this database is missing ({error}). Install it with pip.") from error
+        shown = url.render_as_string(hide_password=True)
+        raise DataError(f"{shown}: the driver of this database is missing ({error}). Install it with pip.") from error
     file = url.database if url.get_backend_name() == "sqlite" else None
     named = file and file != ":memory:" and not file.startswith("file:")
     if file and named and not Path(file).is_file():  # SQLite would make an empty database of it
@@ -49,13 +50,13 @@ def _read(engine: sa.Engine) -> dict[str, Table]:
     shown = engine.url.render_as_string(hide_password=True)
     try:
         with warnings.catch_warnings():
-            # SQLite keeps any type, also those that SQLAlchemy does not know, and decimals as floating-point numbers.
+            # SQLite has types that SQLAlchemy does not know, and keeps decimals as floating-point numbers.
             warnings.simplefilter("ignore", SAWarning)
             metadata = sa.MetaData()
             metadata.reflect(engine)
             with engine.connect() as connection:
                 found = {str(one.name): _table(one, connection) for one in _ordered(metadata)}
-    except (SQLAlchemyError, ValueError, UnicodeError) as error:
+    except (SQLAlchemyError, ValueError, TypeError) as error:
         raise DataError(f"{shown}: the database cannot be read ({_reason(error)}). Check the URL and it.") from error
     if not found:
         raise DataError(f"{shown}: the database has no table. Check the URL.")
@@ -67,7 +68,7 @@ def _ordered(metadata: sa.MetaData) -> list[sa.Table]:
 
 
 def _table(table: sa.Table, connection: sa.Connection) -> Table:
-    rows = connection.execute(sa.select(table)).all()
+    rows = connection.execute(sa.select(*map(_as_kept, table.columns))).all()
     # Objects, because pandas would make floating-point numbers of integers among which one is missing.
     frame = pd.DataFrame(
         {str(column.name): pd.Series([row[i] for row in rows], dtype=object) for i, column in enumerate(table.columns)}
@@ -79,6 +80,11 @@ def _table(table: sa.Table, connection: sa.Connection) -> Table:
         foreign.append(ForeignKey(columns, str(constraint.referred_table.name), others))
     foreign.sort(key=lambda f: [list(frame.columns).index(c) for c in f.columns])
     return Table(str(table.name), frame, tuple(str(c.name) for c in table.primary_key.columns), tuple(foreign))
+
+
+def _as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """SQLite keeps any value in any column, so that what it calls numeric may be text: it is read as it is kept."""
+    return sa.type_coerce(column, sa.types.NullType()) if isinstance(column.type, sa.Numeric) else column
 
 
 def _reason(error: Exception) -> str:
