@@ -40,9 +40,7 @@ def encoded(
     assert column is not None
     into = Features(len(values))
     seen = np.ones(len(values), dtype=bool) if training is None else np.array(training)
-    why = Encoder(seen, None, options.get("max_categories", 64), options.get("text_features", 4)).add(
-        into, "c", column, kind
-    )
+    why = Encoder(seen, None, 64, 4).add(into, "c", column, kind)
     assert why is None
     return into.names, into.tensor()
 

@@ -35,7 +35,7 @@ def adversarial(seed: int = 0) -> dict[str, Any]:
             "id": range(DAYS), "customer_id": 0, "placed_at": [day(d) for d in days], "late": days.astype(float),
             "y": draw.random(DAYS) < 0.5,
         }),
-        "lines": pd.DataFrame({"id": range(DAYS), "order_id": range(DAYS), "product_id": 0, "late": days.astype(float)}),
+        "lines": pd.DataFrame({"id": range(DAYS), "order_id": range(DAYS), "product_id": 0, "late": days * 1.0}),
         "products": pd.DataFrame({"id": [0]}),
         "payments": pd.DataFrame({
             "id": range(DAYS), "order_id": range(DAYS), "paid_at": [day(d + 5) for d in days], "late": days + 5.0,

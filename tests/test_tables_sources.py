@@ -140,7 +140,7 @@ def test_sqlite_keeps_any_value_in_any_column(tmp_path: Path) -> None:
     connection = sqlite3.connect(file)
     connection.executescript(
         "CREATE TABLE a (id INTEGER PRIMARY KEY, mixed, shape GEOMETRY, price NUMERIC, at TEXT);"
-        "CREATE TABLE b (one INTEGER, two INTEGER, x REAL, FOREIGN KEY (one) REFERENCES a, FOREIGN KEY (two) REFERENCES a);"
+        "CREATE TABLE b (one INTEGER REFERENCES a, two INTEGER REFERENCES a, x REAL);"
         "INSERT INTO a VALUES (1, 5, 'p', 1.5, '2024-01-01'), (2, 'five', 'q', 2, '2024-01-02 10:00');"
         "INSERT INTO b VALUES (1, 2, 0.5), (2, 9, 1.5), (NULL, 1, 2.5);"
     )
@@ -239,7 +239,8 @@ def test_postgres_has_types_of_its_own(postgres: str) -> None:
             " d timestamptz, PRIMARY KEY (name, nr))"
         ))  # fmt: skip
         connection.execute(sa.text(
-            "CREATE TABLE odd.ware (id int PRIMARY KEY, g text, n numeric(30), y numeric, FOREIGN KEY (g, n) REFERENCES odd.größe)"
+            "CREATE TABLE odd.ware (id int PRIMARY KEY, g text, n numeric(30), y numeric,"
+            " FOREIGN KEY (g, n) REFERENCES odd.größe)"
         ))  # fmt: skip
         big = 10**28
         for shift in (0, 1):

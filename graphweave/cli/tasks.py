@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from graphweave import data as loaders
@@ -32,11 +33,14 @@ from graphweave.data import (
     digits,
     families,
     graph_set,
+    graphml,
     interactions,
     karate,
     npz,
+    ogb,
     planetoid,
     point_set,
+    pyg,
     relational,
 )
 from graphweave.distributed.ranks import ALONE, Ranks
@@ -79,6 +83,11 @@ def load_for(task: str, name: str, *, seed: int) -> Data:
     """The data of a task that has files of its own. DataError if there is none of that name."""
     read = TASKS[task].file
     assert read is not None
+    if task == "graph" and _is_of_others(name):
+        data = _of_others(name, seed=seed)
+        if not isinstance(data, GraphSet):
+            raise DataError(f"--data must be a set of graphs for --task graph (got one graph, {name}). Name another.")
+        return data
     if not name.endswith(".npz"):
         raise DataError(f"--data must be FILE.npz for --task {task} (got {name!r}). Name such a file.")
     return read(name, seed=seed)
@@ -95,7 +104,15 @@ def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
         return karate(seed=seed)
     if name.endswith(".npz"):
         return npz(name, symmetric=symmetric, seed=seed)
-    raise DataError(f"--data must be digits, karate, FILE.npz or planetoid:NAME (got {name!r}). Name one of these.")
+    if _is_of_others(name):
+        data = _of_others(name, seed=seed, symmetric=symmetric)
+        if not isinstance(data, NodeData):
+            raise DataError(f"--data must be one graph without types for this model (got {name}). Name another model.")
+        return data
+    raise DataError(
+        f"--data must be digits, karate, FILE.npz, FILE.graphml, a folder of PyG or OGB, or planetoid:NAME (got"
+        f" {name!r}). Name one of these."
+    )
 
 
 def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
@@ -104,7 +121,25 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
         return families(seed=seed)
     if name.endswith(".npz"):
         return relational(name, seed=seed)
+    if _is_of_others(name):
+        data = _of_others(name, seed=seed)
+        if not isinstance(data, TypedNodeData):
+            raise DataError(f"--data must be a graph with types for models over relations (got {name}). Name another.")
+        return data
     raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
+
+
+def _is_of_others(name: str) -> bool:
+    """Whether `name` is a file or a folder that another library wrote."""
+    return name.endswith((".graphml", ".pt")) or Path(name).is_dir()
+
+
+def _of_others(name: str, *, seed: int, symmetric: bool = False) -> NodeData | GraphSet | TypedNodeData:
+    if (Path(name) / "raw" / "edge.csv.gz").is_file():
+        return ogb(name, symmetric=symmetric, seed=seed)
+    if symmetric:
+        raise DataError(f"--symmetric is for FILE.npz and OGB's folders (got {name}). Leave it out.")
+    return graphml(name, seed=seed) if name.endswith(".graphml") else pyg(name, seed=seed)
 
 
 def load_tables(source: str, target: str, **options: Any) -> TableGraph:

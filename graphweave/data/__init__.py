@@ -11,10 +11,13 @@ from graphweave.data.families import FAMILY_RELATIONS, families
 from graphweave.data.graph_set import GraphBatch, GraphSet, graph_set
 from graphweave.data.interactions import Interactions, interactions
 from graphweave.data.knowledge_graph import KnowledgeGraph
+from graphweave.data.networks import graphml, igraph, networkx
 from graphweave.data.node_data import NO_LABEL, NodeData
 from graphweave.data.npz import npz
+from graphweave.data.ogb import ogb
 from graphweave.data.planetoid import planetoid
 from graphweave.data.point_set import PointSet, point_set
+from graphweave.data.pyg import pyg
 from graphweave.data.ranking import KnownTails, Ranking, filtered_ranks
 from graphweave.data.relational import relational
 from graphweave.data.shop import shop
@@ -44,12 +47,17 @@ __all__ = [
     "filtered_ranks",
     "from_tables",
     "graph_set",
+    "graphml",
+    "igraph",
     "interactions",
     "karate",
     "mask_of",
+    "networkx",
     "npz",
+    "ogb",
     "planetoid",
     "point_set",
+    "pyg",
     "random_split",
     "relational",
     "rmat",

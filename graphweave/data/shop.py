@@ -79,7 +79,7 @@ def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _Rows]:
     for i, days in enumerate(np.sort(draw.random(num_orders)) * _DAYS):
         who, bought = int(draw.integers(num_customers)), draw.choice(num_products, min(2, num_products), replace=False)
         placed, discount = _moment(days + 30, draw), round(float(draw.random() * 0.3), 2)
-        wish = 2.2 * demanding[who] - 3.0 * quality[bought].min() - 3.0
+        wish = 2.5 * demanding[who] - 4.0 * quality[bought].min() - 4.0
         orders.append((i, who, _text(placed), _PAYMENTS[draw.integers(3)], discount, _happens(wish, draw)))
         lines += [(i, int(product), int(draw.integers(1, 4))) for product in bought]
         for product in bought:
