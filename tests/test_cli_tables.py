@@ -46,7 +46,7 @@ def test_one_command_learns_a_number(database: str, capsys: pytest.CaptureFixtur
     assert main(["train", *words, "--hidden", "32", "--no-compile"]) == 0
     found = measures(capsys.readouterr().out)
     assert found["mean absolute error"][0] < 0.9 * found["mean absolute error"][1]
-    assert found["R2"][0] > 0.3 > found["R2"][1]
+    assert found["R2"][0] > 0.2 > found["R2"][1]
     assert found["root mean squared error"][0] < found["root mean squared error"][1]
 
 

@@ -19,7 +19,7 @@ from graphweave.data import TableGraph, from_tables
 pd = pytest.importorskip("pandas", reason="tables need pandas")
 
 from graphweave.data.tables.columns import DANGLING, NO_ROW, read_column, rows_named  # noqa: E402
-from graphweave.data.tables.encode import Encoder, Features, Scale  # noqa: E402
+from graphweave.data.tables.encode import ColumnEncoder, Features, Scale  # noqa: E402
 
 
 def frame(**columns: Any) -> Any:
@@ -40,7 +40,7 @@ def encoded(
     assert column is not None
     into = Features(len(values))
     seen = np.ones(len(values), dtype=bool) if training is None else np.array(training)
-    why = Encoder(seen, None, 64, 4).add(into, "c", column, kind)
+    why = ColumnEncoder(seen, None, 64, 4).add(into, "c", column, kind)
     assert why is None
     return into.names, into.tensor()
 
@@ -211,7 +211,7 @@ def test_numbers_come_back(values: list[float | None]) -> None:
     column = read_column(pd.Series(values, dtype=object))
     assert column is not None
     into = Features(len(values))
-    why = Encoder(np.ones(len(values), dtype=bool), None, 4, 4).add(into, "c", column)
+    why = ColumnEncoder(np.ones(len(values), dtype=bool), None, 4, 4).add(into, "c", column)
     present = [value for value in values if value is not None]
     assert (why is not None) == (not present)
     if why is not None:

@@ -56,5 +56,7 @@ def parts(text: str) -> tuple[float, ...] | tuple[str, ...]:
     if len(found) == 2:
         return found
     if len(found) != 3:
-        raise argparse.ArgumentTypeError(f"must be two times or three shares, as 0.6,0.2,0.2 (got {text!r})")
+        raise argparse.ArgumentTypeError(
+            f"must be two times or three shares (got {text!r}). Write shares as 0.6,0.2,0.2"
+        )
     return tuple(share(part) for part in found)

@@ -194,7 +194,7 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)
     if isinstance(data, TableGraph):
-        raise DataError(f"{data.name}: tables are trained on by one process (got {ranks.size} ranks). Start one.")
+        raise DataError(f"{data.name}: tables are trained on by one process (got {ranks.size} ranks). Run one process.")
     if ranks.size > 1:
         raise DataError(
             f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"

@@ -50,7 +50,7 @@ def pyg(path: str | Path, *, seed: int = 0) -> NodeData | GraphSet | TypedNodeDa
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         unknown = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
         reason = f"it holds {unknown[1]}" if unknown else (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{file}: not a file that PyG wrote ({reason}). Save a Data with torch.save.") from error
+        raise DataError(f"{file}: not a file that PyG wrote ({reason}). Write a Data with torch.save.") from error
     stores, slices = _stores(found, file)
     if any(isinstance(key, tuple) for key in stores):
         if slices:
@@ -81,7 +81,9 @@ def _stores(found: Any, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any] |
     if not isinstance(data, dict) and hasattr(data, "to_dict"):
         data = data.to_dict()
     if not isinstance(data, dict):
-        raise DataError(f"{file}: expected a Data or HeteroData (got {type(data).__name__}). Save one with torch.save.")
+        raise DataError(
+            f"{file}: expected a Data or HeteroData (got {type(data).__name__}). Write one with torch.save."
+        )
     return data, slices
 
 
@@ -101,11 +103,11 @@ def _plain(store: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _set(store: Mapping[str, Any], slices: Mapping[str, Any], file: Path) -> dict[str, np.ndarray]:
     arrays = _plain(store)
-    sizes = store.get("num_nodes")
+    sizes = store.get("_num_nodes")  # of each graph, where PyG keeps them
     if "x" in slices:
         ptr = torch.as_tensor(slices["x"])
-    elif isinstance(sizes, (list, Tensor)):
-        ptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.as_tensor(sizes).reshape(-1).cumsum(0)])
+    elif isinstance(sizes, list):
+        ptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.tensor(sizes).cumsum(0)])
     else:
         raise DataError(f"{file}: expected x or num_nodes of each graph (got neither). Give each graph one.")
     counts = torch.as_tensor(slices["edge_index"]).diff()

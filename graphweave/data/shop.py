@@ -37,7 +37,7 @@ TIMES = {"customers": "joined_at", "orders": "placed_at", "reviews": "written_at
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ShopRows:
     """The column names and the rows of a table."""
 
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ def shop(path: str | Path, *, num_orders: int = 3000, seed: int = 0) -> Path:
     return path
 
 
-def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _Rows]:
+def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _ShopRows]:
     num_customers, num_products = max(num_orders // 8, 1), max(num_orders // 40, 1)
     quality, demanding = draw.normal(size=num_products), draw.normal(size=num_customers)
     kinds = draw.integers(len(_CATEGORIES), size=num_products)
@@ -88,7 +88,7 @@ def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _Rows]:
             written = placed + datetime.timedelta(float(draw.integers(3, 20)))
             reviews.append((len(reviews), int(product), who, rating, _or_none(words, draw), _text(written)))
     rows = {"customers": customers, "products": products, "orders": orders, "order_lines": lines, "reviews": reviews}
-    return {name: _Rows(_columns(name), found) for name, found in rows.items()}
+    return {name: _ShopRows(_columns(name), found) for name, found in rows.items()}
 
 
 def _columns(table: str) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def _or_none(value: Any, draw: np.random.Generator) -> Any:
     return value if draw.random() < 0.9 else None
 
 
-def _write_database(path: Path, tables: dict[str, _Rows]) -> None:
+def _write_database(path: Path, tables: dict[str, _ShopRows]) -> None:
     connection = sqlite3.connect(path)
     try:
         with connection:
@@ -126,7 +126,7 @@ def _write_database(path: Path, tables: dict[str, _Rows]) -> None:
         connection.close()
 
 
-def _write_folder(folder: Path, tables: dict[str, _Rows]) -> None:
+def _write_folder(folder: Path, tables: dict[str, _ShopRows]) -> None:
     folder.mkdir(parents=True)
     for name, table in tables.items():
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.log import logger
-from graphweave.data.tables.columns import DANGLING, Array, Column, first_duplicate, read_column, rows_named
-from graphweave.data.tables.encode import KINDS, Encoder, Features
+from graphweave.data.tables.columns import DANGLING, Array, TableColumn, first_duplicate, read_column, rows_named
+from graphweave.data.tables.encode import KINDS, ColumnEncoder, Features
 from graphweave.data.tables.graph import ALWAYS, NEVER, EdgeType, TableGraph, Target
-from graphweave.data.tables.schema import Reference, Table, complete, resolve
+from graphweave.data.tables.schema import KeyedTable, Reference, complete, resolve
 from graphweave.data.tables.source import read_tables
 from graphweave.data.tables.target import TargetKind, labelled, read_target
 from graphweave.data.tables.times import check_alike, inherit, split_rows, time_columns, times_of
@@ -83,7 +83,7 @@ def from_tables(
     return found
 
 
-def resolve_one(tables: Mapping[str, Table], reference: Reference) -> tuple[str, str]:
+def resolve_one(tables: Mapping[str, KeyedTable], reference: Reference) -> tuple[str, str]:
     """The table and the one column that a reference names."""
     name, columns = resolve(tables, reference)
     if len(columns) != 1:
@@ -95,18 +95,18 @@ def resolve_one(tables: Mapping[str, Table], reference: Reference) -> tuple[str,
 class _Making:
     """What `from_tables` finds, step by step. `rows`: (table, number of its foreign key) -> rows that it names."""
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, KeyedTable]
     kinds: Mapping[tuple[str, str], str]
     max_categories: int
     text_features: int
     refuses_dangling: bool
     rows: dict[tuple[str, int], Array] = field(default_factory=dict)
-    columns: dict[str, dict[str, Column]] = field(default_factory=dict)
+    columns: dict[str, dict[str, TableColumn]] = field(default_factory=dict)
     time_columns: dict[str, str] = field(default_factory=dict)
     times: dict[str, Array] = field(default_factory=dict)
     times_are_dates: bool = True
     target: tuple[str, str] | None = None
-    target_column: Column | None = None
+    target_column: TableColumn | None = None
     notes: list[str] = field(default_factory=list)
 
     def read(self, times: Mapping[str, str | None], target: tuple[str, str] | None) -> None:
@@ -160,11 +160,13 @@ class _Making:
             tuple(self.notes),
         )  # fmt: skip
 
-    def _name_rows(self, table: Table) -> None:
+    def _name_rows(self, table: KeyedTable) -> None:
         for number, foreign in enumerate(table.foreign):
             other = self.tables.get(foreign.other)
             if other is None:
-                raise DataError(f"{table.name}.{foreign.name} names the table {foreign.other}, which is not there.")
+                raise DataError(
+                    f"{table.name}.{foreign.name} names the table {foreign.other}, which is not there. Add it."
+                )
             keys = other.columns(foreign.other_columns)
             if first_duplicate(keys) is not None:
                 raise DataError(
@@ -179,7 +181,7 @@ class _Making:
                     raise DataError(f"{what}. Correct the table, or pass dangling='report'.")
                 self.notes.append(f"{what}, and get no edge for it.")
 
-    def _read_columns(self, table: Table) -> None:
+    def _read_columns(self, table: KeyedTable) -> None:
         structure = {*table.key, *(column for foreign in table.foreign for column in foreign.columns)}
         self.columns[table.name] = {}
         for column in table.frame.columns:
@@ -208,7 +210,7 @@ class _Making:
                             f" out if it was not known then (exclude, or --exclude {name}.{column})."
                         )
 
-    def _is_edges(self, table: Table) -> bool:
+    def _is_edges(self, table: KeyedTable) -> bool:
         """Whether it joins two tables: two foreign keys, no key of its own, and no row of it is named or predicted."""
         named = any(foreign.other == table.name for other in self.tables.values() for foreign in other.foreign)
         own = set(table.key) - {column for foreign in table.foreign for column in foreign.columns}
@@ -223,7 +225,7 @@ class _Making:
         masks, end = split_rows(labelled(y), self.times.get(table), split, seed, table)
         return Target(table, column, y, classes, *masks), end
 
-    def _training(self, table: Table, target: Target | None, end: int | None) -> Array:
+    def _training(self, table: KeyedTable, target: Target | None, end: int | None) -> Array:
         """The rows of which scales and categories are learnt."""
         if end is not None and table.name in self.times:
             return self.times[table.name] <= end
@@ -232,13 +234,13 @@ class _Making:
             return ~other
         return np.ones(table.num_rows, dtype=bool)
 
-    def _features(self, table: Table, training: Array) -> Features:
+    def _features(self, table: KeyedTable, training: Array) -> Features:
         times = None
         if self.times_are_dates and table.name in self.times:
             own = self.times[table.name]
             there = (own != NEVER) & (own != ALWAYS)
             times = np.where(there, own.astype("datetime64[us]"), np.datetime64("NaT", "us"))
-        encoder = Encoder(training, times, self.max_categories, self.text_features)
+        encoder = ColumnEncoder(training, times, self.max_categories, self.text_features)
         found = Features(table.num_rows)
         for column, values in self.columns[table.name].items():
             why = encoder.add(found, str(column), values, self.kinds.get((table.name, column)))
@@ -246,7 +248,7 @@ class _Making:
                 self.notes.append(f"{table.name}.{column} is not used, because it has {why}.")
         return found
 
-    def _foreign_edges(self, table: Table) -> dict[EdgeType, Tensor]:
+    def _foreign_edges(self, table: KeyedTable) -> dict[EdgeType, Tensor]:
         edges = {}
         for number, foreign in enumerate(table.foreign):
             rows = self.rows[table.name, number]
@@ -256,7 +258,7 @@ class _Making:
             edges[foreign.other, REVERSE + foreign.name, table.name] = forth.flip(0)
         return edges
 
-    def _joined(self, table: Table) -> tuple[Tensor, dict[EdgeType, Tensor]]:
+    def _joined(self, table: KeyedTable) -> tuple[Tensor, dict[EdgeType, Tensor]]:
         """The rows of a table of edges that name two rows, and the edges, in both directions."""
         first, second = self.rows[table.name, 0], self.rows[table.name, 1]
         there = np.flatnonzero((first >= 0) & (second >= 0))

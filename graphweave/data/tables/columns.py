@@ -27,7 +27,7 @@ _DATES = frozenset({"date", "datetime", "datetime64"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Column:
+class TableColumn:
     """The values of a column [rows], and where they are missing [rows] bool.
 
     "number" and "flag" (0 or 1) are float64, NaN where missing. "date" is datetime64[us] in UTC, NaT where missing.
@@ -47,7 +47,7 @@ class Column:
         return found
 
 
-def read_column(series: pd.Series) -> Column | None:
+def read_column(series: pd.Series) -> TableColumn | None:
     """The column as one of the kinds; None for values of other types (bytes, lists, mixtures)."""
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
@@ -64,12 +64,12 @@ def read_column(series: pd.Series) -> Column | None:
     return _of_objects(series.astype(object))
 
 
-def _of_objects(series: pd.Series) -> Column | None:
+def _of_objects(series: pd.Series) -> TableColumn | None:
     missing = series.isna().to_numpy(bool)
     present = series[~missing]
     inferred = pd.api.types.infer_dtype(present, skipna=True)
     if not len(present):
-        return Column("empty", np.full(len(series), np.nan), missing)
+        return TableColumn("empty", np.full(len(series), np.nan), missing)
     if inferred == "string":
         return _dates_of_text(present, missing) or _strings("string", series)
     if inferred == "boolean" or inferred in _NUMBERS:
@@ -90,24 +90,24 @@ def _filled(missing: Array, present: Sequence[Any], nothing: Any) -> Array:
     return found
 
 
-def _numbers(kind: Kind, values: Array) -> Column:
+def _numbers(kind: Kind, values: Array) -> TableColumn:
     """An infinite number counts as missing, since no scale fits it."""
     missing = ~np.isfinite(values)
-    return Column(kind, np.where(missing, np.nan, values), missing)
+    return TableColumn(kind, np.where(missing, np.nan, values), missing)
 
 
-def _dates(values: Array) -> Column:
-    return Column("date", values, np.isnat(values))
+def _dates(values: Array) -> TableColumn:
+    return TableColumn("date", values, np.isnat(values))
 
 
-def _strings(kind: Kind, series: pd.Series) -> Column:
+def _strings(kind: Kind, series: pd.Series) -> TableColumn:
     missing = series.isna().to_numpy(bool)
     values = np.array([str(value) for value in series], dtype=object)
     values[missing] = ""
-    return Column(kind, values, missing)
+    return TableColumn(kind, values, missing)
 
 
-def _dates_of_text(present: pd.Series, missing: Array) -> Column | None:
+def _dates_of_text(present: pd.Series, missing: Array) -> TableColumn | None:
     text = present.astype(str)
     if not text.str.fullmatch(_ISO_DATE).all():
         return None

@@ -14,7 +14,7 @@ import torch
 from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor
 
-from graphweave.data.tables.columns import Array, Column
+from graphweave.data.tables.columns import Array, TableColumn
 
 KINDS = ("number", "category", "text", "date", "ignore")
 """How a column can be asked to be read."""
@@ -43,7 +43,7 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoder:
+class ColumnEncoder:
     """Encodes the columns of one table. `training` [rows] bool has the rows of which scales and categories are learnt.
     `row_times` [rows] datetime64[us], if there are any, are what the age of a date is counted from."""
 
@@ -52,7 +52,7 @@ class Encoder:
     max_categories: int
     text_features: int
 
-    def add(self, into: Features, name: str, column: Column, kind: str | None = None) -> str | None:
+    def add(self, into: Features, name: str, column: TableColumn, kind: str | None = None) -> str | None:
         """Add the features of a column, read as `kind` or as what it holds. Returns why there are none, or None."""
         seen = self.training & ~column.missing
         if kind == "ignore":
@@ -98,7 +98,7 @@ class Encoder:
         for number, values in enumerate(hashing.transform(texts).toarray().T if texts.size else ()):
             into.add(f"{name}: hash {number}", values)
 
-    def _add_date(self, into: Features, name: str, column: Column, seen: Array) -> None:
+    def _add_date(self, into: Features, name: str, column: TableColumn, seen: Array) -> None:
         """Where a date lies within its year, week and day, as sines and cosines, and its age."""
         dates = np.where(column.missing, np.datetime64(0, "us"), column.values)
         for period, share in _shares(dates).items():
@@ -143,7 +143,7 @@ class Scale:
             return (values / self.unit - self.middle) / self.spread
 
 
-def _texts(column: Column) -> Array:
+def _texts(column: TableColumn) -> Array:
     if column.kind in ("string", "category"):
         return column.values
     show: Callable[[object], str] = str

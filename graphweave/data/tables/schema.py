@@ -29,7 +29,7 @@ class ForeignKey:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class KeyedTable:
     """Rows of a table. `key` has the columns that tell one row from another, () if it has none."""
 
     name: str
@@ -46,10 +46,10 @@ class Table:
 
 
 def complete(
-    tables: Mapping[str, Table],
+    tables: Mapping[str, KeyedTable],
     keys: Mapping[str, str | Sequence[str]],
     foreign_keys: Mapping[Reference, str],
-) -> dict[str, Table]:
+) -> dict[str, KeyedTable]:
     """`tables` with the keys and foreign keys that are given, and for tables that declare none, those that the names
     of columns tell. Keys are checked: DataError for a duplicate or missing one, or for an unknown table or column."""
     found = dict(tables)
@@ -76,7 +76,7 @@ def complete(
     return found
 
 
-def resolve(tables: Mapping[str, Table], reference: Reference) -> tuple[str, tuple[str, ...]]:
+def resolve(tables: Mapping[str, KeyedTable], reference: Reference) -> tuple[str, tuple[str, ...]]:
     """The table and the columns that a reference names. DataError if there are none of these names."""
     if isinstance(reference, tuple):
         name, columns = reference[0], tuple(reference[1:])
@@ -93,7 +93,7 @@ def resolve(tables: Mapping[str, Table], reference: Reference) -> tuple[str, tup
     return name, _known_columns(_table(tables, name), columns)
 
 
-def check_key(table: Table) -> None:
+def check_key(table: KeyedTable) -> None:
     """DataError if two rows have one key, or a row has none."""
     if not table.key:
         return
@@ -108,7 +108,7 @@ def check_key(table: Table) -> None:
         raise DataError(f"{what} must differ in all rows (got {value} again in row {row}). Correct the table.")
 
 
-def _table(tables: Mapping[str, Table], name: str) -> Table:
+def _table(tables: Mapping[str, KeyedTable], name: str) -> KeyedTable:
     if name not in tables:
         raise DataError(
             f"there is no table {name!r} (expected one of {', '.join(map(str, tables))}). Correct the name."
@@ -116,7 +116,7 @@ def _table(tables: Mapping[str, Table], name: str) -> Table:
     return tables[name]
 
 
-def _known_columns(table: Table, columns: Sequence[str]) -> tuple[str, ...]:
+def _known_columns(table: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if column not in table.frame.columns:
             listed = ", ".join(map(str, table.frame.columns))
@@ -137,7 +137,7 @@ def _singulars(name: str) -> set[str]:
     return found
 
 
-def _own_key(table: Table) -> tuple[str, ...]:
+def _own_key(table: KeyedTable) -> tuple[str, ...]:
     """The column `id`, or else the one that is called like the table and ends in `_id`."""
     wanted = ("id", *sorted(f"{word}_id" for word in _singulars(table.name)))
     for name in wanted:
@@ -147,7 +147,7 @@ def _own_key(table: Table) -> tuple[str, ...]:
     return ()
 
 
-def _named_foreign(table: Table, tables: Mapping[str, Table]) -> list[ForeignKey]:
+def _named_foreign(table: KeyedTable, tables: Mapping[str, KeyedTable]) -> list[ForeignKey]:
     """Columns `customer_id`, or `ROLE_customer_id`, of which one row in another table is a customer with a key of one
     column; `parent_id` names a row of the same table."""
     found = []

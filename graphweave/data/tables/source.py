@@ -10,22 +10,22 @@ from typing import Any
 import pandas as pd
 
 from graphweave.core.errors import DataError
-from graphweave.data.tables.schema import Table
+from graphweave.data.tables.schema import KeyedTable
 
 SCHEMA = "schema.json"
 """File in a folder of tables that may name keys, foreign keys and times as `from_tables` takes them."""
 
 
-def read_tables(source: Any) -> tuple[dict[str, Table], dict[str, Any]]:
+def read_tables(source: Any) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
     """The tables of `source`, and the options that it brings along. DataError for anything that cannot be read."""
     if isinstance(source, Mapping):
-        return {name: Table(name, _frame(value, name)) for name, value in source.items()}, {}
+        return {name: KeyedTable(name, _frame(value, name)) for name, value in source.items()}, {}
     if isinstance(source, (str, Path)) and "://" not in str(source):
         return _read_folder(Path(source))
     return _read_database(source), {}
 
 
-def _read_database(source: Any) -> dict[str, Table]:
+def _read_database(source: Any) -> dict[str, KeyedTable]:
     try:
         from graphweave.data.tables.sql import read_database
     except ImportError as error:
@@ -56,10 +56,10 @@ def _of_arrow(table: Any) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def _read_folder(folder: Path) -> tuple[dict[str, Table], dict[str, Any]]:
+def _read_folder(folder: Path) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder. Name a folder of .csv or .parquet files, or the URL of a database.")
-    tables: dict[str, Table] = {}
+    tables: dict[str, KeyedTable] = {}
     for file in sorted(folder.iterdir()):
         read = _reader(file)
         if read is None:
@@ -68,7 +68,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, Table], dict[str, Any]]:
         if name in tables:
             raise DataError(f"{folder}: expected one file for the table {name} (got another, {file.name}). Move one.")
         try:
-            tables[name] = Table(name, _frame(read(file), name))
+            tables[name] = KeyedTable(name, _frame(read(file), name))
         except (OSError, ValueError, pd.errors.ParserError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(f"{file}: not a readable table ({reason}). Correct the file.") from error

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SAWarning, SQLAlchemyError
 
 from graphweave.core.errors import DataError
-from graphweave.data.tables.schema import ForeignKey, Table
+from graphweave.data.tables.schema import ForeignKey, KeyedTable
 
 
-def read_database(source: Any) -> dict[str, Table]:
+def read_database(source: Any) -> dict[str, KeyedTable]:
     """The tables of the database that a URL or an SQLAlchemy engine names. DataError if it cannot be read; passwords
     are left out of messages."""
     if isinstance(source, sa.Engine):
@@ -46,7 +46,7 @@ def read_database(source: Any) -> dict[str, Table]:
         engine.dispose()
 
 
-def _read(engine: sa.Engine) -> dict[str, Table]:
+def _read(engine: sa.Engine) -> dict[str, KeyedTable]:
     shown = engine.url.render_as_string(hide_password=True)
     try:
         with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def _ordered(metadata: sa.MetaData) -> list[sa.Table]:
     return sorted(metadata.tables.values(), key=lambda table: str(table.name))
 
 
-def _table(table: sa.Table, connection: sa.Connection) -> Table:
+def _table(table: sa.Table, connection: sa.Connection) -> KeyedTable:
     rows = connection.execute(sa.select(*map(_as_kept, table.columns))).all()
     # Objects, because pandas would make floating-point numbers of integers among which one is missing.
     frame = pd.DataFrame(
@@ -79,7 +79,7 @@ def _table(table: sa.Table, connection: sa.Connection) -> Table:
         columns, others = zip(*pairs, strict=True)
         foreign.append(ForeignKey(columns, str(constraint.referred_table.name), others))
     foreign.sort(key=lambda f: [list(frame.columns).index(c) for c in f.columns])
-    return Table(str(table.name), frame, tuple(str(c.name) for c in table.primary_key.columns), tuple(foreign))
+    return KeyedTable(str(table.name), frame, tuple(str(c.name) for c in table.primary_key.columns), tuple(foreign))
 
 
 def _as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:

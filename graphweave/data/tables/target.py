@@ -9,21 +9,20 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.data.tables.columns import Array, Column
+from graphweave.data.tables.columns import Array, TableColumn
 
 TargetKind: TypeAlias = Literal["classes", "number"]
 
 
-def read_target(column: Column | None, what: str, kind: TargetKind | None) -> tuple[Tensor, tuple[str, ...]]:
+def read_target(column: TableColumn | None, what: str, kind: TargetKind | None) -> tuple[Tensor, tuple[str, ...]]:
     """The target of each row, and the names of classes: int64, -1 where missing, or float32 and no class.
 
     Numbers are numbers, unless they have two values or `kind` says that they are classes; text and flags are classes.
     DataError for dates, for columns of other types, and if there are not two different values.
     """
     if column is None or column.kind == "date":
-        raise DataError(
-            f"{what}: a target must be numbers, flags or text (got {'dates' if column else 'other types'})."
-        )
+        got = "dates" if column else "other types"
+        raise DataError(f"{what}: a target must be numbers, flags or text (got {got}). Name another column.")
     seen = column.values[~column.missing]
     different = np.unique(seen) if column.kind != "empty" else seen[:0]
     if different.size < 2:
@@ -38,7 +37,7 @@ def read_target(column: Column | None, what: str, kind: TargetKind | None) -> tu
     return torch.from_numpy(y.astype(np.int64)), tuple(_shown(value, column) for value in different)
 
 
-def _shown(value: object, column: Column) -> str:
+def _shown(value: object, column: TableColumn) -> str:
     if column.kind == "flag":
         return "true" if value else "false"
     return f"{value:.17g}" if column.kind == "number" else str(value)

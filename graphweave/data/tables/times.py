@@ -12,16 +12,16 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.data.split import random_split
-from graphweave.data.tables.columns import DANGLING, Array, Column, read_column
+from graphweave.data.tables.columns import DANGLING, Array, TableColumn, read_column
 from graphweave.data.tables.graph import ALWAYS, NEVER
-from graphweave.data.tables.schema import Table
+from graphweave.data.tables.schema import KeyedTable
 
 _USUAL = ("time", "timestamp", "datetime", "date", "created", "created_at", "created_on", "at")
 """Names of the column, among several with dates, that says when a row became known."""
 
 
 def time_columns(
-    tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, Column]], given: Mapping[str, str | None]
+    tables: Mapping[str, KeyedTable], columns: Mapping[str, Mapping[str, TableColumn]], given: Mapping[str, str | None]
 ) -> dict[str, str]:
     """Table -> the column that says when its rows became known: the one that is given, or of those with dates the only
     one with a usual name, or that ends in "_at", or at all. DataError where several of these are alike."""
@@ -49,12 +49,12 @@ def time_columns(
     return found
 
 
-def _check_time(table: Table, column: str) -> None:
+def _check_time(table: KeyedTable, column: str) -> None:
     if column not in table.frame.columns:
         raise DataError(f"times: {table.name} has no column {column!r}. Correct the name.")
 
 
-def times_of(table: Table, column: str) -> tuple[Array, bool]:
+def times_of(table: KeyedTable, column: str) -> tuple[Array, bool]:
     """The times of rows [rows] int64, `NEVER` where missing, and whether they are dates (microseconds since 1970)."""
     series = table.frame[column]
     read = read_column(series)
@@ -116,7 +116,7 @@ def split_rows(
             raise DataError(f"{name}: a split by two times needs rows with times (got none). Name their column.")
         ends = [_as_time(end) for end in split]
         if ends[0] > ends[1]:
-            raise DataError(f"split: expected two rising times (got {split[0]} and {split[1]}). Exchange them.")
+            raise DataError(f"split: expected two rising times (got {split[0]} and {split[1]}). Swap them.")
         return _by_ends(labelled & (times != NEVER), times, ends)
     shares = [float(share) for share in split]
     if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
