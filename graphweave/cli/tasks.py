@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from graphweave import data as loaders
 from graphweave.cli.clouds import CloudTraining
 from graphweave.cli.entities import EntityRunner
 from graphweave.cli.graphs import GraphTraining
@@ -32,6 +31,7 @@ from graphweave.data import (
     TypedNodeData,
     digits,
     families,
+    from_tables,
     graph_set,
     graphml,
     interactions,
@@ -144,7 +144,7 @@ def _of_others(name: str, *, seed: int, symmetric: bool = False) -> NodeData | G
 
 def load_tables(source: str, target: str, **options: Any) -> TableGraph:
     """The tables at `source`, a folder or the URL of a database, as `graphweave.data.from_tables` reads them."""
-    return loaders.from_tables(source, target, **options)
+    return from_tables(source, target, **options)
 
 
 def check_trainable(data: Data, task: str) -> None:

@@ -1,11 +1,5 @@
 """Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads anything at all."""
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from graphweave.core.errors import DataError
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families
 from graphweave.data.graph_set import GraphBatch, GraphSet, graph_set
@@ -23,11 +17,9 @@ from graphweave.data.relational import relational
 from graphweave.data.shop import shop
 from graphweave.data.small import digits, karate
 from graphweave.data.split import mask_of, random_split
+from graphweave.data.tables.door import from_tables
 from graphweave.data.tables.graph import TableGraph
 from graphweave.data.typed_node_data import TypedNodeData
-
-if TYPE_CHECKING:
-    from graphweave.data.tables.build import from_tables
 
 __all__ = [
     "FAMILY_RELATIONS",
@@ -64,12 +56,3 @@ __all__ = [
     "shop",
     "symmetrise",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "from_tables":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:  # pandas is optional and takes long to load
-        return import_module("graphweave.data.tables.build").from_tables
-    except ImportError as error:
-        raise DataError(f"{name} needs pandas ({error}). Run: pip install 'graphweave[tables]'") from error

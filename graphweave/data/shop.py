@@ -75,7 +75,9 @@ def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _ShopRows]:
          _or_none(round(float(draw.lognormal(0, 1)), 3), draw))
         for i in range(num_products)
     ]  # fmt: skip
-    orders, lines, reviews = [], [], []
+    orders: list[tuple[Any, ...]] = []
+    lines: list[tuple[Any, ...]] = []
+    reviews: list[tuple[Any, ...]] = []
     for i, days in enumerate(np.sort(draw.random(num_orders)) * _DAYS):
         who, bought = int(draw.integers(num_customers)), draw.choice(num_products, min(2, num_products), replace=False)
         placed, discount = _moment(days + 30, draw), round(float(draw.random() * 0.3), 2)
@@ -87,7 +89,13 @@ def _tables(num_orders: int, draw: np.random.Generator) -> dict[str, _ShopRows]:
             words = " and ".join(draw.choice(_PRAISE if rating > 3 else _BLAME, 2))
             written = placed + datetime.timedelta(float(draw.integers(3, 20)))
             reviews.append((len(reviews), int(product), who, rating, _or_none(words, draw), _text(written)))
-    rows = {"customers": customers, "products": products, "orders": orders, "order_lines": lines, "reviews": reviews}
+    rows: dict[str, Sequence[Sequence[Any]]] = {
+        "customers": customers,
+        "products": products,
+        "orders": orders,
+        "order_lines": lines,
+        "reviews": reviews,
+    }
     return {name: _ShopRows(_columns(name), found) for name, found in rows.items()}
 
 

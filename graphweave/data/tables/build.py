@@ -1,10 +1,10 @@
-"""`from_tables`: the graph of tables, where rows are nodes and foreign keys are edges."""
+"""Makes the graph of tables, where rows are nodes and foreign keys are edges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,70 +14,37 @@ from graphweave.core.errors import DataError
 from graphweave.core.log import logger
 from graphweave.data.tables.columns import DANGLING, Array, TableColumn, first_duplicate, read_column, rows_named
 from graphweave.data.tables.encode import KINDS, ColumnEncoder, Features
-from graphweave.data.tables.graph import ALWAYS, NEVER, EdgeType, TableGraph, Target
-from graphweave.data.tables.schema import KeyedTable, Reference, complete, resolve
+from graphweave.data.tables.graph import ALWAYS, NEVER, EdgeType, Reference, TableGraph, TableOptions, Target
+from graphweave.data.tables.schema import KeyedTable, complete, resolve
 from graphweave.data.tables.source import read_tables
-from graphweave.data.tables.target import TargetKind, labelled, read_target
+from graphweave.data.tables.target import labelled, read_target
 from graphweave.data.tables.times import check_alike, inherit, split_rows, time_columns, times_of
 
 _log = logger(__name__)
 
-SPLIT = (0.6, 0.2, 0.2)
-"""Shares of the training, validation and test rows, unless the user says otherwise."""
 REVERSE = "rev_"
 """Prefix of the name of a relation from the row that is named to the row that names it."""
 
 
-def from_tables(
-    source: Any,
-    target: Reference | None = None,
-    *,
-    keys: Mapping[str, str | Sequence[str]] | None = None,
-    foreign_keys: Mapping[Reference, str] | None = None,
-    times: Mapping[str, str | None] | None = None,
-    exclude: Sequence[Reference] = (),
-    kinds: Mapping[Reference, str] | None = None,
-    target_kind: TargetKind | None = None,
-    split: Sequence[Any] = SPLIT,
-    dangling: Literal["report", "error"] = "report",
-    max_categories: int = 64,
-    text_features: int = 32,
-    seed: int = 0,
-    name: str | None = None,
-) -> TableGraph:
-    """The graph of tables (docs/tables.md): a node for each row, edges in both directions for each foreign key, and
-    features of columns. A table with exactly two foreign keys and no key of its own is edges between the rows that it
-    names, with features.
-
-    `source`: name -> pandas DataFrame or Arrow table; a folder of files .csv, .csv.gz or .parquet; the URL of a
-    database as SQLAlchemy takes it, or an engine. `target`: the column to predict, as "orders.returned".
-
-    `keys`: table -> its key column or columns; `foreign_keys`: "orders.customer_id" -> the table that it names. For
-    tables without declared keys, names tell the rest. `times`: table -> the column that says when a row became known,
-    or None. `exclude`: columns that are left out, such as those that are only known later. `kinds`: column -> one of
-    `KINDS`. `target_kind`: "classes" or "number", where the column does not tell. `split`: shares of training,
-    validation and test rows, or the last times of the first two. `dangling`: whether foreign keys that name no row are
-    reported or a DataError. A column with at most `max_categories` values is one of categories; other text is hashed
-    into `text_features` numbers. `seed` draws the split where rows have no times.
-
-    Scales and categories are learnt of training rows: those of the target's table that are not in another part, and
-    those of other tables that are known when training ends. DataError for anything that does not fit together.
-    """
+def make_graph(source: Any, target: Reference | None, options: TableOptions) -> TableGraph:
+    """The graph of tables, as `from_tables` describes it."""
     tables, brought = read_tables(source)
-    if dangling not in ("report", "error"):
-        raise DataError(f"dangling must be 'report' or 'error' (got {dangling!r}). Pass one of these.")
-    named = {**brought.get("foreign_keys", {}), **(foreign_keys or {})}
-    tables = complete(tables, {**brought.get("keys", {}), **(keys or {})}, named)
-    asked = {resolve_one(tables, of): kind for of, kind in {**brought.get("kinds", {}), **(kinds or {})}.items()}
+    if options.dangling not in ("report", "error"):
+        raise DataError(f"dangling must be 'report' or 'error' (got {options.dangling!r}). Pass one of these.")
+    keys = {**brought.get("keys", {}), **options.keys}
+    tables = complete(tables, keys, {**brought.get("foreign_keys", {}), **options.foreign_keys})
+    kinds = {**brought.get("kinds", {}), **options.kinds}
+    asked = {resolve_one(tables, of): kind for of, kind in kinds.items()}
     for column, kind in asked.items():
         if kind not in KINDS:
             raise DataError(f"kinds: {'.'.join(column)} must be one of {', '.join(KINDS)} (got {kind!r}). Correct it.")
-    left_out = [resolve_one(tables, of) for of in (*brought.get("exclude", ()), *exclude)]
+    left_out = [resolve_one(tables, of) for of in (*brought.get("exclude", ()), *options.exclude)]
     asked |= dict.fromkeys(left_out, "ignore")
-    making = _Making(tables, asked, max_categories, text_features, dangling == "error")
-    making.read({**brought.get("times", {}), **(times or {})}, None if target is None else resolve_one(tables, target))
-    shown = name or (str(source) if isinstance(source, str) and "@" not in source else "tables")
-    found = making.graph(shown, target_kind, split, seed)
+    making = _Making(tables, asked, options)
+    times = {**brought.get("times", {}), **options.times}
+    making.read(times, None if target is None else resolve_one(tables, target))
+    shown = str(source) if isinstance(source, str) and "@" not in source else "tables"
+    found = making.graph(options.name or shown)
     for note in found.notes:
         _log.warning("%s: %s", found.name, note)
     return found
@@ -97,9 +64,7 @@ class _Making:
 
     tables: Mapping[str, KeyedTable]
     kinds: Mapping[tuple[str, str], str]
-    max_categories: int
-    text_features: int
-    refuses_dangling: bool
+    options: TableOptions
     rows: dict[tuple[str, int], Array] = field(default_factory=dict)
     columns: dict[str, dict[str, TableColumn]] = field(default_factory=dict)
     time_columns: dict[str, str] = field(default_factory=dict)
@@ -128,9 +93,10 @@ class _Making:
         self.times = inherit(self.times, {name: t.num_rows for name, t in self.tables.items()}, references)
         self._note_later_dates()
 
-    def graph(self, name: str, target_kind: TargetKind | None, split: Sequence[Any], seed: int) -> TableGraph:
-        target, end = self._target(target_kind, split, seed)
-        features, names, edges = {}, {}, {}
+    def graph(self, name: str) -> TableGraph:
+        target, end = self._target()
+        features, names = {}, {}
+        edges: dict[EdgeType, Tensor] = {}
         edge_features, edge_names, edge_times = {}, {}, {}
         joining = {table.name for table in self.tables.values() if self._is_edges(table)}
         for table in self.tables.values():
@@ -177,7 +143,7 @@ class _Making:
             self.rows[table.name, number] = rows
             if lost := int((rows == DANGLING).sum()):
                 what = f"{lost} of {rows.size} rows of {table.name} name no row of {foreign.other} by {foreign.name}"
-                if self.refuses_dangling:
+                if self.options.dangling == "error":
                     raise DataError(f"{what}. Correct the table, or pass dangling='report'.")
                 self.notes.append(f"{what}, and get no edge for it.")
 
@@ -217,12 +183,12 @@ class _Making:
         predicted = self.target is not None and self.target[0] == table.name
         return len(table.foreign) == 2 and not own and not named and not predicted
 
-    def _target(self, kind: TargetKind | None, split: Sequence[Any], seed: int) -> tuple[Target | None, int | None]:
+    def _target(self) -> tuple[Target | None, int | None]:
         if self.target is None:
             return None, None
         table, column = self.target
-        y, classes = read_target(self.target_column, f"{table}.{column}", kind)
-        masks, end = split_rows(labelled(y), self.times.get(table), split, seed, table)
+        y, classes = read_target(self.target_column, f"{table}.{column}", self.options.target_kind)
+        masks, end = split_rows(labelled(y), self.times.get(table), self.options.split, self.options.seed, table)
         return Target(table, column, y, classes, *masks), end
 
     def _training(self, table: KeyedTable, target: Target | None, end: int | None) -> Array:
@@ -240,7 +206,7 @@ class _Making:
             own = self.times[table.name]
             there = (own != NEVER) & (own != ALWAYS)
             times = np.where(there, own.astype("datetime64[us]"), np.datetime64("NaT", "us"))
-        encoder = ColumnEncoder(training, times, self.max_categories, self.text_features)
+        encoder = ColumnEncoder(training, times, self.options.max_categories, self.options.text_features)
         found = Features(table.num_rows)
         for column, values in self.columns[table.name].items():
             why = encoder.add(found, str(column), values, self.kinds.get((table.name, column)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -14,10 +14,33 @@ from graphweave.graph.graph import Graph
 
 EdgeType: TypeAlias = "tuple[str, str, str]"
 
+Reference: TypeAlias = "str | tuple[str, ...]"
+"""Columns of a table: "orders.customer_id", "lines.shop+sku", or ("lines", "shop", "sku")."""
+
+SPLIT = (0.6, 0.2, 0.2)
+"""Shares of the training, validation and test rows, unless the user says otherwise."""
 NEVER = (1 << 63) - 1
 """Time of a row whose time is missing: no seed sees it."""
 ALWAYS = -(1 << 63) + 1
 """Time of a row that has none and names no row with one: every seed sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How tables are read: the options of `from_tables`, which has their meaning."""
+
+    keys: Mapping[str, str | Sequence[str]]
+    foreign_keys: Mapping[Reference, str]
+    times: Mapping[str, str | None]
+    exclude: Sequence[Reference]
+    kinds: Mapping[Reference, str]
+    target_kind: Literal["classes", "number"] | None
+    split: Sequence[Any]
+    dangling: Literal["report", "error"]
+    max_categories: int
+    text_features: int
+    seed: int
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

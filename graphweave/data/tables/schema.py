@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import pandas as pd
 
 from graphweave.core.errors import DataError
 from graphweave.data.tables.columns import first_duplicate
-
-Reference: TypeAlias = "str | tuple[str, ...]"
-"""Columns of a table: "orders.customer_id", "lines.shop+sku", or ("lines", "shop", "sku")."""
+from graphweave.data.tables.graph import Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +99,10 @@ def check_key(table: KeyedTable) -> None:
         if column.isna().any():
             row = int(column.isna().to_numpy().argmax())
             raise DataError(f"{what} is missing in row {row}. Give each row a key, or name another (keys=...).")
-    row = first_duplicate(columns) if len(table.frame) else None
-    if row is not None:
-        value = ", ".join(str(column.iloc[row]) for column in columns)
-        raise DataError(f"{what} must differ in all rows (got {value} again in row {row}). Correct the table.")
+    again = first_duplicate(columns) if len(table.frame) else None
+    if again is not None:
+        value = ", ".join(str(column.iloc[again]) for column in columns)
+        raise DataError(f"{what} must differ in all rows (got {value} again in row {again}). Correct the table.")
 
 
 def _table(tables: Mapping[str, KeyedTable], name: str) -> KeyedTable:
