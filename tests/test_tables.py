@@ -195,7 +195,7 @@ def test_scales_and_categories_are_of_training_rows_alone() -> None:
 
 
 def test_huge_numbers() -> None:
-    x = encoded([10**400, 2**70, -(2**70), None])[1]
+    x = encoded(pd.Series([10**400, 2**70, -(2**70), None], dtype=object))[1]
     assert x[:, 0].tolist() == [0.0, 1.0, -1.0, 0.0] and x[:, 1].tolist() == [1, 0, 0, 1]
     keys = pd.Series([2**63 + 1, 2**63 + 2, 2**62 + 1], dtype=object)
     assert rows_named([keys], [pd.Series([2**62 + 1, 2**63 + 2, 5, None], dtype=object)]).tolist() == [
