@@ -56,7 +56,10 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     ("argv", "message"),
     [
         (["--data", "nowhere.npz"], "nowhere.npz: no such file"),
-        (["--data", "digitz"], "--data must be digits, karate, FILE.npz or planetoid:NAME (got 'digitz')"),
+        (
+            ["--data", "digitz"],
+            "or planetoid:NAME (got 'digitz'). Name one of these.",
+        ),
         (["--data", "planetoid:corra"], "unknown graph 'corra' (expected one of cora, citeseer, pubmed)"),
         (["--data", "planetoid:"], "unknown graph ''"),
         (["--model", "gnn"], "invalid choice: 'gnn'"),

@@ -208,7 +208,7 @@ def test_seed_decides_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--negatives", "-1"], "--negatives: must be a whole number, 0 or above"),
         (["--edge-dropout", "1"], "--edge-dropout: must be a number from 0 to below 1"),
         (["--eval-every", "x"], "--eval-every: must be a whole number above 0"),
-        (["--model", "gcn", "--data", "families"], "--data must be digits, karate, FILE.npz or planetoid:NAME"),
+        (["--model", "gcn", "--data", "families"], "--data must be digits, karate, FILE.npz, FILE.graphml"),
     ],
 )
 def test_bad_arguments_get_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,12 +68,18 @@ MAY_IMPORT: dict[str, set[str]] = {
 `extend` builds kernels, since a declared operator is tried at once."""
 
 INSIDE_FUNCTIONS: dict[str, str] = {
+    "cli/tables.py": "scikit-learn takes a second to load",
     "cli/clouds.py": "scikit-learn takes a second to load",
     "cli/graphs.py": "scikit-learn takes a second to load",
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/parts.py": "the compiler takes seconds to load",
     "cli/pairs.py": "scikit-learn takes a second to load, SciPy long",
     "cli/plot.py": "matplotlib is optional",
+    "data/networks.py": "networkx is optional",
+    "data/pyg.py": "PyG is optional and takes seconds to load",
+    "data/tables/door.py": "pandas is optional and takes long to load",
+    "data/tables/graph.py": "PyG is optional and takes seconds to load",
+    "data/tables/source.py": "SQLAlchemy and pyarrow are optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/compile.py": "the compilers take seconds to load, and check options",
     "frontends/dynamo/loaded_later.py": "the compilers take seconds to load",

@@ -48,3 +48,15 @@ def fanout(text: str) -> tuple[int, ...]:
 
 def share(text: str) -> float:
     return _number(text, float, lambda value: 0 <= value < 1, "a number from 0 to below 1")
+
+
+def parts(text: str) -> tuple[float, ...] | tuple[str, ...]:
+    """Three shares, or two times."""
+    found = tuple(part.strip() for part in text.split(","))
+    if len(found) == 2:
+        return found
+    if len(found) != 3:
+        raise argparse.ArgumentTypeError(
+            f"must be two times or three shares (got {text!r}). Write shares as 0.6,0.2,0.2"
+        )
+    return tuple(share(part) for part in found)

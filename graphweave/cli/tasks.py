@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from graphweave.cli.clouds import CloudTraining
 from graphweave.cli.entities import EntityRunner
@@ -16,6 +17,7 @@ from graphweave.cli.recommend import RECOMMENDERS, RecommenderTraining
 from graphweave.cli.relational_models import RELATIONAL_MODELS
 from graphweave.cli.runner import Runner
 from graphweave.cli.sampled import SampledTraining
+from graphweave.cli.tables import TableTraining, check_target, described_parts
 from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
@@ -25,20 +27,25 @@ from graphweave.data import (
     KnowledgeGraph,
     NodeData,
     PointSet,
+    TableGraph,
     TypedNodeData,
     digits,
     families,
+    from_tables,
     graph_set,
+    graphml,
     interactions,
     karate,
     npz,
+    ogb,
     planetoid,
     point_set,
+    pyg,
     relational,
 )
 from graphweave.distributed.ranks import ALONE, Ranks
 
-Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions
+Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions | TableGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Task:
     decoders: tuple[str, ...] = ()
     dropout: float = 0.5
     weight_decay: float = 0.0
+    epochs: int = 100
 
 
 def _first(name: str) -> tuple[str, ...]:
@@ -66,6 +74,7 @@ TASKS: dict[str, Task] = {
     "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
     "points": Task(("dgcnn",), point_set),
     "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
+    "table": Task(RELATIONAL_MODELS, dropout=0.2, epochs=20),
 }
 """Tasks by name."""
 
@@ -74,6 +83,11 @@ def load_for(task: str, name: str, *, seed: int) -> Data:
     """The data of a task that has files of its own. DataError if there is none of that name."""
     read = TASKS[task].file
     assert read is not None
+    if task == "graph" and _is_of_others(name):
+        data = _of_others(name, seed=seed)
+        if not isinstance(data, GraphSet):
+            raise DataError(f"--data must be a set of graphs for --task graph (got one graph, {name}). Name another.")
+        return data
     if not name.endswith(".npz"):
         raise DataError(f"--data must be FILE.npz for --task {task} (got {name!r}). Name such a file.")
     return read(name, seed=seed)
@@ -90,7 +104,15 @@ def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
         return karate(seed=seed)
     if name.endswith(".npz"):
         return npz(name, symmetric=symmetric, seed=seed)
-    raise DataError(f"--data must be digits, karate, FILE.npz or planetoid:NAME (got {name!r}). Name one of these.")
+    if _is_of_others(name):
+        data = _of_others(name, seed=seed, symmetric=symmetric)
+        if not isinstance(data, NodeData):
+            raise DataError(f"--data must be one graph without types for this model (got {name}). Name another model.")
+        return data
+    raise DataError(
+        f"--data must be digits, karate, FILE.npz, FILE.graphml, a folder of PyG or OGB, or planetoid:NAME (got"
+        f" {name!r}). Name one of these."
+    )
 
 
 def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
@@ -99,7 +121,30 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
         return families(seed=seed)
     if name.endswith(".npz"):
         return relational(name, seed=seed)
+    if _is_of_others(name):
+        data = _of_others(name, seed=seed)
+        if not isinstance(data, TypedNodeData):
+            raise DataError(f"--data must be a graph with types for models over relations (got {name}). Name another.")
+        return data
     raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
+
+
+def _is_of_others(name: str) -> bool:
+    """Whether `name` is a file or a folder that another library wrote."""
+    return name.endswith((".graphml", ".pt")) or Path(name).is_dir()
+
+
+def _of_others(name: str, *, seed: int, symmetric: bool = False) -> NodeData | GraphSet | TypedNodeData:
+    if (Path(name) / "raw" / "edge.csv.gz").is_file():
+        return ogb(name, symmetric=symmetric, seed=seed)
+    if symmetric:
+        raise DataError(f"--symmetric is for FILE.npz and OGB's folders (got {name}). Leave it out.")
+    return graphml(name, seed=seed) if name.endswith(".graphml") else pyg(name, seed=seed)
+
+
+def load_tables(source: str, target: str, **options: Any) -> TableGraph:
+    """The tables at `source`, a folder or the URL of a database, as `graphweave.data.from_tables` reads them."""
+    return from_tables(source, target, **options)
 
 
 def check_trainable(data: Data, task: str) -> None:
@@ -123,6 +168,8 @@ def check_trainable(data: Data, task: str) -> None:
                 )
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
+        case TableGraph():
+            check_target(data)
         case GraphSet() | PointSet():
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
@@ -140,10 +187,14 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
             return CloudTraining(way, job, data, ranks)
         case Interactions():
             return RecommenderTraining(way, job, data, ranks)
+        case TableGraph() if ranks.size == 1:
+            return TableTraining(way, job, data, check_target(data))
         case NodeData() if job.task == "link":
             return PairTraining(way, job, data, ranks)
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)
+    if isinstance(data, TableGraph):
+        raise DataError(f"{data.name}: tables are trained on by one process (got {ranks.size} ranks). Run one process.")
     if ranks.size > 1:
         raise DataError(
             f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"
@@ -170,6 +221,10 @@ def described(model: str, data: Data) -> str:
                 f"{data.num_graphs} graphs, {data.x.size(0)} nodes, {data.edge_index.size(1)} edges, "
                 f"{data.x.size(1)} features, {data.num_targets} {'classes' if data.num_classes else 'targets'}"
             )
+        case TableGraph():
+            target = check_target(data)
+            what = f"{len(target.classes)} classes" if target.classes else "numbers"
+            sizes = f"{data.described()}; {target.table}.{target.column}: {what} of {described_parts(target)} rows"
         case PointSet():
             sizes = f"{data.points.size(0)} clouds of {data.points.size(1)} points, {data.num_classes} classes"
         case Interactions():

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from graphweave.cli.arguments import count, fanout, not_negative, positive, positive_int, seed, share
+from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, seed, share
 from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
 from graphweave.cli.graphs import BATCH as GRAPHS
@@ -24,7 +24,19 @@ from graphweave.cli.recommend import BATCH as CHOICES
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
 from graphweave.cli.report import Tick, progress, summary
 from graphweave.cli.sampled import FANOUT
-from graphweave.cli.tasks import TASKS, Data, check_trainable, described, load, load_for, load_relational, start
+from graphweave.cli.tables import BATCH as ROWS
+from graphweave.cli.tables import FANOUT as NEAR
+from graphweave.cli.tasks import (
+    TASKS,
+    Data,
+    check_trainable,
+    described,
+    load,
+    load_for,
+    load_relational,
+    load_tables,
+    start,
+)
 from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
@@ -42,7 +54,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run)
     add_training(sub)
     add = sub.add_argument
-    add("--epochs", type=positive_int, default=100, help="times all training data are used (default: %(default)s)")
+    add("--epochs", type=positive_int, help="times all training data are used (default: "
+        f"{TASKS['node'].epochs}, tables {TASKS['table'].epochs})")  # fmt: skip
     add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
     add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
     add("--checkpoint", type=Path, metavar="DIR", help="keep there what continues the training after each epoch")
@@ -58,16 +71,21 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     """The options that say what is trained, on what, and how."""
     add = sub.add_argument
     models = dict.fromkeys(model for task in TASKS.values() for model in task.models)
-    add("--task", choices=tuple(TASKS), help="default: link for knowledge graphs, else node")
+    add("--task", choices=tuple(TASKS), help="default: link for knowledge graphs, table with --target, else "
+        "node")  # fmt: skip
     add("--model", choices=tuple(models), help="layers (default: that of the task: "
         f"{', '.join(f'{name} {task.models[0]}' for name, task in TASKS.items())}); "
         f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
-    add("--data", help="digits (default), karate, FILE.npz or planetoid:NAME; with relations families (default) or "
-        "FILE.npz; FILE.npz for graph, points and recommend")  # fmt: skip
-    add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds or pairs of a step (default: all "
-        f"nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs)")  # fmt: skip
+    add("--data", help="digits (default), karate, FILE.npz, FILE.graphml, a folder of PyG or OGB, or planetoid:NAME; "
+        "with relations families (default), FILE.npz or a folder of PyG; FILE.npz for graph, points and recommend, for "
+        "graph also a folder of PyG or OGB; with --target a folder of .csv or .parquet files, or the URL of a "
+        "database")  # fmt: skip
+    add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, pairs or rows of a step "
+        f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs, "
+        f"{ROWS} rows)")  # fmt: skip
     add("--fanout", type=fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
-        f"(default: {','.join(map(str, FANOUT))})")  # fmt: skip
+        f"(default: {','.join(map(str, FANOUT))}) or, by each relation, of rows (default: "
+        f"{','.join(map(str, NEAR))})")  # fmt: skip
     add("--hidden", type=positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
     add("--dropout", type=share, help="share of hidden features dropped (default: 0.5, links 0.2)")
@@ -77,6 +95,16 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     add("--seed", type=seed, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
+    tables = sub.add_argument_group("tables").add_argument
+    tables("--target", metavar="TABLE.COLUMN", help="the column to predict, by the rows around it that were known "
+           "then")  # fmt: skip
+    tables("--target-kind", choices=("classes", "number"), help="default: text, flags and two numbers are classes")
+    tables("--time", action="append", default=[], metavar="TABLE.COLUMN", help="when rows of the table became known "
+           "(default: its column with dates)")  # fmt: skip
+    tables("--exclude", action="append", default=[], metavar="TABLE.COLUMN", help="leave out a column, such as one "
+           "that was not known then")  # fmt: skip
+    tables("--split", type=parts, metavar="A,B", help="the last times of training and of validation, or the shares "
+           "of training, validation and test rows (default: 0.6,0.2,0.2)")  # fmt: skip
     links = sub.add_argument_group("links").add_argument
     links("--decoder", choices=(*DECODERS, *PAIR_DECODERS), help="score of a triple (default: distmult) or of a pair "
           "(default: dot)")  # fmt: skip
@@ -160,6 +188,8 @@ def asked(args: argparse.Namespace) -> tuple[str, TrainingJob, Data]:
 
 def _chosen(args: argparse.Namespace) -> tuple[str, str]:
     """The task and the model. DataError if they do not go together."""
+    if args.task is None and args.target is not None:
+        args.task = "table"
     if args.task is None:
         model = args.model or TASKS["node"].models[0]
         if model in RELATIONAL_MODELS:
@@ -175,6 +205,11 @@ def _chosen(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def _data(args: argparse.Namespace, task: str, model: str) -> Data:
+    if task == "table":
+        return _tables(args)
+    given = [name for name in ("target", "target_kind", "time", "exclude", "split") if getattr(args, name)]
+    if given:
+        raise DataError(f"--{given[0].replace('_', '-')} is for tables. Give --target, or leave it out.")
     if task and TASKS[task].file is not None:
         if args.data is None or args.symmetric:
             raise DataError(f"--task {task} needs --data FILE.npz and no --symmetric. Give the file alone.")
@@ -186,6 +221,24 @@ def _data(args: argparse.Namespace, task: str, model: str) -> Data:
     return load_relational(args.data or "families", seed=args.seed)
 
 
+def _tables(args: argparse.Namespace) -> Data:
+    if args.target is None or args.data is None or args.symmetric:
+        raise DataError(
+            "--task table needs --data, a folder of tables or the URL of a database, --target TABLE.COLUMN, and no"
+            " --symmetric. Give these."
+        )
+    times: dict[str, str] = {}
+    for one in args.time:
+        table, dot, column = one.rpartition(".")
+        if not dot or not table:
+            raise DataError(f"--time must be TABLE.COLUMN (got {one!r}). Write it as orders.placed_at.")
+        times[table] = column
+    return load_tables(
+        args.data, args.target, times=times, exclude=args.exclude, target_kind=args.target_kind, seed=args.seed,
+        **({} if args.split is None else {"split": args.split}),
+    )  # fmt: skip
+
+
 def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> TrainingJob:
     triples = isinstance(data, KnowledgeGraph)
     task = task or ("link" if triples else "node")
@@ -195,9 +248,11 @@ def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> Trainin
             f"--decoder must be one of {', '.join(decoders) or 'none'} for {data.name} (got {args.decoder})."
             " Choose one of them."
         )
-    if args.fanout is not None and (args.batch is None or not isinstance(data, NodeData) or task != "node"):
+    batched = args.batch is not None and isinstance(data, NodeData) and task == "node"
+    if args.fanout is not None and not batched and task != "table":
         raise DataError(
-            "--fanout is for --task node with --batch and one of PyG's models. Give these, or leave it out."
+            "--fanout is for --task node with --batch and one of PyG's models, and for --task table. Give these, or"
+            " leave it out."
         )
     if args.batch is not None and isinstance(data, TypedNodeData):
         raise DataError(f"--batch is not for {model}, which classifies all nodes at once. Leave it out.")
@@ -206,7 +261,7 @@ def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> Trainin
     decay = 0.0 if model in RELATIONAL_MODELS else TASKS[task].weight_decay
     return TrainingJob(
         model, args.hidden, args.heads, _or(args.dropout, TASKS[task].dropout), args.lr,
-        _or(args.weight_decay, decay), args.epochs, args.seed, args.threads,
+        _or(args.weight_decay, decay), _or(args.epochs, TASKS[task].epochs), args.seed, args.threads,
         Links(decoder, args.batch or _TRIPLES, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
         task, args.batch, args.fanout or (),
     )  # fmt: skip

@@ -23,7 +23,7 @@ _log = logger(__name__)
 _CATEGORIES = ("node_label", "atom_feat")
 """Arrays whose columns are categories of nodes."""
 
-_LAYOUT = "src, dst or edge_index, num_nodes, graph_ptr or batch, and y of a set of graphs"
+LAYOUT = "src, dst or edge_index, num_nodes, graph_ptr or batch, and y of a set of graphs"
 
 
 class GraphBatch(NamedTuple):
@@ -100,7 +100,11 @@ def graph_set(path: str | Path, *, seed: int = 0) -> GraphSet:
     NaN where unknown. The graphs are split 60/20/20 at random, seeded by `seed`, unless the file has `train_idx`,
     `val_idx` and `test_idx`. DataError for anything else.
     """
-    file = read_archive(path, _LAYOUT)
+    return graph_set_of(read_archive(path, LAYOUT), seed=seed)
+
+
+def graph_set_of(file: Archive, *, seed: int = 0) -> GraphSet:
+    """The set of graphs of named arrays, as `graph_set` reads it."""
     file.need("dst")
     num_nodes = file.count("num_nodes")
     ends = [file.numbers(key, num_nodes, "node", "the graph") for key in ("src", "dst")]

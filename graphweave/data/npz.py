@@ -20,7 +20,7 @@ _log = logger(__name__)
 _RANDOM_FEATURES = 64
 """Number of features that are drawn for each node if the file has none."""
 
-_LAYOUT = "src, dst or indptr, dst or edge_index, and num_nodes"
+LAYOUT = "src, dst or indptr, dst or edge_index, and num_nodes"
 
 _WANTED = frozenset({
     "src", "dst", "indptr", "num_nodes", "feat", "feat_indptr", "feat_indices", "feat_data", "feat_shape", "y",
@@ -39,7 +39,11 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     (docs/data.md). `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` seeds the features and
     the split that are drawn. A line of the log tells of features that are drawn, and one of arrays that are not used.
     """
-    file = read_archive(path, _LAYOUT, _WANTED.__contains__)
+    return node_data(read_archive(path, LAYOUT, _WANTED.__contains__), symmetric=symmetric, seed=seed)
+
+
+def node_data(file: Archive, *, symmetric: bool = False, seed: int = 0) -> NodeData:
+    """The graph of named arrays, as `npz` reads it."""
     file.need("dst")
     known = "feat" in file or "feat_indptr" in file
     has_labels = "y" in file

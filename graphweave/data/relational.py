@@ -17,7 +17,7 @@ from graphweave.data.node_data import NO_LABEL
 from graphweave.data.split import mask_of, random_split
 from graphweave.data.typed_node_data import TypedNodeData
 
-_LAYOUT = (
+LAYOUT = (
     "{train,valid,test}_{head,rel,tail} of a knowledge graph, head, rel, tail and y of RDF, or node_type_names, "
     "node_counts, edge_type_names, edge_NAME_src, edge_NAME_dst, target and y of a typed graph"
 )
@@ -43,13 +43,14 @@ def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNode
     The last two may have splits: `train_idx`, `test_idx` and optionally `val_idx`, or else `{train,val,test}_N_idx`,
     of which the largest N is taken. By default the labelled nodes are split 60/20/20 at random, seeded by `seed`.
     """
-    file = read_archive(path, _LAYOUT)
-    data = _read(file, seed)
+    file = read_archive(path, LAYOUT)
+    data = relational_data(file, seed)
     file.tell_unused(key for key in file.arrays if OTHER_SIZES.fullmatch(key))
     return data
 
 
-def _read(file: Archive, seed: int) -> KnowledgeGraph | TypedNodeData:
+def relational_data(file: Archive, seed: int) -> KnowledgeGraph | TypedNodeData:
+    """The relational graph of named arrays, as `relational` reads it."""
     if any(f"{part}_head" in file for part in _SPLITS):
         return _knowledge_graph(file)
     if "head" in file:
@@ -57,8 +58,8 @@ def _read(file: Archive, seed: int) -> KnowledgeGraph | TypedNodeData:
     if "node_type_names" in file:
         return _typed(file, seed)
     if "dst" in file:
-        raise DataError(f"{file.name}: a graph without relations (expected {_LAYOUT}). Correct the file.")
-    raise DataError(f"{file.name}: no relational graph (expected {_LAYOUT}). Correct the file.")
+        raise DataError(f"{file.name}: a graph without relations (expected {LAYOUT}). Correct the file.")
+    raise DataError(f"{file.name}: no relational graph (expected {LAYOUT}). Correct the file.")
 
 
 def _knowledge_graph(file: Archive) -> KnowledgeGraph:
