@@ -1,10 +1,11 @@
 // Records of index tensors: what was made of a tensor's values, found again as long as nobody has edited them.
 //
-// This text follows those of containers.cpp, checksum.cpp and formats.cpp. A record is found by what identifies the contents of a tensor (`Seen`). The
-// caller that adds a record keeps an alias of the tensor until it drops the record, so that neither its storage nor its
-// version counter can die and give their address to another. Formats are made when they are first asked for, outside
-// the lock: two threads that miss the same one both make it, and one of the results is kept. Everything that a kernel
-// runs on has owners that are counted (`Ref`), so a record may be dropped while kernels use it.
+// This text follows those of containers.cpp, checksum.cpp and formats.cpp. A record is found by what identifies the
+// contents of a tensor (`Seen`). The caller that adds a record keeps an alias of the tensor until it drops the record,
+// so that neither its storage nor its version counter can die and give their address to another. Formats are made when
+// they are first asked for, outside the lock: two threads that miss the same one both make it, and one of the results
+// is kept. Everything that a kernel runs on has owners that are counted (`Ref`), so a record may be dropped while
+// kernels use it.
 
 // What follows runs once a call, not once an edge. So it compiles in two thirds of the time and runs as fast.
 #pragma GCC optimize("O1")
