@@ -118,8 +118,9 @@ int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t thread
 }
 
 // out[k] = the row that `other` names for the edge at position k of the CSR `indptr` of `index`: the second half of a
-// stable counting sort. If `other` is null, it is the number of that edge. Each thread reads all edges and places those of its own rows. So the order needs no histogram for each thread,
-// and what one thread writes is more likely to fit a cache.
+// stable counting sort. If `other` is null, it is the number of that edge. Each thread reads all edges and places those
+// of its own rows. So the order needs no histogram for each thread, and what one thread writes is more likely to fit a
+// cache.
 template <bool kIs64, typename Out, typename Value>
 int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads, Value value) {
   const Memory held(index.rows * static_cast<int64_t>(sizeof(Out)));
