@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 
+from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.spans import WAIT, span
 from graphweave.execute.region_step import RegionStep
@@ -23,29 +24,32 @@ class Begun:
     one that could not be compiled. Interrupted, it may be called again."""
 
     names: list[str] = field(default_factory=list)
-    _steps: list[RegionStep] = field(default_factory=list)
-    _futures: list[Future[None]] = field(default_factory=list)
+    _futures: list[tuple[Future[None], list[RegionStep]]] = field(default_factory=list)
     _process: int = field(default_factory=os.getpid)
     _start: float = field(default_factory=time.perf_counter)
 
     def add(self, name: str, steps: Sequence[RegionStep], *, later: bool = False) -> None:
         """Start to compile `steps`. Those that are needed `later` begin when no others wait."""
         self.names.append(name)
-        self._steps += steps
-        self._futures += [_pools(self._process).submit(group, later=later) for group in equal_kernels(steps)]
+        for group in equal_kernels(steps):
+            self._futures.append((_pools(self._process).submit(group, later=later), group))
 
     def wait(self) -> None:
         with span(WAIT):
-            if os.getpid() != self._process:  # a fork has no threads of its parent
-                build_each(self._steps)
-            for future in self._futures if os.getpid() == self._process else ():
-                future.result()
+            for future, group in self._futures:
+                if os.getpid() != self._process:  # a fork has no threads of its parent
+                    build_each(group)
+                    continue
+                try:
+                    future.result()
+                except (GraphweaveError, OSError):
+                    build_each(group)  # an interrupt that was meant for the user's program may have ended the compiler
         ready = ", ".join(self.names), len(self._futures), time.perf_counter() - self._start
         _log.info("%s: %d kernels ready in %.2f s", *ready)
 
     def drop(self) -> None:
         """Do not compile what has not begun."""
-        for future in self._futures:
+        for future, _ in self._futures:
             future.cancel()
 
 

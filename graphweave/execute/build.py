@@ -17,6 +17,7 @@ from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 from graphweave.ir.tape.show import show
 
+
 def build(
     halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool = False, backward_later: bool = False
 ) -> tuple[Executable, ...]:
@@ -85,4 +86,3 @@ def _needs(halves: Halves, plans: Sequence[Plan], steps: Sequence[Steps]) -> tup
     saved = (r for r in cut.saved if r in back and r not in cut.copied and ahead[r] not in whole)
     read = {back[ref]: ahead[ref] for ref in saved}
     return needs_of_halves(plans[0], steps[0].kernels, plans[1], steps[1].kernels, read, same)
-

@@ -53,7 +53,7 @@ class Executable:
     None stays None.
 
     `tape` is what a call does, and `text` the same as Python source. `needs` are the rows that are computed. The first
-    call waits for the kernels in `begun`. If one cannot be compiled, all calls run PyTorch's, which is counted and told.
+    call waits for the kernels in `begun`. If one cannot be compiled, all calls run PyTorch's, which is told.
     """
 
     def __init__(
