@@ -27,7 +27,7 @@ _STEPS = 8
 kernel reads, through all that an edge computes."""
 
 
-class Colours:
+class Looks:
     """Numbers of the nodes of one program; nodes of equal numbers look alike. `late` are those of the backward, `ends`
     the outputs and the calls that must stay. Spaces look alike if they have as many rows and maps."""
 
@@ -125,8 +125,8 @@ class Answers(Generic[T]):
         self._answers: dict[Hashable, dict[Hashable, T]] = {}
 
     @cached_property
-    def _colours(self) -> Colours:
-        return Colours(*self._program)
+    def _looks(self) -> Looks:
+        return Looks(*self._program)
 
     def add(self, edit: Edit, answer: T) -> None:
         self._edits.setdefault(edit.first, []).append((edit, answer))
@@ -139,8 +139,8 @@ class Answers(Generic[T]):
         answers = self._answers.setdefault(edit.first, {})
         while fresh:
             other, answer = fresh.pop()
-            answers[self._colours.of_edit(other)] = answer
-        return answers.get(self._colours.of_edit(edit))
+            answers[self._looks.of_edit(other)] = answer
+        return answers.get(self._looks.of_edit(edit))
 
 
 def _blank(arg: Any) -> Hashable:

@@ -15,6 +15,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.typed import is_typed_product
 from graphweave.core.lines import NOWHERE, Location
+from graphweave.core.spans import count
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Program, Push, Ref
@@ -31,6 +32,9 @@ _MAX_ROUNDS = 4
 """All moves are tried at most this many times over."""
 _MAX_REWRITES = 256
 """One move rewrites at most this many nodes."""
+_MAX_WEIGHED_NODES = 1_000_000
+"""The search stops when the programs whose cost it has asked for have this many nodes together, which takes half a
+minute. Programs of a few layers need a fiftieth of it."""
 _MIN_GAIN = 1e-3
 """Part of the program's cost that a move must save; smaller gains are below the precision of the cost model."""
 
@@ -74,6 +78,7 @@ class _Rewriting:
         self.wire = None if sharding is None else HaloCosts(sharding, given.statistics, given.steady)
         self.where = unchanged(facts.program).where
         self.steps: list[Step] = []
+        self.weighed = 0  # nodes of the programs whose cost was asked for
         self._become(facts, given.keep, self._cost(facts, given.keep))
 
     def _become(self, facts: Facts, keep: tuple[Ref, ...], spent: Cost) -> None:
@@ -114,6 +119,9 @@ class _Rewriting:
         for make in makers:
             moves, position = list(make(self.facts, self.late)), 0
             while position < len(moves):
+                if self.weighed > _MAX_WEIGHED_NODES:
+                    count("search stopped at its bound")
+                    return False
                 if self._try(moves[position]):
                     taken = True
                     moves = list(make(self.facts, self.late))
@@ -132,19 +140,20 @@ class _Rewriting:
 
     def _made(self, move: Move, forced: bool) -> bool:
         program = self.facts.program
-        count = len(program.nodes)
+        size = len(program.nodes)
         replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
         try:
             if not replaced:
                 return False
             loc = program.locs[next(iter(replaced))]
-            edit = Edit.of(self.build, count, replaced, fired)
+            edit = Edit.of(self.build, size, replaced, fired)
             if not forced and (like := self.refused.get(edit)) is not None:
+                count("answered by an equal layer")
                 self._note(None if like.step is None else replace(like.step, loc=loc))
                 return False
-            done = substitute(self.build, count, replaced, program.outputs, self.keep, program.spaces)
+            done = substitute(self.build, size, replaced, program.outputs, self.keep, program.spaces)
         finally:
-            self.build.rollback(count)
+            self.build.rollback(size)
         step = None if done.program.nodes == program.nodes else self._weighed(done, fired, loc, forced)
         self._note(step)
         if step is not None and step.taken:
@@ -155,6 +164,8 @@ class _Rewriting:
 
     def _weighed(self, done: Rewritten, fired: tuple[str, ...], loc: Location, forced: bool) -> Step:
         """What the program costs after the rewrite, which is made if it gains."""
+        count("programs weighed")
+        self.weighed += len(done.program.nodes)
         statistics, facts = self.given.statistics, Facts(done.program, done.operands)
         keep = tuple(done.where[r] for r in self.keep)
         after = self._cost(facts, keep)
