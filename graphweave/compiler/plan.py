@@ -66,8 +66,7 @@ class KernelPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanName:
-    """ "graph3_forward". Kernels are called by the `half` alone, "forward_0" and so on, so that equal kernels of two
-    graphs are one entry of the disk cache."""
+    """ "graph3_forward". Kernels are called by the `half` alone, "forward_0" and so on, in errors, logs and dumps."""
 
     half: str
     graph: str = ""

@@ -55,18 +55,18 @@ class _Renamed:
             new = old
             if of_value is not None:
                 kind, number, kept = of_value.groups(default="")
-                number = self._numbers.setdefault(number, len(self._numbers))
-                new = self._fresh(f"{kind}_{number}{kept}")
+                own = self._numbers.setdefault(number, len(self._numbers))
+                new = self._fresh(f"{kind}_{own}{kept}")
             self._new[old] = new
         return new
 
     def node(self, node: Any) -> Any:
-        values = values_of(node)
+        kind: Any = type(node)
         made = [
             value if how is None else _mapped(value, self.name, self.node, names=how)
-            for value, how in zip(values, _kinds(type(node)), strict=True)
+            for value, how in zip(values_of(node), _kinds(kind), strict=True)
         ]
-        return type(node)(*made)
+        return kind(*made)
 
 
 def _mapped(value: Any, name: Callable[[str], str], node: Callable[[Any], Any], *, names: bool) -> Any:
@@ -93,7 +93,8 @@ def _names_in(value: Any) -> Iterator[str]:
     found: list[str] = []
 
     def node(inner: Any) -> Any:
-        for item, how in zip(values_of(inner), _kinds(type(inner)), strict=True):
+        kind: Any = type(inner)
+        for item, how in zip(values_of(inner), _kinds(kind), strict=True):
             if how is not None:
                 _mapped(item, keep, node, names=how)
         return inner
