@@ -133,7 +133,8 @@ class GraphCompilation:
         if collecting():
             record_capture(captured.note(halves))
         imported = rewritten_import(captured.imported, halves.joint, guarded=self._asked.ranks is None)
-        made = build(halves, schedules, must_gain=self._may_be_left)
+        later = self._asked.ranks is None and captured.reference is None
+        made = build(halves, schedules, must_gain=self._may_be_left, backward_later=later)
         return Made(made, imported, halves.split, captured.reference)
 
     def _must_compile(self, error: Exception | None) -> None:
