@@ -22,6 +22,7 @@ from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 from graphweave.ir.tape.show import show
+from graphweave.runtime.compiler_runs import stopped_on_error
 
 _log = logger(__name__)
 
@@ -89,7 +90,7 @@ def _compiling() -> Iterator[Callable[[str, Steps], None]]:
     are ready."""
     start = time.perf_counter()
     begun: list[tuple[str, list[Any]]] = []
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with stopped_on_error(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
         yield lambda name, steps: begun.append((name, steps.build(pool)))
         with span(WAIT):
             for _, kernels in begun:

@@ -1,0 +1,63 @@
+"""State of PyTorch that belongs to the whole process, left alone by the thread that compiles behind calls.
+
+PyTorch puts random generators back, after a trace, to where they were before it. If a user's thread draws numbers
+meanwhile, it would draw them again. And PyTorch refuses calls of compiled functions while any thread traces. A guard
+on a shadow is a guard on its module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._dynamo import guards, trace_rules
+from torch.fx import _symbolic_trace
+
+from graphweave.frontends.dynamo.compile_thread import is_at_work, is_this_thread
+from graphweave.frontends.dynamo.shadow_modules import module_of
+
+_RESTORED = (
+    (torch.random, "set_rng_state"),
+    (torch.cuda, "set_rng_state"),
+    (torch, "set_default_dtype"),
+    (torch, "use_deterministic_algorithms"),
+)
+"""Functions by which PyTorch puts back state of the process after a trace."""
+
+_installed = False
+
+
+def leave_process_state_alone() -> None:
+    """From now on, `_RESTORED` do nothing in the thread that compiles, and a trace there refuses no call elsewhere."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    trace_rules.get_torch_obj_rule_map()  # PyTorch knows these functions by identity: it looks them up before
+    for module, name in _RESTORED:
+        setattr(module, name, _not_in_thread(getattr(module, name)))
+    known = guards.CheckFunctionManager.id_ref
+    guards.CheckFunctionManager.id_ref = (  # type: ignore[method-assign]
+        lambda self, value, name: known(self, module_of(value), name)
+    )
+    # by its code, since functions that were compiled before hold the function itself
+    is_traced = vars(_symbolic_trace)["is_fx_symbolic_tracing"]
+    before = FunctionType(is_traced.__code__, is_traced.__globals__)
+    vars(_symbolic_trace)["_graphweave_traces_here"] = lambda: before() and (is_this_thread() or not is_at_work())
+    is_traced.__code__ = _asks_here.__code__
+
+
+def _asks_here() -> bool:
+    """The code of `is_fx_symbolic_tracing`, in the module in which PyTorch has it."""
+    return bool(_graphweave_traces_here())  # type: ignore[name-defined]  # noqa: F821
+
+
+def _not_in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def unless_compiling(*args: Any, **kwargs: Any) -> Any:
+        return None if is_this_thread() else original(*args, **kwargs)
+
+    return unless_compiling
