@@ -160,6 +160,7 @@ class BackgroundFrames:
         self._here.compiles = True
         try:
             yield
+            self._is_used = True
         finally:
             self._here.compiles = False
 

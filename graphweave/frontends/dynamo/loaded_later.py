@@ -6,6 +6,7 @@ first call, or makes no call, as a worker of a DataLoader, does not wait for the
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class LoadedLater:
         self._target, self._arguments = target, (dynamic, options, fullgraph)
         self._background = background
         self._loading: threading.Event | None = None  # set once the compilers are loaded
+        self._loads_in = 0  # the process whose thread loads them
         self._lock = locks.lock()
         self._captured: Captured | None = None
         if options:
@@ -57,6 +59,8 @@ class LoadedLater:
     def ready(self, timeout: float | None) -> bool:
         """Wait for the thread, and return whether compiled code is used (`graphweave.ready`)."""
         begun = time.monotonic()
+        if self._loading is not None and not self._loading.is_set() and self._loads_in != os.getpid():
+            return False  # a forked process has no such thread
         if self._loading is not None and not self._loading.wait(timeout):
             return False
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - begun))
@@ -69,7 +73,7 @@ class LoadedLater:
         out = self._target(*args, **kwargs)
         if self._loading is not None or inside_a_transform() or in_forward_mode():
             return out
-        self._loading = loading = threading.Event()
+        self._loading, self._loads_in = loading, _ = threading.Event(), os.getpid()
         state, shadows = CallerState(), Shadows(self._target)
 
         def load() -> None:
