@@ -1,4 +1,4 @@
-"""Runs of the C++ compiler as processes that can be stopped: when a user interrupts a compilation, or a process ends."""
+"""Runs of the C++ compiler that can be stopped: when a user interrupts a compilation, or a process ends."""
 
 from __future__ import annotations
 

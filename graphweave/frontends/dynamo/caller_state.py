@@ -21,9 +21,7 @@ class CallerState:
     gradients: bool = field(default_factory=torch.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: tuple[tuple[str, bool, torch.dtype], ...] = field(
-        default_factory=lambda: tuple(
-            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES
-        )
+        default_factory=lambda: tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES)
     )
     modes: tuple[Any, ...] = field(default_factory=lambda: tuple(_get_current_function_mode_stack()))
     """Modes that see calls of functions, such as the default device, outermost first."""

@@ -17,7 +17,9 @@ def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
     not called yet has nothing to wait for: False.
     """
     if not callable(f):
-        raise TypeError(f"graphweave.ready: expected a compiled module or function (got {f!r}). Pass the function itself.")
+        raise TypeError(
+            f"graphweave.ready: expected a compiled module or function (got {f!r}). Pass the function itself."
+        )
     if timeout is not None and not timeout >= 0:
         raise SettingsError(f"timeout must be a number of seconds, or None (got {timeout!r}). Pass one of these.")
     call = getattr(f, "__dict__", {}).get("_gw_call")
