@@ -89,7 +89,10 @@ def save(path: Path) -> Carried:
     with written_whole(path) as draft, tarfile.open(draft, "w:gz", compresslevel=1) as archive:
         _add(archive, _MANIFEST, json.dumps(manifest, indent=1).encode())
         for name, (_, digest) in kept.items():
-            content = read_own(root / name)
+            try:
+                content = read_own(root / name)
+            except OSError:  # another process has evicted it
+                content = b""
             if hashlib.sha256(content).hexdigest() != digest:
                 raise CacheError(f"{root / name} changed while it was saved. Save again.")
             _add(archive, name, content)
