@@ -214,8 +214,8 @@ class Captured:
         self, frames: BackgroundFrames, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...],
         given_by_name: dict[str, Any],
     ) -> Any:  # fmt: skip
-        """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the thread
-        is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
+        """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
+        thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
         frames.publish()
         token = under_way.set(CallUnderWay(self._backend, [s[True] for s in self._settings], self._code, last=False))
         try:

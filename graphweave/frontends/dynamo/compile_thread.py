@@ -1,6 +1,7 @@
 """The thread that compiles functions while their users call them (`graphweave.compile(f, background=True)`).
 
-There is one thread for the process, since PyTorch compiles one function at a time anyway. It exists while there is work.
+There is one thread for the process, since PyTorch compiles one function at a time anyway. It exists while there is
+work.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from graphweave.core.errors import SettingsError
 def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
     """Wait until the calls that `f` has had are compiled, and return whether the next such call runs compiled code.
 
-    `f` is what `graphweave.compile(..., background=True)` has returned. It waits for at most `timeout` seconds, for ever
-    if that is None. Raises, once, the error of a function that could not be compiled, which runs as PyTorch's own.
-    Returns at once for any other function: True if `graphweave.compile` has compiled it in a call. A function that was
-    not called yet has nothing to wait for: False.
+    `f` is what `graphweave.compile(..., background=True)` has returned. It waits for at most `timeout` seconds, without
+    a limit if that is None. Raises, once, the error of a function that could not be compiled, which then runs as
+    PyTorch's own. Returns at once for any other function: True if `graphweave.compile` has compiled it in a call. A
+    function that was not called yet has nothing to wait for: False.
     """
     if not callable(f):
         raise TypeError(

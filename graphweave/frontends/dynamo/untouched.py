@@ -36,9 +36,12 @@ def leave_process_state_alone() -> None:
     if _installed:
         return
     _installed = True
-    trace_rules.get_torch_obj_rule_map()  # PyTorch knows these functions by identity: it looks them up before
+    rules = trace_rules.get_torch_obj_rule_map()  # PyTorch's tracer knows these functions by identity
     for module, name in _RESTORED:
-        setattr(module, name, _not_in_thread(getattr(module, name)))
+        original = getattr(module, name)
+        setattr(module, name, replaced := _not_in_thread(original))
+        if original in rules:
+            rules[replaced] = rules[original]
     known = guards.CheckFunctionManager.id_ref
     guards.CheckFunctionManager.id_ref = (  # type: ignore[method-assign]
         lambda self, value, name: known(self, module_of(value), name)
