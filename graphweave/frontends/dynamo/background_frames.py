@@ -50,7 +50,7 @@ class NotCompiledYet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class UnstartedFrame:
     """The parts that PyTorch's compiler reads of a frame that has not begun to run."""
 
     f_code: CodeType
@@ -65,16 +65,16 @@ class Frame:
     def f_lineno(self) -> int:
         return self.f_code.co_firstlineno
 
-    def shadowed(self, shadows: Shadows) -> Frame:
+    def shadowed(self, shadows: Shadows) -> UnstartedFrame:
         variables = {name: shadows.of(value) for name, value in self.f_locals.items()}
         return replace(self, f_locals=variables, closure=tuple(map(shadows.of, self.closure)))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FrameToCompile:
     """A frame to compile, of a call of a `kind`, with what PyTorch and the modules were set to in that call."""
 
-    frame: Frame
+    frame: UnstartedFrame
     kind: Hashable
     sizes: dict[Any, Any]
     """What PyTorch remembers of the sizes that the frame has seen."""
@@ -82,7 +82,7 @@ class Asked:
     shadows: Shadows
 
 
-Compile = Callable[[Frame, Callable[[Frame], ConvertFrameReturn]], ConvertFrameReturn]
+Compile = Callable[[UnstartedFrame, Callable[[UnstartedFrame], ConvertFrameReturn]], ConvertFrameReturn]
 """Compiles a frame under the settings of its function by PyTorch's compiler, which is the second argument."""
 
 
@@ -98,8 +98,10 @@ class BackgroundFrames:
         self._lock = locks.lock()
         self._changed = threading.Condition(self._lock)
         self._hook: Any = None
-        self._finished: list[tuple[Asked, ConvertFrameReturn]] = []  # of these, calls that begin later may use the code
-        self._usable: list[tuple[Asked, ConvertFrameReturn]] = []
+        self._finished: list[
+            tuple[FrameToCompile, ConvertFrameReturn]
+        ] = []  # of these, calls that begin later may use the code
+        self._usable: list[tuple[FrameToCompile, ConvertFrameReturn]] = []
         self._waiting: set[Hashable] = set()
         self._unused: Counter[Hashable] = Counter()  # compilations since code for a call of this kind was used
         self._refused: dict[Hashable, Exception] = {}
@@ -120,7 +122,7 @@ class BackgroundFrames:
                 return found
             if frame.f_code is self._outermost:
                 raise NotCompiledYet
-            seen = Frame(frame.f_code, dict(frame.f_locals), frame.f_globals, frame.f_builtins, frame.closure)
+            seen = UnstartedFrame(frame.f_code, dict(frame.f_locals), frame.f_globals, frame.f_builtins, frame.closure)
             if self.must_compile_here(seen):
                 return hook(frame, cache_entry, sizes)
             self.ask_for(seen, CallerState(), Shadows(self._target), sizes)
@@ -136,7 +138,7 @@ class BackgroundFrames:
                 self._usable += self._finished
                 self._finished.clear()
 
-    def ask_for(self, frame: Frame, state: CallerState, shadows: Shadows, sizes: dict[Any, Any]) -> None:
+    def ask_for(self, frame: UnstartedFrame, state: CallerState, shadows: Shadows, sizes: dict[Any, Any]) -> None:
         """Let the thread compile `frame`, unless it does so already for a call of the same kind."""
         kind = self._kind(frame, state, shadows)
         if kind in self._refused:
@@ -147,10 +149,10 @@ class BackgroundFrames:
                 return
             self._waiting.add(kind)
             self._usable = [item for item in self._usable if item[0].kind != kind]  # it did not fit
-        asked = Asked(frame, kind, sizes, state, shadows)
+        asked = FrameToCompile(frame, kind, sizes, state, shadows)
         compile_thread.submit(lambda: self._answer(asked))
 
-    def must_compile_here(self, frame: Frame) -> bool:
+    def must_compile_here(self, frame: UnstartedFrame) -> bool:
         """Whether this call compiles the frame, since no code that the thread made fitted the call after it."""
         return bool(self._unused) and self._unused[self._kind(frame, CallerState(), None)] >= _MAX_UNUSED
 
@@ -188,7 +190,7 @@ class BackgroundFrames:
                 asked, result = item
                 if asked.frame.f_code is not frame.f_code:
                     continue
-                guarded = result.guarded_code
+                guarded: Any = result.guarded_code
                 if guarded is None or guarded.guard_manager.check(frame.f_locals):
                     self._usable.remove(item)
                     self._unused.pop(asked.kind, None)
@@ -196,7 +198,7 @@ class BackgroundFrames:
                     return result
         return None
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: FrameToCompile) -> None:
         """Compile what was asked for, in the thread."""
         result = None
         try:
@@ -213,7 +215,7 @@ class BackgroundFrames:
                     self._finished.append((replace(asked, frame=_without_variables(asked.frame)), result))
                 self._changed.notify_all()
 
-    def _traced(self, asked: Asked) -> ConvertFrameReturn | None:
+    def _traced(self, asked: FrameToCompile) -> ConvertFrameReturn | None:
         """The compiled frame. None if its modules have changed meanwhile, so that the trace may be wrong."""
         frame, own = asked.frame.shadowed(asked.shadows), self._hook
         with (
@@ -224,7 +226,7 @@ class BackgroundFrames:
             result = self._compile(frame, lambda frame: own(frame, None, asked.sizes))
         return None if writes is not None and writes.seen else result
 
-    def _kind(self, frame: Frame, state: CallerState, shadows: Shadows | None) -> Hashable:
+    def _kind(self, frame: UnstartedFrame, state: CallerState, shadows: Shadows | None) -> Hashable:
         """A value that is equal for calls that one compilation serves, as far as can be seen at once."""
         owner = getattr(self._target, "__self__", self._target)
         owner = owner if shadows is None else shadows.of(owner)
@@ -240,7 +242,7 @@ class BackgroundFrames:
 _all: weakref.WeakSet[BackgroundFrames] = weakref.WeakSet()
 
 
-def _without_variables(frame: Frame) -> Frame:
+def _without_variables(frame: UnstartedFrame) -> UnstartedFrame:
     """The frame without the user's tensors."""
     return replace(frame, f_locals={}, closure=())
 
@@ -249,7 +251,9 @@ def _kind_of(x: Any) -> Hashable:
     if isinstance(x, Tensor):
         widths = tuple(x.shape[1:]) if x.is_floating_point() and x.layout is torch.strided else None
         return x.dtype, x.requires_grad, x.dim(), widths, x.device
-    return x if isinstance(x, bool | str | None) else type(x)
+    if x is None or isinstance(x, bool | str):
+        return x
+    return id(type(x))
 
 
 def _in_child() -> None:

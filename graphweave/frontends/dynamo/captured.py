@@ -29,7 +29,7 @@ from graphweave.core.spans import time_text, timed
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
-from graphweave.frontends.dynamo.background_frames import BackgroundFrames, Frame, NotCompiledYet
+from graphweave.frontends.dynamo.background_frames import BackgroundFrames, NotCompiledYet, UnstartedFrame
 from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
@@ -137,7 +137,7 @@ class Captured:
         self._frames: BackgroundFrames | None = None
         if background and not on_ranks:
             self._frames = BackgroundFrames(target, self._code, self._compile_behind, self._tell_failed)
-            around = torch._dynamo.optimize(
+            around: Any = torch._dynamo.optimize(
                 backend=self._backend, dynamic=dynamic, nopython=self._must_be_whole, **_EACH_APART
             )
             around.callback = self._frames.hooked(around.callback)
@@ -242,14 +242,14 @@ class Captured:
         """Whether calls run compiled. Waits for the thread for at most `timeout` seconds, if there is one."""
         return self._traced if self._frames is None else self._frames.wait(timeout)
 
-    def _frame_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Frame:
+    def _frame_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnstartedFrame:
         """The frame in which the call begins."""
         code, function = self._code, self._traced_function
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         variables = {"args": args, "kwargs": kwargs, **{name: cell.cell_contents for name, cell in cells.items()}}
-        return Frame(code, variables, function.__globals__, vars(builtins), tuple(cells.values()))
+        return UnstartedFrame(code, variables, function.__globals__, vars(builtins), tuple(cells.values()))
 
-    def _compile_behind(self, frame: Frame, compile_frame: Callable[[Frame], Any]) -> Any:
+    def _compile_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], Any]) -> Any:
         """The compiled code of `frame`, under the first settings with which it can be traced, as in
         `_call_or_compile`."""
         outermost = frame.f_code is self._code

@@ -73,7 +73,10 @@ class CompiledModule(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__["_gw_call"] = LoadedLater(self._gw_original, *self._gw_arguments, self._gw_background)
+        dynamic, options, fullgraph = self._gw_arguments
+        self.__dict__["_gw_call"] = LoadedLater(
+            self._gw_original, dynamic, options, fullgraph, background=self._gw_background
+        )
 
     def _get_name(self) -> str:
         return type(self).__name__

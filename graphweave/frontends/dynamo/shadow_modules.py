@@ -88,7 +88,7 @@ def watched() -> Iterator[Writes]:
             writes.seen = True
         original(self, name, value)
 
-    torch.nn.Module.__setattr__ = noticed  # type: ignore[method-assign,assignment]
+    torch.nn.Module.__setattr__ = noticed  # type: ignore[method-assign]
     try:
         yield writes
     finally:

@@ -42,10 +42,9 @@ def leave_process_state_alone() -> None:
         setattr(module, name, replaced := _not_in_thread(original))
         if original in rules:
             rules[replaced] = rules[original]
-    known = guards.CheckFunctionManager.id_ref
-    guards.CheckFunctionManager.id_ref = (  # type: ignore[method-assign]
-        lambda self, value, name: known(self, module_of(value), name)
-    )
+    known: Callable[..., int] = guards.CheckFunctionManager.id_ref
+    named: Any = lambda self, value, name: known(self, module_of(value), name)  # noqa: E731
+    guards.CheckFunctionManager.id_ref = named  # type: ignore[method-assign]
     # by its code, since functions that were compiled before hold the function itself
     is_traced = vars(_symbolic_trace)["is_fx_symbolic_tracing"]
     before = FunctionType(is_traced.__code__, is_traced.__globals__)
