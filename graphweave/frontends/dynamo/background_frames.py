@@ -31,7 +31,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo import compile_thread
 from graphweave.frontends.dynamo.caller_state import CallerState
-from graphweave.frontends.dynamo.shadow_modules import Shadows, watched
+from graphweave.frontends.dynamo.shadow_modules import Reads, Shadows, reads, watched
 from graphweave.frontends.dynamo.untouched import leave_process_state_alone
 
 _log = logger(__name__)
@@ -216,7 +216,9 @@ class BackgroundFrames:
                 self._changed.notify_all()
 
     def _traced(self, asked: FrameToCompile) -> ConvertFrameReturn | None:
-        """The compiled frame. None if its modules have changed meanwhile, so that the trace may be wrong."""
+        """The compiled frame. None if what it reads has changed meanwhile, so that the trace may be wrong."""
+        noted = Reads()
+        reads.set(noted)  # in the context of this call
         frame, own = asked.frame.shadowed(asked.shadows), self._hook
         with (
             asked.state.in_force(),
@@ -224,7 +226,8 @@ class BackgroundFrames:
             nullcontext() if asked.shadows else watched() as writes,
         ):
             result = self._compile(frame, lambda frame: own(frame, None, asked.sizes))
-        return None if writes is not None and writes.seen else result
+        disturbed = not noted.are_current() or (writes is not None and writes.seen)
+        return None if disturbed else result
 
     def _kind(self, frame: UnstartedFrame, state: CallerState, shadows: Shadows | None) -> Hashable:
         """A value that is equal for calls that one compilation serves, as far as can be seen at once."""

@@ -11,11 +11,12 @@ only if nobody wrote to any of them meanwhile.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -93,6 +94,44 @@ def watched() -> Iterator[Writes]:
         yield writes
     finally:
         torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
+
+
+class Reads:
+    """The lists, dicts and attributes that a trace has read, as they were then."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Any, Any]] = []
+
+    def add(self, value: Any) -> None:
+        """Remember the contents of `value`, which the trace is about to read."""
+        held = _contents(value)
+        if held is not None:
+            self._seen.append((value, held))
+
+    def are_current(self) -> bool:
+        """Whether nothing that was read has changed since."""
+        return all(_same(_contents(value), held) for value, held in self._seen)
+
+
+reads: ContextVar[Reads | None] = ContextVar("reads", default=None)
+"""What the trace of the thread has read; None in other threads."""
+
+
+def _contents(value: Any) -> Any:
+    """A copy of what may change in a value: items of a container, attributes of an object; None for other values."""
+    if isinstance(value, list | dict | set):
+        return dict(value) if isinstance(value, dict) else list(value)
+    if isinstance(value, torch.Tensor | torch.nn.Module | type | ModuleType | FunctionType):
+        return None
+    held = getattr(value, "__dict__", None)
+    return dict(held) if isinstance(held, dict) else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two copies have the same objects in them."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(a[key] is b[key] for key in a)
+    return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
 def module_of(value: Any) -> Any:

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch._dynamo import guards, trace_rules
+from torch._dynamo.variables import builder
 from torch.fx import _symbolic_trace
 
 from graphweave.frontends.dynamo.compile_thread import is_at_work, is_this_thread
-from graphweave.frontends.dynamo.shadow_modules import module_of
+from graphweave.frontends.dynamo.shadow_modules import module_of, reads
 
 _RESTORED = (
     (torch.random, "set_rng_state"),
@@ -45,6 +46,14 @@ def leave_process_state_alone() -> None:
     known: Callable[..., int] = guards.CheckFunctionManager.id_ref
     named: Any = lambda self, value, name: known(self, module_of(value), name)  # noqa: E731
     guards.CheckFunctionManager.id_ref = named  # type: ignore[method-assign]
+    wrap: Callable[..., Any] = builder.VariableBuilder._wrap
+
+    def wrap_and_note(self: Any, value: Any) -> Any:
+        if (noted := reads.get()) is not None:
+            noted.add(value)
+        return wrap(self, value)
+
+    builder.VariableBuilder._wrap = wrap_and_note  # type: ignore[method-assign]
     # by its code, since functions that were compiled before hold the function itself
     is_traced = vars(_symbolic_trace)["is_fx_symbolic_tracing"]
     before = FunctionType(is_traced.__code__, is_traced.__globals__)
