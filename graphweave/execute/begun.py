@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.spans import WAIT, span
 from graphweave.execute.region_step import RegionStep
+from graphweave.runtime.compiler_runs import Stoppable
 
 _log = logger(__name__)
 
@@ -25,6 +26,7 @@ class Begun:
 
     names: list[str] = field(default_factory=list)
     _futures: list[tuple[Future[None], list[RegionStep]]] = field(default_factory=list)
+    _work: Stoppable = field(default_factory=Stoppable)
     _process: int = field(default_factory=os.getpid)
     _start: float = field(default_factory=time.perf_counter)
 
@@ -32,7 +34,8 @@ class Begun:
         """Start to compile `steps`. Those that are needed `later` begin when no others wait."""
         self.names.append(name)
         for group in equal_kernels(steps):
-            self._futures.append((_pools(self._process).submit(group, later=later), group))
+            build = partial(self._work.do, partial(build_each, group))
+            self._futures.append((_pools(self._process).submit(build, later=later), group))
 
     def wait(self) -> None:
         with span(WAIT):
@@ -47,10 +50,11 @@ class Begun:
         ready = ", ".join(self.names), len(self._futures), time.perf_counter() - self._start
         _log.info("%s: %d kernels ready in %.2f s", *ready)
 
-    def drop(self) -> None:
-        """Do not compile what has not begun."""
+    def stop(self) -> None:
+        """Stop the compilers, and start no others."""
         for future, _ in self._futures:
             future.cancel()
+        self._work.stop()
 
 
 def equal_kernels(steps: Sequence[RegionStep]) -> list[list[RegionStep]]:
@@ -75,12 +79,12 @@ class _Pools:
         self._later = ThreadPoolExecutor(threads, thread_name_prefix="graphweave-compiler-later")
         self._waiting, self._changed = 0, threading.Condition()
 
-    def submit(self, steps: Sequence[RegionStep], *, later: bool) -> Future[None]:
+    def submit(self, build: Callable[[], None], *, later: bool) -> Future[None]:
         if later:
-            return self._later.submit(self._build_later, steps)
+            return self._later.submit(self._build_later, build)
         with self._changed:
             self._waiting += 1
-        future = self._now.submit(build_each, steps)
+        future = self._now.submit(build)
         future.add_done_callback(self._done)
         return future
 
@@ -89,13 +93,19 @@ class _Pools:
             self._waiting -= 1
             self._changed.notify_all()
 
-    def _build_later(self, steps: Sequence[RegionStep]) -> None:
+    def _build_later(self, build: Callable[[], None]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting)
-        build_each(steps)
+        build()
+
+    def drop_later(self) -> None:
+        """Do not begin what is needed later, since the process ends."""
+        self._later.shutdown(wait=False, cancel_futures=True)
 
 
 @cache
 def _pools(process: int) -> _Pools:
     """The threads of this process: those of a parent do not exist in its forks."""
-    return _Pools()
+    made = _Pools()
+    threading._register_atexit(made.drop_later)  # type: ignore[attr-defined]  # atexit comes after these threads' end
+    return made

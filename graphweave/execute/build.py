@@ -58,7 +58,7 @@ def build(
                 kernels.wait()
     except BaseException:
         for kernels in begun:
-            kernels.drop()
+            kernels.stop()
         raise
     return made
 

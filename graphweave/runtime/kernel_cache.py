@@ -87,7 +87,7 @@ def directory() -> Path:
 
 
 @lru_cache(maxsize=1)
-def _version() -> str:
+def own_version() -> str:
     try:
         return version("graphweave")
     except PackageNotFoundError:  # run from a source tree that was never installed
@@ -100,7 +100,7 @@ def key_of(text: str, tools: Toolchain) -> str:
     Comment lines are left out: they name the user's files, and PyG gives its generated files random names.
     """
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
+    parts = (f"graphweave {own_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.core.spans import COMPILER, span
+from graphweave.runtime import compiler_runs
 from graphweave.runtime.compiler_answers import Answer, answer_of
 
 log = logger(__name__)
@@ -62,10 +63,7 @@ def run_compiler(
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     with span(COMPILER, what):
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=_MAX_COMPILE_SECONDS, env=environment,
-            check=False,
-        )  # fmt: skip
+        return compiler_runs.run(command, text, environment, _MAX_COMPILE_SECONDS)
 
 
 def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:

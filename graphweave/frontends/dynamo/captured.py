@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import builtins
 import functools
 import logging
 from collections.abc import Callable, Mapping
@@ -27,11 +28,14 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.spans import time_text, timed
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
-from graphweave.frontends.dynamo.backend import graphweave
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
+from graphweave.frontends.dynamo.background_frames import BackgroundFrames, NotCompiledYet, UnstartedFrame
+from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.shadow_modules import Shadows
 from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
@@ -80,6 +84,9 @@ _EACH_APART: dict[str, Any] = {
 graph break or one of our frames, is compiled separately for each of them, and counted separately against the limit on
 compilations."""
 
+_COMPILE_HERE = object()
+"""Stands for no result, in a call that has to compile what the thread cannot."""
+
 _is_traced = torch.compiler.is_dynamo_compiling
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 """Errors that PyTorch only raises while it traces."""
@@ -97,9 +104,11 @@ class Captured:
         dynamo: Mapping[str, Any] | None = None,
         *,
         fullgraph: bool = False,
+        background: bool = False,
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace. `fullgraph`: raise an error
-        if the function cannot be traced whole."""
+        if the function cannot be traced whole. `background`: a thread compiles, and calls run as PyTorch's own until
+        it has."""
         self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
         # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
         # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
@@ -124,9 +133,19 @@ class Captured:
         self._target, self._code = target, traced.__code__
         if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
             dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
-        self._compiled: Any = torch.compile(
-            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
-        )
+        self._traced_function = traced
+        self._frames: BackgroundFrames | None = None
+        if background and not on_ranks:
+            self._frames = BackgroundFrames(target, self._code, self._compile_behind, self._tell_failed)
+            around: Any = torch._dynamo.optimize(
+                backend=self._backend, dynamic=dynamic, nopython=self._must_be_whole, **_EACH_APART
+            )
+            around.callback = self._frames.hooked(around.callback)
+            self._compiled: Any = around(traced)
+        else:
+            self._compiled = torch.compile(
+                traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
+            )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
@@ -145,6 +164,8 @@ class Captured:
         if inside_a_transform() or in_forward_mode():
             (transformed if inside_a_transform() else forwarded)(name_of(self._target))
             return self._target(*args, **kwargs)
+        if self._frames is not None:
+            return self._with_stand_ins(args, kwargs)
         call = self._with_stand_ins if self._traced else self._first_call
         if not _thread._count():  # no other thread, with which to take turns
             return call(args, kwargs)
@@ -180,6 +201,88 @@ class Captured:
             begin_early(tree_leaves((args, kwargs)))
             if isinstance(self._target, torch.nn.Module):
                 make_parameters(self._target, args, kwargs)
+        if self._frames is None:
+            return self._call_or_compile(args, kwargs, given, given_by_name)
+        if not self._sparse_places and not self._hooked_everywhere():
+            out = self._call_or_ask(self._frames, args, kwargs, given, given_by_name)
+            if out is not _COMPILE_HERE:
+                return out
+        with self._frames.compiling_here():  # sparse tensors in a module have stand-ins only during a call
+            return self._call_or_compile(args, kwargs, given, given_by_name)
+
+    def _call_or_ask(
+        self, frames: BackgroundFrames, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...],
+        given_by_name: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
+        thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
+        frames.publish()
+        token = under_way.set(CallUnderWay(self._backend, [s[True] for s in self._settings], self._code, last=False))
+        try:
+            return self._compiled(*args, **kwargs)
+        except NotCompiledYet:
+            pass
+        finally:
+            under_way.reset(token)
+        frame = self._frame_of(args, kwargs)
+        if frames.must_compile_here(frame):
+            return _COMPILE_HERE
+        out = self._target(*given, **given_by_name)
+        frames.ask_for(frame, CallerState(), Shadows(self._target), {})
+        return out
+
+    def ask_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], state: CallerState, shadows: Shadows) -> None:
+        """Let the thread compile for calls with such arguments. With sparse tensors, the next call asks."""
+        self._sparse_places = places_of(self._target)
+        if self._frames is not None and not self._sparse_places and not places_in((*args, *kwargs.values())):
+            traced = {name: as_traced(arg) for name, arg in kwargs.items()}
+            self._frames.ask_for(self._frame_of(tuple(map(as_traced, args)), traced), state, shadows, {})
+
+    def ready(self, timeout: float | None) -> bool:
+        """Whether calls run compiled. Waits for the thread for at most `timeout` seconds, if there is one."""
+        return self._traced if self._frames is None else self._frames.wait(timeout)
+
+    def _frame_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnstartedFrame:
+        """The frame in which the call begins."""
+        code, function = self._code, self._traced_function
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        variables = {"args": args, "kwargs": kwargs, **{name: cell.cell_contents for name, cell in cells.items()}}
+        return UnstartedFrame(code, variables, function.__globals__, vars(builtins), tuple(cells.values()))
+
+    def _compile_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], Any]) -> Any:
+        """The compiled code of `frame`, under the first settings with which it can be traced, as in
+        `_call_or_compile`."""
+        outermost = frame.f_code is self._code
+        tried = self._settings
+        while tried:
+            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            token = under_way.set(call)
+            if outermost:
+                call.arguments = frame.f_locals["args"], frame.f_locals["kwargs"]
+            try:
+                made = compile_frame(frame)
+                if outermost:
+                    self._traced, self._settings = True, tried
+                if call.left:
+                    leave_for_good(call)
+                return made
+            except Exception as error:
+                self._raise_unless_untraced(error, call)
+                failed = error
+            finally:
+                under_way.reset(token)
+                if call.breaks_before is not None:
+                    self._count_breaks(call.breaks_before)
+            tried = tried[1:]
+        raise failed
+
+    def _tell_failed(self, error: Exception) -> None:
+        leave_to_python(name_of(self._target), line_of(self._target), error)
+
+    def _call_or_compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
+    ) -> Any:
+        """A call that compiles first what is not compiled yet."""
         tried = self._settings
         while tried and not self._hooked_everywhere():
             call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
