@@ -82,6 +82,9 @@ class Settings:
     """GRAPHWEAVE_UNSEEN_EDITS: 0 does not look for edits of index tensors that PyTorch does not see (through NumPy,
     `.data`, dlpack), which saves a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
 
+    equal_parts: bool = True
+    """GRAPHWEAVE_EQUAL_PARTS: 0 lets AOTAutograd trace each of the equal layers of a model by itself."""
+
     progress: bool = True
     """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""
 
