@@ -165,6 +165,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
+    ("GRAPHWEAVE_EQUAL_PARTS", "equal_parts", _parse_switch),
     ("GRAPHWEAVE_PROGRESS", "progress", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )

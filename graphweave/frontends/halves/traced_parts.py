@@ -12,9 +12,11 @@ from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_m
 from torch._functorch._aot_autograd.graph_capture_wrappers import set_partitioner_tag_is_backward
 from torch._functorch._aot_autograd.utils import copy_fwd_metadata_to_bw_nodes
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode, disable_functional_mode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from graphweave.frontends.halves.equal_parts import Part
@@ -72,6 +74,8 @@ class Trace:
         self._part = part
         values = [n.meta["example_value"] for n in part.inputs]
         self._env = next(v.fake_mode.shape_env for v in values if isinstance(v, Tensor))
+        self._sizes: dict[Any, Any] = {}
+        self._values: dict[Any, Tensor] = {}
         self.has_gradient: list[bool] = []
         guards = len(self._env.guards)
         with (
@@ -221,15 +225,28 @@ class Trace:
         sizes, strides = ([self._size(s, names) for s in many] for many in (value.shape, value.stride()))
         if all(a is b for a, b in zip((*sizes, *strides), (*value.shape, *value.stride()), strict=True)):
             return value
-        with value.fake_mode:  # type: ignore[attr-defined]
-            return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        alike = (*map(_of, sizes), *map(_of, strides), value.dtype, value.device)
+        if alike not in self._values:
+            # far cheaper than a call in the fake mode
+            with _disable_current_modes():
+                meta = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+                self._values[alike] = FakeTensor(value.fake_mode, meta, value.device)  # type: ignore[attr-defined]
+        return self._values[alike]
 
     def _size(self, size: Any, names: dict[Any, Any]) -> Any:
         if not isinstance(size, torch.SymInt):
             return size
         expression = size.node.expr
         renamed = expression.xreplace(names)
-        return size if renamed == expression else self._env.create_symintnode(renamed, hint=None)
+        if renamed == expression:
+            return size
+        if renamed not in self._sizes:
+            self._sizes[renamed] = self._env.create_symintnode(renamed, hint=None)
+        return self._sizes[renamed]
+
+
+def _of(size: Any) -> Any:
+    return _expression(size, {})
 
 
 def operation(node: fx.Node, env: dict[fx.Node, Any] | None = None) -> Any:
