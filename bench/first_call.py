@@ -4,7 +4,7 @@
                                [--out FILE]
 
 A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
-`--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
+`--cores` processors, compilers included. Models of many equal layers are measured only if `--cases` names them. The seconds are those of loading the compiler and of the first call, less
 those of a warm one. `torch.compile` with a backend that does nothing ("eager") is the tracer alone, and "aot_eager" is
 all of PyTorch's tracing.
 
@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
-from bench.first_call_cases import CASES, Case, build
+from bench.first_call_cases import CASES, EQUAL_LAYERS, Case, build
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
 """graphweave, and backends of torch.compile."""
@@ -186,7 +186,7 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, *EQUAL_LAYERS], default=list(CASES))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repeats", type=int, default=1)

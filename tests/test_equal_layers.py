@@ -111,7 +111,6 @@ def hooked() -> Stack:
 
 
 STACKS: dict[str, Callable[[], nn.Module]] = {
-    "equal": lambda: Stack(*(Layer() for _ in range(5))),
     "norms": lambda: Stack(*(Layer(norm=True) for _ in range(5))),
     "dropout": lambda: Stack(*(Layer(drop=0.5) for _ in range(5))),
     "sizes by data": lambda: Stack(*(Loops() for _ in range(5))),

@@ -21,7 +21,15 @@ FEWEST = 3
 """A part that occurs less often is traced as often as it occurs."""
 SHORTEST = 6
 """Calls in the shortest part that is worth while."""
-_STATE = ("set_grad_enabled", "autocast", "functorch", "inference_mode", "saved_tensors", "deterministic", "DispatchKey")
+_STATE = (
+    "set_grad_enabled",
+    "autocast",
+    "functorch",
+    "inference_mode",
+    "saved_tensors",
+    "deterministic",
+    "DispatchKey",
+)
 """Parts of the names of functions that change how later calls of the graph are traced."""
 _NORMS = (torch.nn.functional.batch_norm, torch.nn.functional.instance_norm)
 """Functions that write to their arguments `running_mean` and `running_var` if the sixth argument says so."""

@@ -23,6 +23,7 @@ from graphweave.frontends.halves.equal_parts import Part
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
+
 class Refused(Exception):
     """Equal parts cannot be traced once after all."""
 
@@ -184,7 +185,6 @@ class Trace:
             for node in self._graph.nodes:
                 if node.op != "call_function" or (node.meta.get("partitioner_tag") == "is_backward") != backward:
                     continue
-                value = node.meta.get("val")
                 number = self._number(node, outside, names, env)
                 if number is not None and number in known:
                     env[node] = known[number]
