@@ -4,9 +4,9 @@
                                [--out FILE]
 
 A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
-`--cores` processors, compilers included. Models of many equal layers are measured only if `--cases` names them. The seconds are those of loading the compiler and of the first call, less
+`--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
 those of a warm one. `torch.compile` with a backend that does nothing ("eager") is the tracer alone, and "aot_eager" is
-all of PyTorch's tracing.
+all of PyTorch's tracing. Models of many equal layers are measured only if `--cases` names them.
 
 A system starts "cold", with an empty cache folder. Systems with a cache then run once more as a "second process" that
 shares the folder, and graphweave once more with its "kernels on disk" and nothing else.

@@ -89,7 +89,7 @@ class _Differentiable(torch.autograd.Function):
     """The call of a part whose gradients are another call."""
 
     @staticmethod
-    def forward(ctx: Any, index: int, *operands: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, index: int, *operands: Any) -> tuple[Tensor, ...]:
         folded = _folded[index]
         ctx.index = index
         folded.needs = tuple(ctx.needs_input_grad[1:])
@@ -101,7 +101,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(out)
 
     @staticmethod
-    def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *tangents: Tensor | None) -> Any:
         folded = _folded[ctx.index]
         given = [t if d else None for t, d in zip(tangents, folded.differentiable(), strict=False)]
         folded.trace = folded.traces.with_gradients(folded.part, folded.needs, given)

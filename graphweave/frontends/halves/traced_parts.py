@@ -88,7 +88,7 @@ class Trace:
         self._fitting: dict[int, bool] = {id(part): True}
         placeholders = self._graph.find_nodes(op="placeholder")
         self.primals, self.tangents = placeholders[: len(values)], placeholders[len(values) :]
-        results = self._graph.output_node().args[0]
+        results: Any = self._graph.output_node().args[0]
         count = len(part.results) + len(part.written)
         self._results, self._gradients = results[:count], results[count:]
 
