@@ -61,7 +61,7 @@ def equal_parts(graph: fx.Graph) -> list[list[Part]]:
     tokens = [_token(n) for n in calls]
     place = {n: i for i, n in enumerate(calls)}
     crossing = _values_that_cross(calls, place)
-    sizes = {}
+    sizes: dict[Any, fx.Node] = {}
     for node in graph.find_nodes(op="placeholder"):
         if isinstance(value := node.meta.get("example_value"), torch.SymInt):
             sizes.setdefault(value.node.expr, node)
@@ -317,7 +317,7 @@ def _statistics(node: fx.Node) -> list[fx.Node]:
     """The running statistics to which a norm writes."""
     if node.target not in _NORMS:
         return []
-    given = signature(node.target).bind(*node.args, **node.kwargs).arguments  # type: ignore[arg-type]
+    given = signature(node.target).bind(*node.args, **node.kwargs).arguments
     if given.get("training", given.get("use_input_stats")) is False:
         return []
     return [a for a in (given.get("running_mean"), given.get("running_var")) if isinstance(a, fx.Node)]
