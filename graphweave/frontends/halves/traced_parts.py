@@ -74,7 +74,8 @@ class Trace:
     ) -> None:
         self._part = part
         values = [n.meta["example_value"] for n in part.inputs]
-        self._env: Any = next(v for v in values if isinstance(v, FakeTensor)).fake_mode.shape_env
+        mode: Any = next(v for v in values if isinstance(v, FakeTensor)).fake_mode
+        self._env = mode.shape_env
         self._sizes: dict[Any, Any] = {}
         self._values: dict[Any, Tensor] = {}
         self.has_gradient: list[bool] = []
