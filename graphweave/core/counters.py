@@ -21,6 +21,8 @@ COUNTERS: dict[str, str] = {
     "reorderings": "tensors of features put into the order in which nodes lie near each other",
     "tunings": "graphs whose form and schedules were sought by measuring",
     "tuning_hits": "graphs whose form and schedules an earlier search had kept on disk",
+    "parts_traced_once": "calls in equal parts of graphs, of which PyTorch traced one part for all",
+    "parts_unfolded": "graphs whose equal parts were traced one by one after all",
     "graph_breaks": "graph breaks reported by capture",
     "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
     "cuda_graph_captures": "calls of compiled programs captured as CUDA graphs",

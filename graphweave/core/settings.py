@@ -82,6 +82,9 @@ class Settings:
     """GRAPHWEAVE_UNSEEN_EDITS: 0 does not look for edits of index tensors that PyTorch does not see (through NumPy,
     `.data`, dlpack), which saves a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
 
+    equal_parts: bool = True
+    """GRAPHWEAVE_EQUAL_PARTS: 0 lets AOTAutograd trace each of the equal layers of a model by itself."""
+
     progress: bool = True
     """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""
 
@@ -162,6 +165,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
+    ("GRAPHWEAVE_EQUAL_PARTS", "equal_parts", _parse_switch),
     ("GRAPHWEAVE_PROGRESS", "progress", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )

@@ -25,6 +25,7 @@ from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
 from graphweave.frontends.halves.autograd_function import equipped
+from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.tracing.capture_settings import DuringCompilation
@@ -98,16 +99,28 @@ def compiles_now() -> bool:
 def _compiled(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
     try:
         with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients):
-            return through_aot_autograd(
-                module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
-                partition_fn=compilation.partition, decompositions=decompositions(),
-                keep_inference_input_mutations=False,
-            )  # fmt: skip
+            with folded(module, decompositions()) as short:
+                if short is not None:
+                    try:
+                        return _traced(compilation, short)
+                    except Exception as error:
+                        if interrupt_in(error) is not None or compilation.begun:
+                            raise
+                        bump("parts_unfolded")
+                        _log.info("equal parts are traced one by one: %s", error)
+            return _traced(compilation, module)
     except Exception as error:
         interrupt = interrupt_in(error)
         if interrupt is None:
             raise
         raise _Interrupted(interrupt) from error
+
+
+def _traced(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
+    return through_aot_autograd(
+        module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
+        partition_fn=compilation.partition, decompositions=decompositions(), keep_inference_input_mutations=False,
+    )  # fmt: skip
 
 
 class _Interrupted(ShortenTraceback):

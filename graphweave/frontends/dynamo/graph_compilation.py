@@ -29,6 +29,7 @@ from graphweave.frontends.dynamo.tuned import tuned
 from graphweave.frontends.halves.autograd_function import Gradients
 from graphweave.frontends.halves.derivatives import JointGraph, without_unreached
 from graphweave.frontends.halves.exposed import exposed
+from graphweave.frontends.halves.folded_parts import unfolded
 from graphweave.frontends.halves.handover import boxed, split_modules
 from graphweave.frontends.halves.reference import Reference, checked_inference
 from graphweave.frontends.halves.rewritten_import import rewritten_import
@@ -58,8 +59,11 @@ class GraphCompilation:
         self._asked, self._may_be_left = asked, may_be_left and asked.may_leave
         self.examples = examples  # arguments of the first call, released once they have been measured
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
+        self.begun = False  # whether a graph has come from AOTAutograd
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        unfolded(module)
+        self.begun = True
         made = self._attempt(module, lambda options: capture(module, self._asked, options, self._take_examples()))
         if made is None:
             return make_boxed_func(module.forward)
@@ -76,6 +80,8 @@ class GraphCompilation:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        unfolded(joint)
+        self.begun = True
         graph = JointGraph(joint, num_fwd_outputs)
         without_unreached(joint, num_fwd_outputs, graph.reached)
 
