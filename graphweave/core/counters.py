@@ -19,6 +19,7 @@ COUNTERS: dict[str, str] = {
     "hoist_builds": "graph-only subprograms computed",
     "hoist_hits": "graph-only subprograms whose results were still valid",
     "reorderings": "tensors of features put into the order in which nodes lie near each other",
+    "stored_captures": "functions that were not traced, since another process had kept what its trace led to",
     "tunings": "graphs whose form and schedules were sought by measuring",
     "tuning_hits": "graphs whose form and schedules an earlier search had kept on disk",
     "graph_breaks": "graph breaks reported by capture",

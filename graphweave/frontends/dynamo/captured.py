@@ -28,6 +28,7 @@ from graphweave.core.spans import time_text, timed
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
 from graphweave.frontends.dynamo.backend import graphweave
+from graphweave.frontends.dynamo.captures_on_disk import CapturesOnDisk
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
@@ -130,6 +131,8 @@ class Captured:
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
+        asked = f"{sorted((options or {}).items())} {dynamic} {dynamo} {fullgraph}"
+        self._on_disk = None if on_ranks else CapturesOnDisk(target, asked).compiled
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
@@ -182,7 +185,8 @@ class Captured:
                 make_parameters(self._target, args, kwargs)
         tried = self._settings
         while tried and not self._hooked_everywhere():
-            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            settings = [s[self._traced] for s in tried]
+            call = CallUnderWay(self._backend, settings, self._code, len(tried) == 1, self._on_disk)
             token = under_way.set(call)
             try:
                 if self._dry is not None:

@@ -1,0 +1,117 @@
+"""What is kept of a trace, while PyTorch compiles a frame."""
+
+from __future__ import annotations
+
+import dis
+import marshal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch._dynamo import convert_frame
+from torch._dynamo.guards import CheckFunctionManager
+
+from graphweave.frontends.captures.digests import Digests, Unknown
+from graphweave.frontends.captures.guards import KeptGuards
+from graphweave.frontends.captures.names import named_code
+from graphweave.frontends.captures.stored import Guards, StoredCapture
+
+GRAPH, BUILTINS, NAMESPACE = "__compiled_fn_", "__builtins_dict__", "___unnamed_scope_"
+"""How Dynamo begins the names of global variables for a compiled graph, the builtins, and a function's namespace."""
+
+
+class Kept:
+    """What is kept of the trace of `code`: nothing if there is a `reason`."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+        self.reason: str | None = "no guards were built"
+        self._parts: tuple[Any, ...] = ()
+        self._graph: Any = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take part while PyTorch compiles in this block."""
+        before = convert_frame.CheckFunctionManager
+
+        def manager(code: CodeType, *args: Any, **kwargs: Any) -> CheckFunctionManager:
+            if code is not self._code or kwargs.get("save_guards"):
+                return before(code, *args, **kwargs)
+            return KeptGuards(self._take, code, *args, **kwargs)
+
+        convert_frame.CheckFunctionManager = manager  # type: ignore[assignment,misc]
+        try:
+            yield
+        finally:
+            convert_frame.CheckFunctionManager = before  # type: ignore[misc]
+
+    def _take(self, guards: KeptGuards) -> None:
+        try:
+            self._parts = self._parts_of(guards)
+            self.reason = None
+        except Unknown as error:
+            self.reason = str(error)
+
+    def _parts_of(self, guards: KeptGuards) -> tuple[Any, ...]:
+        graph: Any = guards.graph
+        if graph.torch_function_subclass_inlined or graph.shape_env.specializations:
+            raise Unknown("a subclass of tensors, or a graph for chosen sizes")
+        fresh = {name: graph.global_scope[name] for name in graph.installed_globals if name not in graph.import_sources}
+        graphs = [name for name in fresh if name.startswith(GRAPH)]
+        if len(graphs) != 1:
+            raise Unknown(f"{len(graphs)} graphs in place of one")
+        self._graph = fresh[graphs[0]]
+        stable = stable_names(fresh)
+        digests = Digests()
+        asked = guards.words(digests, stable)
+        named = named_code(graph.traced_code, digests)
+        state, sizes = guards.state()
+        found = Guards(state, sizes, _namespaces(guards, fresh)).as_bytes(fresh)
+        return named, tuple(asked), dict(graph.import_sources), tuple(fresh), found
+
+    def capture(self, bytecode: CodeType, graph_as_bytes: Callable[[Any], bytes | None]) -> StoredCapture | None:
+        """The capture, once PyTorch has compiled the frame to `bytecode`; None, with a reason, if it cannot be kept."""
+        if self.reason is not None:
+            return None
+        try:
+            named, asked, imports, fresh, guards = self._parts
+            check_globals(bytecode, {*imports, *fresh}, self._code)
+            graph = graph_as_bytes(self._graph)
+            if graph is None:
+                raise Unknown("its graph is not kept")
+            return StoredCapture(named, asked, imports, fresh, guards, marshal.dumps(bytecode), graph)
+        except (Unknown, ValueError) as error:  # a constant that marshal cannot write is a ValueError
+            self.reason = str(error)
+            return None
+
+
+def stable_names(fresh: Mapping[str, Any]) -> dict[str, str]:
+    """Names for variables that are named anew in each process: the same in each, for words."""
+    return {name: f"_{i}" for i, name in enumerate(fresh)}
+
+
+def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """For variables that are the namespace of a function, the source of such a function."""
+    wanted = [name for name in fresh if not name.startswith((GRAPH, BUILTINS))]
+    found: dict[str, Any] = {}
+    for guard in guards.sorted if wanted else ():
+        value = guards.builder.get(guard) if guard.name else None
+        if isinstance(value, FunctionType):
+            for name in wanted:
+                if value.__globals__ is fresh[name] and f"'{name}'" not in guard.name:
+                    found.setdefault(name, guard.originating_source)
+    if missing := [name for name in wanted if name not in found]:
+        raise Unknown(f"the global variable {missing[0]}")
+    return found
+
+
+def check_globals(bytecode: CodeType, known: set[str], original: CodeType) -> None:
+    """Raises Unknown for a global variable that another process would not have."""
+    allowed = known | set(original.co_names) | set(dir(__builtins__))
+    for instruction in dis.get_instructions(bytecode):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL") and instruction.argval not in allowed:
+            raise Unknown(f"the global variable {instruction.argval}")
+    for constant in bytecode.co_consts:
+        if isinstance(constant, CodeType):
+            check_globals(constant, known, original)

@@ -1,0 +1,111 @@
+"""The code that a trace went through, by names under which another process finds its own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from graphweave.frontends.captures.digests import Digests, Unknown, is_fixed
+
+Named = tuple[str, str]
+"""The name of a module, and the dotted name of something in it."""
+_MISSING = "nothing"
+_OF_VERSIONS = (torch.__path__[0], *sys.modules["graphweave"].__path__)
+"""Folders of files whose code is that of a version, which keys name."""
+
+
+def named_code(traced: Iterable[CodeType], digests: Digests) -> dict[Named, str]:
+    """Words for the functions that were traced, and for those that their code may call by global names.
+
+    Code that `digests` has come across counts as named: guards reach it. Raises Unknown for code without a name.
+    """
+    modules = {getattr(m, "__file__", None): m for m in list(sys.modules.values())}
+    found: dict[Named, str] = {}
+    for code in {id(c): c for c in traced}.values():
+        module = modules.get(code.co_filename)
+        if module is not None:
+            found.update((name, _words(name, digests)) for name in _called_by(code, module))
+        if id(code) in digests.code:
+            continue
+        name = None if module is None else (module.__name__, _outermost(code.co_qualname))
+        if name is not None and _holds(_value_of(name), code, digests):
+            found[name] = _words(name, digests)
+        elif not is_fixed(module.__name__ if module is not None else None) and not _of_a_version(code):
+            raise Unknown(f"the code of {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has no name")
+    return found
+
+
+def changed(named: Mapping[Named, str], digests: Digests) -> str | None:
+    """What is another in this process; None if all is the same."""
+    for name, words in named.items():
+        if _words(name, digests) != words:
+            return ".".join(name)
+    return None
+
+
+def _of_a_version(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OF_VERSIONS)
+
+
+def _outermost(name: str) -> str:
+    """The name of the function within which a function was defined, or its own."""
+    return name.partition(".<locals>")[0]
+
+
+def _words(name: Named, digests: Digests) -> str:
+    try:
+        return digests.of(_value_of(name))
+    except Unknown as error:
+        return str(error)
+
+
+def _value_of(name: Named) -> Any:
+    module, path = name
+    value: Any = sys.modules.get(module)
+    if value is None:
+        try:
+            value = importlib.import_module(module)
+        except ImportError:
+            return _MISSING
+    for part in path.split("."):
+        value = vars(value).get(part, _MISSING) if isinstance(value, type | ModuleType) else _MISSING
+    return value
+
+
+def _holds(value: Any, code: CodeType, digests: Digests) -> bool:
+    """Whether the words for `value` depend on `code`."""
+    try:
+        digests.of(value)
+    except Unknown:
+        return False
+    return id(code) in digests.code
+
+
+def _called_by(code: CodeType, module: ModuleType) -> Iterator[Named]:
+    """The functions and classes that code may reach by global names and by attributes of modules."""
+    names = _names_in(code)
+    for name in names:
+        value = vars(module).get(name)
+        if isinstance(value, ModuleType):
+            yield from _reached(value, names, (module.__name__, name), 0)
+        elif isinstance(value, FunctionType | BuiltinFunctionType | type):
+            yield module.__name__, name
+
+
+def _reached(module: ModuleType, names: Iterable[str], at: Named, depth: int) -> Iterator[Named]:
+    for name in names:
+        value = vars(module).get(name)
+        if isinstance(value, FunctionType | BuiltinFunctionType | type):
+            yield module.__name__, name
+        elif isinstance(value, ModuleType) and depth < 3:
+            yield from _reached(value, names, at, depth + 1)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (_names_in(c) for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*inner)
