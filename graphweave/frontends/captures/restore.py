@@ -32,7 +32,7 @@ class Misfit(Exception):
 
 
 def restored(
-    capture: StoredCapture, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., Any]]
+    capture: StoredCapture, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
 ) -> ConvertFrameReturn:
     """The compiled frame of `capture` for PyTorch's arguments `given`. Raises Misfit."""
     digests = Digests()
@@ -48,7 +48,10 @@ def restored(
         if not manager.guard_manager.check(given["locals"]):
             raise Misfit("a guard failed")
         bytecode = _renamed(marshal.loads(capture.bytecode), names)
-        graph = torch._dynamo.disable(graph_of_bytes(capture.graph), reason="do not trace Dynamo-compiled graph")
+        made = graph_of_bytes(capture.graph)
+        if made is None:
+            raise Misfit("its graph cannot be restored", outdated=True)
+        graph = torch._dynamo.disable(made, reason="do not trace Dynamo-compiled graph")
         for name in capture.fresh:
             if name.startswith(GRAPH):
                 cleanups.append(CleanupHook.create(scope, names[name], graph))
@@ -91,9 +94,6 @@ def _guards(
     except Exception as error:  # a place that a guard asks for is not there, or holds another kind of object
         raise Misfit(f"a guard cannot be built: {type(error).__name__}: {error}") from error
     if tuple(found) != capture.asked:
-        import os
-        if os.environ.get("DBG"):
-            print("\n".join(sorted(set(capture.asked) ^ set(found))))
         other = next(iter(set(capture.asked) - set(found)), "")
         raise Misfit(f"what is guarded is not the same: {other[:200]}")
     return made

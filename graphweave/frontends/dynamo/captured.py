@@ -131,8 +131,8 @@ class Captured:
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
-        asked = f"{sorted((options or {}).items())} {dynamic} {dynamo} {fullgraph}"
-        self._on_disk = None if on_ranks else CapturesOnDisk(target, asked).compiled
+        more = f"{dynamic} {dynamo} {fullgraph}"
+        self._on_disk = None if on_ranks else CapturesOnDisk(target, options or {}, more, widths).compiled
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
