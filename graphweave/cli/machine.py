@@ -108,7 +108,7 @@ def _readable(folder: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str,
 
 def _kernels(folder: Path) -> dict[str, Any]:
     found = kernel_cache.contents(folder)
-    return {"entries": found.kernels, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
+    return {"entries": found.entries, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
 
 
 def _texts(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 COUNTERS: dict[str, str] = {
     "compilations": "graphs handed over by torch.compile and compiled",
+    "restored_graphs": "graphs handed over by torch.compile whose compilation was restored from disk",
+    "unstored_graphs": "graphs whose compilation cannot be kept on disk",
     "kernel_launches": "calls of generated kernels",
     "divided_launches": "regions whose rows of many edges were divided among threads, each time they ran on the CPU",
     "fallback_calls": "ATen calls made by compiled programs for what was not fused",

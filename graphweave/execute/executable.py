@@ -54,6 +54,15 @@ class Executable:
         self.steps = steps or Steps.of(plan)
         self._needs = needs
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The plan and what follows from it at some cost; the kernels are in the cache, by their texts."""
+        return self.plan, self._contract, self._needs, self.tape
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        plan, contract, needs, tape = state
+        self.__init__(plan, contract, None, needs)  # type: ignore[misc]
+        self.__dict__["tape"] = tape
+
     @property
     def kernels(self) -> Mapping[int, RegionStep]:
         return self.steps.kernels
@@ -80,6 +89,13 @@ class Executable:
         run = self._runner.load(f"<graphweave {self.plan.name}>")
         device = graph_device(self.plan.options) if self._contract.cuda_graphs else None
         return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
+
+    def load(self, pool: ThreadPoolExecutor) -> None:
+        """Make all that a call needs: the kernels, and the function that follows the tape."""
+        kernels = self.steps.build(pool)
+        _ = self._run
+        for kernel in kernels:
+            kernel.result()
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Removes the arguments from `args`, so that each is freed after its last use.

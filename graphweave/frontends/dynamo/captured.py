@@ -36,7 +36,8 @@ from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, transformed
+from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
 from graphweave.frontends.tracing.call_under_way import (

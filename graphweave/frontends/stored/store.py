@@ -1,0 +1,125 @@
+"""Compilations of captured graphs on disk: found by the graph and all else that they depend on, or kept."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch._guards import TracingContext
+
+from graphweave.compiler.report import collecting
+from graphweave.core.choices import Choices
+from graphweave.core.counters import bump
+from graphweave.core.log import logger
+from graphweave.core.settings import settings
+from graphweave.core.spans import RESTORE, span
+from graphweave.frontends.stored.compilation import Compilation, from_bytes, guard_texts
+from graphweave.frontends.stored.graph_key import Unkeyed, graph_text, shape_env
+from graphweave.frontends.stored.state_key import state_text
+from graphweave.runtime.entries import ByteStore
+
+_log = logger(__name__)
+STORE = ByteStore("compilations")
+_LEFT = b"left as it is"
+"""The entry of a graph that gains nothing by being compiled."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The place of a captured graph in the store; `env` knows its sizes, of which `begun` guards were there before its
+    compilation."""
+
+    key: str
+    about: str
+    env: Any
+    begun: tuple[Any, ...]
+    aliases: int
+    parts: list[Any] = field(default_factory=list)
+
+    def find(self) -> Callable[..., Any] | None:
+        """The compiled function that was kept; None if there is none for these sizes."""
+        with span(RESTORE):
+            content = STORE.read(self.key)
+            if content is None or content == _LEFT:
+                return None
+            found = from_bytes(content)
+            if found is None or not (self.env is None or found.hold(self.env)):
+                return None
+            made = found.function()
+        bump("restored_graphs")
+        _log.info("%s: restored from compilation %s", self.about, self.key[:12])
+        made.stored = content  # type: ignore[attr-defined]
+        return made
+
+    def is_left(self) -> bool:
+        """Whether it is known that the graph gains nothing by being compiled."""
+        return STORE.read(self.key) == _LEFT
+
+    def keep_left(self) -> None:
+        """Keep that the graph gains nothing by being compiled."""
+        STORE.write(self.key, _LEFT)
+
+    def keep(self, found: Compilation) -> bytes | None:
+        """Keep a compilation, and return it as bytes; None if it has none, which is counted and logged."""
+        added = self._added()
+        if added is None:
+            return None
+        try:
+            content = Compilation(
+                found.about, guard_texts(added), found.parts, found.forward, found.backward, found.gradients
+            ).to_bytes()
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            unstored(self.about, f"it has no bytes ({type(error).__name__}: {error})")
+            return None
+        STORE.write(self.key, content)
+        return content
+
+    def _added(self) -> list[Any] | None:
+        """The guards on sizes that the compilation has added; None if it has added what cannot be stored."""
+        if _aliases() != self.aliases:
+            unstored(self.about, "some of its arguments are the same tensor, or overlap")
+            return None
+        if self.env is None:
+            return []
+        now = self.env.guards
+        if tuple(now[: len(self.begun)]) != self.begun:
+            unstored(self.about, "PyTorch has changed earlier guards")
+            return None
+        added = list(now[len(self.begun) :])
+        known = set(self.env.backed_var_to_val)
+        if any(not guard.expr.free_symbols <= known for guard in added):
+            unstored(self.about, "a guard is on a size that data decides")
+            return None
+        return added
+
+
+def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slot | None:
+    """The place of a captured graph; None where it is compiled afresh. `more` is what it depends on besides."""
+    if not settings().store_compilations or settings().dump is not None or collecting():
+        return None
+    try:
+        if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":
+            raise Unkeyed("an option asks for more than compiled code, or for measurements on this graph")
+        text = "\0".join((state_text(choices), graph_text(module), more, about))
+        env = shape_env(module)
+    except Unkeyed as why:
+        unstored(about, str(why))
+        return None
+    begun = () if env is None else tuple(env.guards)
+    return Slot(hashlib.sha256(text.encode()).hexdigest(), about, env, begun, _aliases())
+
+
+def unstored(about: str, why: str) -> None:
+    """Count and log a graph whose compilation is not kept."""
+    bump("unstored_graphs")
+    _log.info("%s is not kept on disk: %s", about, why)
+
+
+def _aliases() -> int:
+    """The number of guards by which PyTorch compares arguments with each other."""
+    context = TracingContext.try_get()
+    return 0 if context is None else len(context.guards_context.aotautograd_guards)
