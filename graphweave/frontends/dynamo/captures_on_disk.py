@@ -131,7 +131,7 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
 def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Iterator[str]:
     """What is likely to differ between captures of one function, so that few are tried: guards decide."""
     yield f"{getattr(target, '__module__', '')} {getattr(target, '__qualname__', '')} {type(target)}"
-    yield f"{torch.get_num_threads()} {config.get_hash().hex()}"
+    yield f"{torch.get_num_threads()} {_settings_of_dynamo()}"
     if isinstance(target, torch.nn.Module):
         yield from (f"{name} {type(m).__qualname__} {m.training}" for name, m in target.named_modules())
         for name, parameter in target.named_parameters():
@@ -141,6 +141,13 @@ def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Ite
         if isinstance(value, torch.Tensor):
             # choices by cost are made for the rows of the first call, so that much larger graphs have their own
             yield f"{value.dtype} {value.device} {value.requires_grad} {value.dim()} {value.numel().bit_length() // 2}"
+
+
+def _settings_of_dynamo() -> str:
+    """Dynamo's settings that have a text which is the same in each process."""
+    settings = config.shallow_copy_dict()  # type: ignore[attr-defined]
+    plain = {name: value for name, value in settings.items() if type(value) in (bool, int, float, str, type(None))}
+    return str(sorted(plain.items()))
 
 
 def _name(target: Callable[..., Any]) -> str:
