@@ -24,10 +24,9 @@ from graphweave.execute.gains import NothingGained
 from graphweave.frontends.stored.compilation import Compilation, from_bytes, guard_texts
 from graphweave.frontends.stored.graph_key import Unkeyed, graph_text, shape_env
 from graphweave.frontends.stored.state_key import state_text
-from graphweave.runtime.entries import ByteStore
+from graphweave.runtime.entries import COMPILATIONS
 
 _log = logger(__name__)
-STORE = ByteStore("compilations")
 _LEFT = b"left as it is"
 """The entry of a graph that gains nothing by being compiled."""
 _TRACED_AGAIN = b"traced again with these as numbers: "
@@ -36,13 +35,16 @@ _TRACED_AGAIN = b"traced again with these as numbers: "
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The place of a captured graph in the store; `env` knows its sizes, of which `begun` guards were there before its
-    compilation."""
+    """The place of a captured graph in the store. `env` knows its sizes, with the `symbols` of sizes that are known
+    before a call, and the guards in `begun`, which were there before the compilation. `aliases` is the number of guards
+    that compare arguments with each other, and `specialized` names floats that have become constants already.
+    """
 
     key: str
     about: str
     env: Any
     begun: tuple[Any, ...]
+    symbols: frozenset[Any]
     aliases: int
     specialized: frozenset[str]
     content: bytes | None = None
@@ -53,7 +55,7 @@ class Slot:
         Raises what the compilation raised: NothingGained, and PyTorch's request to capture the graph again.
         """
         with span(RESTORE):
-            content = self.content = STORE.read(self.key)
+            content = self.content = COMPILATIONS.read(self.key)
             if content is None:
                 return None
             if content == _LEFT:
@@ -84,7 +86,7 @@ class Slot:
 
     def _write(self, content: bytes) -> None:
         if content != self.content:
-            STORE.write(self.key, content)
+            COMPILATIONS.write(self.key, content)
 
     def keep(self, found: Compilation) -> bytes | None:
         """Keep a compilation, and return it as bytes; None if it has none, which is counted and logged."""
@@ -113,9 +115,8 @@ class Slot:
             unstored(self.about, "PyTorch has changed earlier guards")
             return None
         added = list(now[len(self.begun) :])
-        known = set(self.env.backed_var_to_val)
-        if any(not guard.expr.free_symbols <= known for guard in added):
-            unstored(self.about, "a guard is on a size that data decides")
+        if any(not guard.expr.free_symbols <= self.symbols for guard in added):
+            unstored(self.about, "a guard is on a size that is none of its arguments'")
             return None
         return added
 
@@ -128,12 +129,15 @@ def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slo
         if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":
             raise Unkeyed("an option asks for more than compiled code, or for measurements on this graph")
         text = "\0".join((state_text(choices), graph_text(module), more, about))
-        env = shape_env(module)
+        env, context = shape_env(module), TracingContext.try_get()
+        if context is not None and context.fakify_first_call:
+            raise Unkeyed("it is a part of a graph that PyTorch has divided")
     except Unkeyed as why:
         unstored(about, str(why))
         return None
     key, begun = hashlib.sha256(text.encode()).hexdigest(), () if env is None else tuple(env.guards)
-    return Slot(key, about, env, begun, _aliases(), frozenset(TensorifyState.force_specializations))
+    symbols = frozenset(() if env is None else env.backed_var_to_val)
+    return Slot(key, about, env, begun, symbols, _aliases(), frozenset(TensorifyState.force_specializations))
 
 
 def unstored(about: str, why: str) -> None:
