@@ -229,3 +229,7 @@ class ByteStore:
 
     def contents(self) -> Contents:
         return self._KIND.contents(self.folder)
+
+
+COMPILATIONS = ByteStore("compilations")
+"""Whole compilations (`frontends/stored/`)."""

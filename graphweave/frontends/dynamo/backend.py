@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import ShortenTraceback, TensorifyScalarRestartAnalysis
 
 import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
 from graphweave.compiler.report import record_eager, record_left
@@ -46,25 +46,10 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
-    place = slot(module, asked.choices, f"{asked.parameters}", about) if asked.ranks is None else None
-    if place is not None:
-        if place.is_left():
-            return module.forward
-        if (found := place.find()) is not None:
-            return found
-    examples = in_full_precision(module, example_inputs)
-    changed = writes_apart(module) or examples is not example_inputs or _transforms(module)
-    compilation = GraphCompilation(asked, examples, may_be_left=not changed)
-    replace_calls(module)
-    begin_early(example_inputs)
+    place = slot(module, asked.choices, str(asked.parameters), about) if asked.ranks is None else None
     try:
-        with shown("compiling a graph"):
-            run, parts = _compiled(compilation, module)
-            made = refuse_forward_mode(run, about)
-            if place is not None:
-                with span(STORE):
-                    made.stored = _kept(place, compilation, parts)  # type: ignore[attr-defined]
-            return made
+        found = None if place is None else place.find()
+        return _made(asked, module, example_inputs, about, place) if found is None else found
     except _Interrupted:
         raise
     except NothingGained:
@@ -75,9 +60,29 @@ def graphweave(
             place.keep_left()
         return module.forward
     except Exception as error:
+        if place is not None and isinstance(error, TensorifyScalarRestartAnalysis):
+            place.keep_restart()
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _compilations.trace_again_without()
         raise
+
+
+def _made(
+    asked: Asked, module: fx.GraphModule, example_inputs: Sequence[Any], about: str, place: Slot | None
+) -> Callable[..., Any]:
+    """The graph, compiled, and kept in its `place` on disk."""
+    examples = in_full_precision(module, example_inputs)
+    changed = writes_apart(module) or examples is not example_inputs or _transforms(module)
+    compilation = GraphCompilation(asked, examples, may_be_left=not changed)
+    replace_calls(module)
+    begin_early(example_inputs)
+    with shown("compiling a graph"):
+        run, parts = _compiled(compilation, module)
+    made = refuse_forward_mode(run, about)
+    if place is not None:
+        with span(STORE):
+            made.stored = _kept(place, compilation, parts)  # type: ignore[attr-defined]
+    return made
 
 
 def _transforms(module: fx.GraphModule) -> bool:

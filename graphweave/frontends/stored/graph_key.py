@@ -80,11 +80,19 @@ def _attribute(module: fx.GraphModule, name: str) -> Iterator[str]:
 def _inputs(module: fx.GraphModule) -> Iterator[str]:
     memories: dict[int, int] = {}
     for i, node in enumerate(module.graph.find_nodes(op="placeholder")):
-        given, value = node.meta.get("grapharg"), node.meta.get("example_value")
+        if "example_value" not in node.meta:
+            raise Unkeyed("nothing is known of an input")
+        given, value = node.meta.get("grapharg"), node.meta["example_value"]
         source = getattr(getattr(given, "source", None), "name", "")
         as_tensor = bool(getattr(given, "pass_arg_as_tensor", False))
         static = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
-        yield f"input {node.name} {source} {as_tensor} {static} {_input(value, i, memories)}"
+        yield f"input {node.name} {source} {as_tensor} {static} {_example(given)} {_input(value, i, memories)}"
+
+
+def _example(given: Any) -> str:
+    """What is seen of an argument of the first call besides its size: which tensors are the user's own leaves."""
+    real = getattr(given, "example", None)
+    return f"{type(real).__qualname__} {real.requires_grad} {real.is_leaf}" if isinstance(real, Tensor) else ""
 
 
 def _input(value: Any, i: int, memories: dict[int, int]) -> str:
@@ -96,6 +104,8 @@ def _input(value: Any, i: int, memories: dict[int, int]) -> str:
         return _value(value)
     if type(value) not in (Tensor, FakeTensor, torch.nn.Parameter) or value.layout is not torch.strided:
         raise Unkeyed(f"an input is a {type(value).__name__} of layout {value.layout}")
+    if value.device.type != "cpu":
+        raise Unkeyed(f"it runs on {value.device}")
     memory = memories.setdefault(value.untyped_storage()._cdata, i)
     flags = (
         value.requires_grad, value.is_leaf, value._is_view(), value.is_inference(), value.is_conj(), value.is_neg(),

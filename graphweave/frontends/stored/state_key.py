@@ -40,6 +40,8 @@ def state_text(choices: Choices) -> str:
     text."""
     if declared.is_any() or added_rules.is_any():
         raise Unkeyed("operators or rules of the user are in force")
+    if settings().target == "triton":
+        raise Unkeyed("kernels are Triton's")
     if toolchain.available() is None:
         raise Unkeyed("there is no C++ compiler")
     now = settings()
@@ -50,8 +52,12 @@ def state_text(choices: Choices) -> str:
 def _modes() -> Iterator[str]:
     if functorch_config.debug_assert:
         raise Unkeyed("PyTorch checks its own work (functorch.compile.config.debug_assert)")
-    if torch.utils._device.CURRENT_DEVICE is not None:
+    if torch.get_default_device().type != "cpu":
         raise Unkeyed("a default device is set")
+    for mode in torch.overrides._get_current_function_mode_stack():
+        if type(mode).__module__.split(".")[0] not in ("torch", "graphweave"):
+            raise Unkeyed(f"a mode of the user's is in force ({type(mode).__qualname__})")
+        yield f"mode {type(mode).__module__}.{type(mode).__qualname__}"
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         raise Unkeyed("hooks on saved tensors are in force")
     if torch._dynamo.compiled_autograd.in_compiled_autograd_region:

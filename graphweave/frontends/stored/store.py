@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
 
 from graphweave.compiler.report import collecting
@@ -17,35 +20,52 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.core.spans import RESTORE, span
+from graphweave.execute.gains import NothingGained
 from graphweave.frontends.stored.compilation import Compilation, from_bytes, guard_texts
 from graphweave.frontends.stored.graph_key import Unkeyed, graph_text, shape_env
 from graphweave.frontends.stored.state_key import state_text
-from graphweave.runtime.entries import ByteStore
+from graphweave.runtime.entries import COMPILATIONS
 
 _log = logger(__name__)
-STORE = ByteStore("compilations")
 _LEFT = b"left as it is"
 """The entry of a graph that gains nothing by being compiled."""
+_TRACED_AGAIN = b"traced again with these as numbers: "
+"""Begins the entry of a graph that PyTorch captures again, with the names of symbolic floats that become constants."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The place of a captured graph in the store; `env` knows its sizes, of which `begun` guards were there before its
-    compilation."""
+    """The place of a captured graph in the store. `env` knows its sizes, with the `symbols` of sizes that are known
+    before a call, and the guards in `begun`, which were there before the compilation. `aliases` is the number of guards
+    that compare arguments with each other, and `specialized` names floats that have become constants already.
+    """
 
     key: str
     about: str
     env: Any
     begun: tuple[Any, ...]
+    symbols: frozenset[Any]
     aliases: int
-    parts: list[Any] = field(default_factory=list)
+    specialized: frozenset[str]
+    content: bytes | None = None
 
     def find(self) -> Callable[..., Any] | None:
-        """The compiled function that was kept; None if there is none for these sizes."""
+        """The compiled function that was kept; None if there is none for these sizes.
+
+        Raises what the compilation raised: NothingGained, and PyTorch's request to capture the graph again.
+        """
         with span(RESTORE):
-            content = STORE.read(self.key)
-            if content is None or content == _LEFT:
+            content = self.content = COMPILATIONS.read(self.key)
+            if content is None:
                 return None
+            if content == _LEFT:
+                raise NothingGained
+            if content.startswith(_TRACED_AGAIN):
+                names = set(json.loads(content[len(_TRACED_AGAIN) :]))
+                if names <= self.specialized:  # it would be captured in the same way again
+                    return None
+                TensorifyState.force_specializations.update(names)
+                raise TensorifyScalarRestartAnalysis(restart_reason="a float becomes a constant")
             found = from_bytes(content)
             if found is None or not (self.env is None or found.hold(self.env)):
                 return None
@@ -55,13 +75,18 @@ class Slot:
         made.stored = content  # type: ignore[attr-defined]
         return made
 
-    def is_left(self) -> bool:
-        """Whether it is known that the graph gains nothing by being compiled."""
-        return STORE.read(self.key) == _LEFT
-
     def keep_left(self) -> None:
         """Keep that the graph gains nothing by being compiled."""
-        STORE.write(self.key, _LEFT)
+        self._write(_LEFT)
+
+    def keep_restart(self) -> None:
+        """Keep that PyTorch has asked to capture the graph again, after it found floats that become constants."""
+        names = sorted(TensorifyState.force_specializations - self.specialized)
+        self._write(_TRACED_AGAIN + json.dumps(names).encode())
+
+    def _write(self, content: bytes) -> None:
+        if content != self.content:
+            COMPILATIONS.write(self.key, content)
 
     def keep(self, found: Compilation) -> bytes | None:
         """Keep a compilation, and return it as bytes; None if it has none, which is counted and logged."""
@@ -75,7 +100,7 @@ class Slot:
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             unstored(self.about, f"it has no bytes ({type(error).__name__}: {error})")
             return None
-        STORE.write(self.key, content)
+        self._write(content)
         return content
 
     def _added(self) -> list[Any] | None:
@@ -90,9 +115,8 @@ class Slot:
             unstored(self.about, "PyTorch has changed earlier guards")
             return None
         added = list(now[len(self.begun) :])
-        known = set(self.env.backed_var_to_val)
-        if any(not guard.expr.free_symbols <= known for guard in added):
-            unstored(self.about, "a guard is on a size that data decides")
+        if any(not guard.expr.free_symbols <= self.symbols for guard in added):
+            unstored(self.about, "a guard is on a size that is none of its arguments'")
             return None
         return added
 
@@ -105,12 +129,15 @@ def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slo
         if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":
             raise Unkeyed("an option asks for more than compiled code, or for measurements on this graph")
         text = "\0".join((state_text(choices), graph_text(module), more, about))
-        env = shape_env(module)
+        env, context = shape_env(module), TracingContext.try_get()
+        if context is not None and context.fakify_first_call:
+            raise Unkeyed("it is a part of a graph that PyTorch has divided")
     except Unkeyed as why:
         unstored(about, str(why))
         return None
-    begun = () if env is None else tuple(env.guards)
-    return Slot(hashlib.sha256(text.encode()).hexdigest(), about, env, begun, _aliases())
+    key, begun = hashlib.sha256(text.encode()).hexdigest(), () if env is None else tuple(env.guards)
+    symbols = frozenset(() if env is None else env.backed_var_to_val)
+    return Slot(key, about, env, begun, symbols, _aliases(), frozenset(TensorifyState.force_specializations))
 
 
 def unstored(about: str, why: str) -> None:
