@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import marshal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch._dynamo import convert_frame
@@ -20,6 +21,8 @@ from graphweave.frontends.captures.stored import Guards, StoredCapture
 GRAPH, BUILTINS, NAMESPACE = "__compiled_fn_", "__builtins_dict__", "___unnamed_scope_"
 """How Dynamo begins the names of global variables for a compiled graph, the builtins, and a function's namespace."""
 
+_USES_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME"})
+
 
 class Kept:
     """What is kept of the trace of `code`: nothing if there is a `reason`."""
@@ -29,6 +32,7 @@ class Kept:
         self.reason: str | None = "no guards were built"
         self._parts: tuple[Any, ...] = ()
         self._graph: Any = None
+        self._scope: Mapping[str, Any] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -55,6 +59,7 @@ class Kept:
 
     def _parts_of(self, guards: KeptGuards) -> tuple[Any, ...]:
         graph: Any = guards.graph
+        self._scope = graph.global_scope
         if graph.torch_function_subclass_inlined or graph.shape_env.specializations:
             raise Unknown("a subclass of tensors, or a graph for chosen sizes")
         fresh = {name: graph.global_scope[name] for name in graph.installed_globals if name not in graph.import_sources}
@@ -76,7 +81,7 @@ class Kept:
             return None
         try:
             named, asked, imports, fresh, guards = self._parts
-            check_globals(bytecode, {*imports, *fresh}, self._code)
+            imports = imports | modules_loaded_by(bytecode, self._scope, {*imports, *fresh, *self._code.co_names})
             graph = graph_as_bytes(self._graph)
             if graph is None:
                 raise Unknown("its graph is not kept")
@@ -106,12 +111,19 @@ def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_globals(bytecode: CodeType, known: set[str], original: CodeType) -> None:
-    """Raises Unknown for a global variable that another process would not have."""
-    allowed = known | set(original.co_names) | set(dir(__builtins__))
+def modules_loaded_by(bytecode: CodeType, scope: Mapping[str, Any], known: set[str]) -> dict[str, str]:
+    """The modules that bytecode loads as global variables besides the `known` ones. Raises Unknown for another global
+    variable, which another process would not have."""
+    found: dict[str, str] = {}
     for instruction in dis.get_instructions(bytecode):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL") and instruction.argval not in allowed:
-            raise Unknown(f"the global variable {instruction.argval}")
+        name = instruction.argval
+        if instruction.opname not in _USES_GLOBAL or name in known or name in vars(builtins):
+            continue
+        value = scope.get(name)
+        if not isinstance(value, ModuleType) or instruction.opname != "LOAD_GLOBAL":
+            raise Unknown(f"the global variable {name}")
+        found[name] = value.__name__
     for constant in bytecode.co_consts:
         if isinstance(constant, CodeType):
-            check_globals(constant, known, original)
+            found |= modules_loaded_by(constant, scope, known)
+    return found
