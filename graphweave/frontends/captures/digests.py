@@ -128,7 +128,9 @@ class Digests:
         found = self._classes.get(cls)
         if found is None:
             self._classes[cls] = f"class {_name(cls)}"  # what a method says of its own class
-            parts = [self._of_namespace(c) for c in cls.__mro__ if issubclass(c, nn.Module) or not is_fixed(c.__module__)]
+            parts = [
+                self._of_namespace(c) for c in cls.__mro__ if issubclass(c, nn.Module) or not is_fixed(c.__module__)
+            ]
             found = self._classes[cls] = f"class {_name(cls)} {_digest(repr(parts)) if parts else ''}"
         return found
 

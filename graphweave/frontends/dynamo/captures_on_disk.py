@@ -36,7 +36,7 @@ _log = logger(__name__)
 _PLACES = 4
 """So many captures are kept for calls of one kind, which differ in what only their guards say (widths, for example)."""
 
-_STORE = ByteStore("captures")
+CAPTURES = ByteStore("captures")
 
 
 class CapturesOnDisk:
@@ -74,7 +74,7 @@ class CapturesOnDisk:
         """The stored capture that fits, and where to keep another one."""
         places = []
         for key in keys:
-            content = _STORE.read(key)
+            content = CAPTURES.read(key)
             if content is None:
                 places.append(key)
                 continue
@@ -95,7 +95,7 @@ class CapturesOnDisk:
         with span(STORE):
             capture = kept.capture(bytecode, _graph_as_bytes)
             if capture is not None:
-                _STORE.write(key, capture.as_bytes())
+                CAPTURES.write(key, capture.as_bytes())
         if kept.reason is not None:
             bump("unstored_captures")
             _log.info("a capture of %s is not kept on disk: %s", _name(self._target), kept.reason)
@@ -118,7 +118,9 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
         "they are switched off": not settings().store_compilations or settings().dump is not None,
         "the compilation is to be explained": collecting(),
         "PyTorch exports the function": given["export"] or given.get("package") is not None,
-        "a hook watches the compilation": hooks.guard_export_fn or hooks.guard_filter_fn or convert_frame._bytecode_hooks,
+        "a hook watches the compilation": hooks.guard_export_fn
+        or hooks.guard_filter_fn
+        or convert_frame._bytecode_hooks,
         "an error is to be raised in place of a compilation": given["cache_entries"] and config.error_on_recompile,
         "a mode of PyTorch's is in force": torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack(),
         "several processes compile together": get_compile_pg() is not None,
