@@ -13,6 +13,7 @@ from torch import fx
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from graphweave.compiler.report import collecting
 from graphweave.core.choices import Choices
@@ -31,7 +32,7 @@ _log = logger(__name__)
 _LEFT = b"left as it is"
 """The entry of a graph that gains nothing by being compiled."""
 _RAISES = "graphweave::_assert_is"
-"""The operator that raises the user's exceptions, which a trace keeps by their lines (`frontends/tracing/branches.py`)."""
+"""The operator that raises exceptions of the user's, which a trace keeps by line (`frontends/tracing/branches.py`)."""
 _TRACED_AGAIN = b"traced again with these as numbers: "
 """Begins the entry of a graph that PyTorch captures again, with the names of symbolic floats that become constants."""
 
@@ -123,6 +124,9 @@ class Slot:
         if any(not guard.expr.free_symbols <= self.symbols for guard in added):
             unstored(self.about, "a guard is on a size that is none of its arguments'")
             return None
+        if any(symbol_is_type(s, SymT.FLOAT) for guard in added for s in guard.expr.free_symbols):
+            unstored(self.about, "a guard is on a float")
+            return None
         return added
 
 
@@ -142,7 +146,8 @@ def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slo
         return None
     key, begun = hashlib.sha256(text.encode()).hexdigest(), () if env is None else tuple(env.guards)
     symbols = frozenset(() if env is None else env.backed_var_to_val)
-    return Slot(key, about, env, begun, symbols, _aliases(), frozenset(TensorifyState.force_specializations), _RAISES in text)
+    specialized = frozenset(TensorifyState.force_specializations)
+    return Slot(key, about, env, begun, symbols, _aliases(), specialized, _RAISES in text)
 
 
 def unstored(about: str, why: str) -> None:
