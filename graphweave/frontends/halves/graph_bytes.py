@@ -44,7 +44,7 @@ def dumped(module: fx.GraphModule) -> bytes:
     at = {node: _At(i) for i, node in enumerate(module.graph.nodes)}
     nodes, constants = [], {}
     for node in module.graph.nodes:
-        args, kwargs = map_arg((node.args, dict(node.kwargs)), at.__getitem__)
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), at.__getitem__)  # type: ignore[arg-type]
         target = node.meta.get("captured", node.target)
         nodes.append((node.op, node.name, target, args, kwargs, isinstance(node.meta.get("val"), Tensor)))
         if node.op == "get_attr":

@@ -6,23 +6,40 @@ nothing, and nothing is stored.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
-from torch._functorch._aot_autograd.runtime_wrappers import (
-    AOTDispatchAutograd,
-    AOTDispatchAutogradCompileSpec,
-    CachedAutogradLazyBackwardCompileInfo,
-    FunctionalizedRngRuntimeWrapper,
-    RuntimeWrapper,
-)
+from torch._functorch import aot_autograd as _loads_the_parts  # noqa: F401
+from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
 
-_TRAINING, _INFERENCE = "_cache_autograd_info", "_cache_inference_info"
+_COMPILES: Any = getattr(torch._functorch._aot_autograd, "graph_compile", None)
+"""PyTorch's module that makes the functions."""
+_TRAINING = (
+    "aot_config", "flat_args", "compiled_fw_func", "compiled_bw_func", "fw_module_str", "bw_module_str",
+    "joint_graph_str", "wrappers", "maybe_subclass_meta", "fw_metadata", "num_fw_outs_saved_for_bw",
+    "_indices_of_inps_to_detach", "num_symints_saved_for_bw", "bw_module", "min_cut_info_str",
+)  # fmt: skip
+_INFERENCE = (
+    "aot_config", "fw_metadata", "maybe_subclass_meta", "compiled_fw", "aot_forward_graph_str", "wrappers",
+)  # fmt: skip
+_TAKES = {"_cache_autograd_info": _TRAINING, "_cache_inference_info": _INFERENCE}
+"""The functions of that module that get the parts, and the names of their parameters."""
+
+
+@cache
+def are_known() -> bool:
+    """Whether this version of PyTorch makes its functions of the parts that are known here."""
+    found = {name: getattr(_COMPILES, name, None) for name in _TAKES}
+    return hasattr(runtime_wrappers, "CachedAutogradLazyBackwardCompileInfo") and all(
+        f is not None and tuple(inspect.signature(f).parameters) == _TAKES[name] for name, f in found.items()
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -57,17 +74,17 @@ class RuntimeParts:
     ) -> Callable[[list[Any]], Any]:
         """AOTAutograd's function of a list of arguments. `module` gives the backward as a graph, for a compiled engine
         of autograd."""
-        wrapped = FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None).post_compile(
+        wrapped = runtime_wrappers.FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None).post_compile(
             forward, self.config, runtime_metadata=self.metadata
         )
-        wrapped._boxed_call = True
+        wrapped._boxed_call = True  # type: ignore[attr-defined]
         if backward is None:
-            made = RuntimeWrapper(
+            made = runtime_wrappers.RuntimeWrapper(
                 indices_of_inps_to_detach=list(self.detached), trace_joint=False, disable_amp=self.disable_amp
             ).post_compile(wrapped, self.config, runtime_metadata=self.metadata)
         else:
             made = AOTDispatchAutograd.post_compile(
-                AOTDispatchAutogradCompileSpec(
+                runtime_wrappers.AOTDispatchAutogradCompileSpec(
                     compiled_fw_func=wrapped,
                     compiled_bw_func=backward,
                     maybe_subclass_meta=None,
@@ -75,7 +92,7 @@ class RuntimeParts:
                     backward_state_indices=[],
                     disable_amp=self.disable_amp,
                     indices_of_inps_to_detach=list(self.detached),
-                    lazy_backward_info=CachedAutogradLazyBackwardCompileInfo(module),
+                    lazy_backward_info=runtime_wrappers.CachedAutogradLazyBackwardCompileInfo(module),
                     bw_compiler=None,
                     aot_config=self.config,
                     fw_metadata=self.metadata,
@@ -91,11 +108,10 @@ class RuntimeParts:
 def noted_parts() -> Iterator[list[RuntimeParts]]:
     """The parts of the functions that AOTAutograd makes in the block, of those that can be stored."""
     notes: list[RuntimeParts] = []
-    before = {name: getattr(graph_compile, name, None) for name in (_TRAINING, _INFERENCE)}
-    training, inference = before.values()
-    if training is None or inference is None:
+    if not are_known():
         yield notes
         return
+    training, inference = _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info
 
     def of_training(config: Any, args: Any, forward: Any, backward: Any, *rest: Any) -> Any:
         made = training(config, args, forward, backward, *rest)
@@ -111,11 +127,11 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
             notes.append(_parts(config, metadata, wrappers, (), 0, None))
         return made
 
-    graph_compile._cache_autograd_info, graph_compile._cache_inference_info = of_training, of_inference
+    _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info = of_training, of_inference
     try:
         yield notes
     finally:
-        graph_compile._cache_autograd_info, graph_compile._cache_inference_info = training, inference
+        _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info = training, inference
 
 
 def _parts(

@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 import torch
 from torch._functorch import config as functorch_config
@@ -67,7 +68,8 @@ def _modes() -> Iterator[str]:
         yield f"autocast {device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
     yield f"autocast cache {torch.is_autocast_cache_enabled()} any {torch._C._is_any_autocast_enabled()}"
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    yield f"deterministic {deterministic} {torch.utils.deterministic.fill_uninitialized_memory}"
+    filled: Any = torch.utils.deterministic
+    yield f"deterministic {deterministic} {filled.fill_uninitialized_memory}"
     yield f"default dtype {torch.get_default_dtype()} matmul {torch.get_float32_matmul_precision()}"
     yield f"mkldnn {torch.backends.mkldnn.enabled} functorch {functorch_config.get_hash().hex()}"
 

@@ -13,6 +13,7 @@ from torch import fx
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from graphweave.compiler.report import collecting
 from graphweave.core.choices import Choices
@@ -23,12 +24,15 @@ from graphweave.core.spans import RESTORE, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.stored.compilation import Compilation, from_bytes, guard_texts
 from graphweave.frontends.stored.graph_key import Unkeyed, graph_text, shape_env
+from graphweave.frontends.stored.runtime_parts import are_known
 from graphweave.frontends.stored.state_key import state_text
 from graphweave.runtime.entries import COMPILATIONS
 
 _log = logger(__name__)
 _LEFT = b"left as it is"
 """The entry of a graph that gains nothing by being compiled."""
+_RAISES = "graphweave::_assert_is"
+"""The operator that raises exceptions of the user's, which a trace keeps by line (`frontends/tracing/branches.py`)."""
 _TRACED_AGAIN = b"traced again with these as numbers: "
 """Begins the entry of a graph that PyTorch captures again, with the names of symbolic floats that become constants."""
 
@@ -38,6 +42,7 @@ class Slot:
     """The place of a captured graph in the store. `env` knows its sizes, with the `symbols` of sizes that are known
     before a call, and the guards in `begun`, which were there before the compilation. `aliases` is the number of guards
     that compare arguments with each other, and `specialized` names floats that have become constants already.
+    A graph that `needs_trace` calls what only a trace of the same function makes known.
     """
 
     key: str
@@ -47,6 +52,7 @@ class Slot:
     symbols: frozenset[Any]
     aliases: int
     specialized: frozenset[str]
+    needs_trace: bool
     content: bytes | None = None
 
     def find(self) -> Callable[..., Any] | None:
@@ -72,7 +78,7 @@ class Slot:
             made = found.function()
         bump("restored_graphs")
         _log.info("%s: restored from compilation %s", self.about, self.key[:12])
-        made.stored = content  # type: ignore[attr-defined]
+        made.stored = None if self.needs_trace else content  # type: ignore[attr-defined]
         return made
 
     def keep_left(self) -> None:
@@ -89,7 +95,7 @@ class Slot:
             COMPILATIONS.write(self.key, content)
 
     def keep(self, found: Compilation) -> bytes | None:
-        """Keep a compilation, and return it as bytes; None if it has none, which is counted and logged."""
+        """Keep a compilation, and return it as bytes for a store of whole captures; None if it has none there."""
         added = self._added()
         if added is None:
             return None
@@ -101,7 +107,7 @@ class Slot:
             unstored(self.about, f"it has no bytes ({type(error).__name__}: {error})")
             return None
         self._write(content)
-        return content
+        return None if self.needs_trace else content
 
     def _added(self) -> list[Any] | None:
         """The guards on sizes that the compilation has added; None if it has added what cannot be stored."""
@@ -118,12 +124,15 @@ class Slot:
         if any(not guard.expr.free_symbols <= self.symbols for guard in added):
             unstored(self.about, "a guard is on a size that is none of its arguments'")
             return None
+        if any(symbol_is_type(s, SymT.FLOAT) for guard in added for s in guard.expr.free_symbols):
+            unstored(self.about, "a guard is on a float")
+            return None
         return added
 
 
 def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slot | None:
     """The place of a captured graph; None where it is compiled afresh. `more` is what it depends on besides."""
-    if not settings().store_compilations or settings().dump is not None or collecting():
+    if not (are_known() and settings().store_compilations) or settings().dump is not None or collecting():
         return None
     try:
         if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":
@@ -137,7 +146,8 @@ def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slo
         return None
     key, begun = hashlib.sha256(text.encode()).hexdigest(), () if env is None else tuple(env.guards)
     symbols = frozenset(() if env is None else env.backed_var_to_val)
-    return Slot(key, about, env, begun, symbols, _aliases(), frozenset(TensorifyState.force_specializations))
+    specialized = frozenset(TensorifyState.force_specializations)
+    return Slot(key, about, env, begun, symbols, _aliases(), specialized, _RAISES in text)
 
 
 def unstored(about: str, why: str) -> None:
