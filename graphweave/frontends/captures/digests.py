@@ -124,7 +124,8 @@ class Digests:
             return f"object of {self.of_class(type(value))}"
 
     def of_class(self, cls: type) -> str:
-        """The name of a class, with the code of its methods and those of its bases if a user or library wrote them."""
+        """The name of a class, with the code of its methods and of those of its bases. Classes of PyTorch's and
+        Python's own are those of a version, but methods of modules are often patched."""
         found = self._classes.get(cls)
         if found is None:
             self._classes[cls] = f"class {_name(cls)}"  # what a method says of its own class

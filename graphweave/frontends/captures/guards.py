@@ -1,9 +1,9 @@
 """Guards of a trace, kept for another process, which builds them on its own objects.
 
-PyTorch's guards ask an object in some place ("L['args'][0]", "G['F'].relu") for what a trace assumed of it. Here a guard
-is kept as its place and its kind, with words for what it asks. Another process builds the guard on what is in that place
-there, and compares its words. So guards on the identity of functions and classes are as strict as in one process, and
-objects without a name (closures, local classes) need none.
+PyTorch's guards ask an object in some place ("L['args'][0]", "G['F'].relu") for what a trace assumed of it. Here a
+guard is kept as its place and its kind, with words for what it asks. Another process builds the guard on what is in
+that place there, and compares its words. So guards on the identity of functions and classes are as strict as in one
+process, and objects without a name (closures, local classes) need none.
 """
 
 from __future__ import annotations

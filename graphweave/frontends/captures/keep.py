@@ -33,6 +33,8 @@ class Kept:
         self._parts: tuple[Any, ...] = ()
         self._graph: Any = None
         self._scope: Mapping[str, Any] = {}
+        self._traced: tuple[CodeType, ...] = ()
+        self._digests = Digests()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -68,19 +70,19 @@ class Kept:
             raise Unknown(f"{len(graphs)} graphs in place of one")
         self._graph = fresh[graphs[0]]
         stable = stable_names(fresh)
-        digests = Digests()
-        asked = guards.words(digests, stable)
-        named = named_code(graph.traced_code, digests)
+        asked = guards.words(self._digests, stable)
+        self._traced = tuple(graph.traced_code)
         state, sizes = guards.state()
         found = Guards(state, sizes, _namespaces(guards, fresh)).as_bytes(fresh)
-        return named, tuple(asked), dict(graph.import_sources), tuple(fresh), found
+        return tuple(asked), dict(graph.import_sources), tuple(fresh), found
 
     def capture(self, bytecode: CodeType, graph_as_bytes: Callable[[Any], bytes | None]) -> StoredCapture | None:
         """The capture, once PyTorch has compiled the frame to `bytecode`; None, with a reason, if it cannot be kept."""
         if self.reason is not None:
             return None
         try:
-            named, asked, imports, fresh, guards = self._parts
+            asked, imports, fresh, guards = self._parts
+            named = named_code(self._traced, self._digests)  # only now are libraries as they are between compilations
             imports = imports | modules_loaded_by(bytecode, self._scope, {*imports, *fresh, *self._code.co_names})
             graph = graph_as_bytes(self._graph)
             if graph is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,10 @@ from graphweave.frontends.captures.digests import Digests, Unknown, is_fixed
 Named = tuple[str, str]
 """The name of a module, and the dotted name of something in it."""
 _MISSING = "nothing"
+_OF_A_PROCESS = frozenset({"environ", "getenv", "getpid"})
+"""Names by which code asks for what each process has its own."""
+_BUILTINS_OF_A_PROCESS = frozenset({"hash", "id"})
+"""Builtins whose results each process has its own."""
 _OF_VERSIONS = (torch.__path__[0], *sys.modules["graphweave"].__path__)
 """Folders of files whose code is that of a version, which keys name."""
 
@@ -28,8 +33,13 @@ def named_code(traced: Iterable[CodeType], digests: Digests) -> dict[Named, str]
     found: dict[Named, str] = {}
     for code in {id(c): c for c in traced}.values():
         module = modules.get(code.co_filename)
+        if not _of_a_version(code):
+            _check_what_it_asks(code)
         if module is not None:
-            found.update((name, _words(name, digests)) for name in _called_by(code, module))
+            for name in _called_by(code, module):
+                if getattr(_value_of(name), "_dynamo_marked_constant", False):
+                    raise Unknown(f"{name[1]}, whose result PyTorch takes for a constant")
+                found[name] = _words(name, digests)
         if id(code) in digests.code:
             continue
         name = None if module is None else (module.__name__, _outermost(code.co_qualname))
@@ -46,6 +56,17 @@ def changed(named: Mapping[Named, str], digests: Digests) -> str | None:
         if _words(name, digests) != words:
             return ".".join(name)
     return None
+
+
+def _check_what_it_asks(code: CodeType) -> None:
+    """Raises Unknown for code that may ask for what each process has its own: Dynamo takes the answers for
+    constants."""
+    if asked := _OF_A_PROCESS.intersection(code.co_names):
+        raise Unknown(f"{code.co_qualname} asks for {min(asked)}")
+    if _BUILTINS_OF_A_PROCESS.intersection(code.co_names):
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "LOAD_GLOBAL" and instruction.argval in _BUILTINS_OF_A_PROCESS:
+                raise Unknown(f"{code.co_qualname} asks for {instruction.argval}()")
 
 
 def _of_a_version(code: CodeType) -> bool:
@@ -92,18 +113,18 @@ def _called_by(code: CodeType, module: ModuleType) -> Iterator[Named]:
     for name in names:
         value = vars(module).get(name)
         if isinstance(value, ModuleType):
-            yield from _reached(value, names, (module.__name__, name), 0)
+            yield from _reached(value, names, 0)
         elif isinstance(value, FunctionType | BuiltinFunctionType | type):
             yield module.__name__, name
 
 
-def _reached(module: ModuleType, names: Iterable[str], at: Named, depth: int) -> Iterator[Named]:
+def _reached(module: ModuleType, names: Iterable[str], depth: int) -> Iterator[Named]:
     for name in names:
         value = vars(module).get(name)
         if isinstance(value, FunctionType | BuiltinFunctionType | type):
             yield module.__name__, name
         elif isinstance(value, ModuleType) and depth < 3:
-            yield from _reached(value, names, at, depth + 1)
+            yield from _reached(value, names, depth + 1)
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -11,12 +11,14 @@ from typing import Any
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.bytecode_transformation import unique_id
+from torch._dynamo.guards import _get_closure_vars
 from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from graphweave.frontends.captures.digests import Digests, Unknown
+from graphweave.core.interrupts import interrupt_in
+from graphweave.frontends.captures.digests import Digests
 from graphweave.frontends.captures.guards import KeptGuards
 from graphweave.frontends.captures.keep import BUILTINS, GRAPH, NAMESPACE, stable_names
 from graphweave.frontends.captures.names import changed
@@ -32,9 +34,13 @@ class Misfit(Exception):
 
 
 def restored(
-    capture: StoredCapture, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
+    content: bytes, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
 ) -> ConvertFrameReturn:
-    """The compiled frame of `capture` for PyTorch's arguments `given`. Raises Misfit."""
+    """The compiled frame of a stored capture for PyTorch's arguments `given`. Raises Misfit."""
+    try:
+        capture = StoredCapture.of_bytes(content)
+    except Exception as error:  # an object may fail to unpickle in any way
+        raise Misfit(f"it cannot be read: {type(error).__name__}: {error}", outdated=True) from error
     digests = Digests()
     if (name := changed(capture.named, digests)) is not None:
         raise Misfit(f"{name} has changed", outdated=True)
@@ -43,15 +49,11 @@ def restored(
     cleanups: list[CleanupHook] = []
     try:
         _import(capture.imports, scope)
-        guards = Guards.of_bytes(capture.guards, names)
-        manager = _guards(capture, guards, given, names, digests, cleanups)
+        manager = _guards(capture, given, names, digests, cleanups)
         if not manager.guard_manager.check(given["locals"]):
             raise Misfit("a guard failed")
         bytecode = _renamed(marshal.loads(capture.bytecode), names)
-        made = graph_of_bytes(capture.graph)
-        if made is None:
-            raise Misfit("its graph cannot be restored", outdated=True)
-        graph = torch._dynamo.disable(made, reason="do not trace Dynamo-compiled graph")
+        graph = _graph(capture.graph, graph_of_bytes)
         for name in capture.fresh:
             if name.startswith(GRAPH):
                 cleanups.append(CleanupHook.create(scope, names[name], graph))
@@ -67,23 +69,27 @@ def restored(
 
 
 def _guards(
-    capture: StoredCapture, guards: Guards, given: Mapping[str, Any], names: Mapping[str, str], digests: Digests,
+    capture: StoredCapture, given: Mapping[str, Any], names: Mapping[str, str], digests: Digests,
     cleanups: list[CleanupHook],
 ) -> KeptGuards:  # fmt: skip
     """The guards, on the objects of this call. Raises Misfit if they ask for something else here."""
-    scope, state = given["globals"], guards.state
-    state.local_scope, state.global_scope = given["locals"], scope
+    scope: dict[str, Any] = given["globals"]
     found: list[str] = []
     stable = {names[name]: word for name, word in stable_names(dict.fromkeys(capture.fresh)).items()}
-    builtins = state.name_of_builtins_dict_key_in_fglobals
-    if builtins is not None:
-        state.name_of_builtins_dict_key_in_fglobals = names[builtins]
     try:
+        guards = Guards.of_bytes(capture.guards, names)
+        state = guards.state
+        state.local_scope, state.global_scope = given["locals"], scope
+        builtins = state.name_of_builtins_dict_key_in_fglobals
+        if builtins is not None:
+            state.name_of_builtins_dict_key_in_fglobals = names[builtins]
         for name in capture.fresh:
             if name.startswith(BUILTINS):
                 cleanups.append(CleanupHook.create(scope, names[name], given["builtins"]))
             elif name in guards.namespaces:
-                function = guards.namespaces[name].get_value({"L": given["locals"], "G": scope}, _closure_vars(), {})
+                function = guards.namespaces[name].get_value(
+                    {"L": given["locals"], "G": scope}, _get_closure_vars(), {}
+                )
                 cleanups.append(CleanupHook.create(scope, names[name], function.__globals__))
         with compile_context(CompileContext(given["compile_id"])):
             made = KeptGuards(
@@ -92,6 +98,8 @@ def _guards(
                 given["hooks"].guard_filter_fn, shape_code_parts=guards.sizes,
             )  # fmt: skip
     except Exception as error:  # a place that a guard asks for is not there, or holds another kind of object
+        if interrupt_in(error) is not None:
+            raise
         raise Misfit(f"a guard cannot be built: {type(error).__name__}: {error}") from error
     if tuple(found) != capture.asked:
         other = next(iter(set(capture.asked) - set(found)), "")
@@ -99,10 +107,19 @@ def _guards(
     return made
 
 
-def _closure_vars() -> dict[str, Any]:
-    from torch._dynamo.guards import _get_closure_vars
-
-    return _get_closure_vars()
+def _graph(
+    content: bytes, graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
+) -> Callable[..., Any]:  # fmt: skip
+    """The compiled graph, as Dynamo's bytecode calls it. Raises Misfit."""
+    try:
+        made = graph_of_bytes(content)
+    except Exception as error:
+        if interrupt_in(error) is not None:
+            raise
+        raise Misfit(f"its graph cannot be restored: {type(error).__name__}: {error}", outdated=True) from error
+    if made is None:
+        raise Misfit("its graph cannot be restored", outdated=True)
+    return torch._dynamo.disable(made, reason="do not trace Dynamo-compiled graph")  # type: ignore[no-any-return]
 
 
 def _prefix(name: str) -> str:

@@ -22,13 +22,13 @@ from graphweave.core.spans import RESTORE, STORE, span
 from graphweave.frontends.captures.digests import Unknown
 from graphweave.frontends.captures.keep import Kept
 from graphweave.frontends.captures.restore import Misfit, restored
-from graphweave.frontends.captures.stored import StoredCapture
 from graphweave.frontends.dynamo.arguments import Widths
 from graphweave.frontends.dynamo.captured_request import checked_choices
 from graphweave.frontends.stored.compilation import restore
 from graphweave.frontends.stored.graph_key import Unkeyed
 from graphweave.frontends.stored.state_key import state_text
 from graphweave.frontends.tracing.call_under_way import CallUnderWay
+from graphweave.frontends.tracing.capture_settings import MAX_COMPILATIONS
 from graphweave.runtime.entries import ByteStore
 
 _log = logger(__name__)
@@ -80,7 +80,7 @@ class CapturesOnDisk:
                 continue
             try:
                 with span(RESTORE), config.patch(dict(call.settings[call.attempt].dynamo)):  # they decide on guards
-                    found = restored(StoredCapture.of_bytes(content), given, restore)
+                    found = restored(content, given, restore)
             except Misfit as misfit:
                 _log.info("a stored capture of %s is not used: %s", _name(self._target), misfit)
                 if misfit.outdated:
@@ -113,16 +113,18 @@ def _graph_as_bytes(graph: Callable[..., Any]) -> bytes | None:
 
 def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
     """Raises Unkeyed where another compilation cannot take the place of this one."""
-    hooks = given["hooks"]
+    hooks, package = given["hooks"], given.get("package")
+    watched = hooks.guard_export_fn or hooks.guard_filter_fn or convert_frame._bytecode_hooks
+    full = len(given["cache_entries"]) >= MAX_COMPILATIONS
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     whys = {
         "they are switched off": not settings().store_compilations or settings().dump is not None,
         "the compilation is to be explained": collecting(),
-        "PyTorch exports the function": given["export"] or given.get("package") is not None,
-        "a hook watches the compilation": hooks.guard_export_fn
-        or hooks.guard_filter_fn
-        or convert_frame._bytecode_hooks,
+        "PyTorch exports the function": given["export"] or package is not None,
+        "a hook watches the compilation": watched,
         "an error is to be raised in place of a compilation": given["cache_entries"] and config.error_on_recompile,
-        "a mode of PyTorch's is in force": torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack(),
+        "a mode of PyTorch's is in force": modes,
+        "it has been compiled too often": full,
         "several processes compile together": get_compile_pg() is not None,
     }
     for why, holds in whys.items():
@@ -142,7 +144,7 @@ def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Ite
         yield type(value).__qualname__
         if isinstance(value, torch.Tensor):
             # choices by cost are made for the rows of the first call, so that much larger graphs have their own
-            yield f"{value.dtype} {value.device} {value.requires_grad} {value.dim()} {value.numel().bit_length() // 2}"
+            yield f"{value.dtype} {value.device} {value.requires_grad} {value.dim()} {value.numel().bit_length()}"
 
 
 def _settings_of_dynamo() -> str:
