@@ -12,6 +12,8 @@ from typing import Any
 
 from torch._dynamo import convert_frame
 from torch._dynamo.guards import CheckFunctionManager
+from torch._dynamo.source import AttrSource, TypeSource
+from torch._guards import Source
 
 from graphweave.frontends.captures.digests import Digests, Unknown
 from graphweave.frontends.captures.guards import KeptGuards
@@ -98,17 +100,20 @@ def stable_names(fresh: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"_{i}" for i, name in enumerate(fresh)}
 
 
-def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Any]:
+def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Source]:
     """For variables that are the namespace of a function, the source of such a function."""
-    wanted = [name for name in fresh if not name.startswith((GRAPH, BUILTINS))]
-    found: dict[str, Any] = {}
+    wanted = {id(value): name for name, value in fresh.items() if not name.startswith((GRAPH, BUILTINS))}
+    found: dict[str, Source] = {}
     for guard in guards.sorted if wanted else ():
-        value = guards.builder.get(guard) if guard.name else None
-        if isinstance(value, FunctionType):
-            for name in wanted:
-                if value.__globals__ is fresh[name] and f"'{name}'" not in guard.name:
-                    found.setdefault(name, guard.originating_source)
-    if missing := [name for name in wanted if name not in found]:
+        if not guard.name or any(f"'{name}'" in guard.name for name in wanted.values()):
+            continue
+        value, source = guards.builder.get(guard), guard.originating_source
+        if isinstance(value, FunctionType) and (name := wanted.get(id(value.__globals__))) is not None:
+            found.setdefault(name, source)
+        for member, method in vars(type(value)).items():
+            if isinstance(method, FunctionType) and (name := wanted.get(id(method.__globals__))) is not None:
+                found.setdefault(name, AttrSource(TypeSource(source), member))
+    if missing := [name for name in wanted.values() if name not in found]:
         raise Unknown(f"the global variable {missing[0]}")
     return found
 
