@@ -92,7 +92,9 @@ def _inputs(module: fx.GraphModule) -> Iterator[str]:
 def _example(given: Any) -> str:
     """What is seen of an argument of the first call besides its size: which tensors are the user's own leaves."""
     real = getattr(given, "example", None)
-    return f"{type(real).__qualname__} {real.requires_grad} {real.is_leaf}" if isinstance(real, Tensor) else ""
+    if not isinstance(real, Tensor):
+        return ""
+    return f"{type(real).__qualname__} {real.requires_grad} {real.is_leaf} {real.is_inference()}"
 
 
 def _input(value: Any, i: int, memories: dict[int, int]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import torch
@@ -90,7 +89,7 @@ def _sources() -> str:
     return f"{digest.hexdigest()} sympy {version('sympy')}"
 
 
-def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+def _python_files(folder: Any, name: str) -> Iterator[tuple[str, bytes]]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         path = f"{name}/{file.name}"
         if file.name.endswith(".py"):
