@@ -26,7 +26,7 @@ GRAPH, BUILTINS, NAMESPACE = "__compiled_fn_", "__builtins_dict__", "___unnamed_
 _USES_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME"})
 
 
-class Kept:
+class KeptTrace:
     """What is kept of the trace of `code`: nothing if there is a `reason`."""
 
     def __init__(self, code: CodeType) -> None:

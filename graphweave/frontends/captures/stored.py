@@ -58,7 +58,7 @@ class Guards:
         """Raises Unknown if a part has no meaning in another process."""
         out = io.BytesIO()
         try:
-            _Pickler(out, fresh).dump((self.state, self.sizes, self.namespaces))
+            _GuardPickler(out, fresh).dump((self.state, self.sizes, self.namespaces))
         except Unknown:
             raise
         except Exception as error:  # whatever an object raises that is not made to be kept
@@ -68,10 +68,10 @@ class Guards:
     @staticmethod
     def of_bytes(content: bytes, names: Mapping[str, str]) -> Guards:
         """`names` has the names of this process for variables that are named anew."""
-        return Guards(*_Unpickler(content, names).load())
+        return Guards(*_GuardUnpickler(content, names).load())
 
 
-class _Pickler(pickle.Pickler):
+class _GuardPickler(pickle.Pickler):
     def __init__(self, out: io.BytesIO, fresh: Mapping[str, Any]) -> None:
         super().__init__(out, protocol=5)
         self._fresh = fresh
@@ -89,7 +89,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _Unpickler(pickle.Unpickler):
+class _GuardUnpickler(pickle.Unpickler):
     def __init__(self, content: bytes, names: Mapping[str, str]) -> None:
         super().__init__(io.BytesIO(content))
         self._names = names

@@ -20,7 +20,7 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.core.spans import RESTORE, STORE, span
 from graphweave.frontends.captures.digests import Unknown
-from graphweave.frontends.captures.keep import Kept
+from graphweave.frontends.captures.keep import KeptTrace
 from graphweave.frontends.captures.restore import Misfit, restored
 from graphweave.frontends.dynamo.arguments import Widths
 from graphweave.frontends.dynamo.captured_request import checked_choices
@@ -61,7 +61,7 @@ class CapturesOnDisk:
         found, place = self._found(keys, given, call)
         if found is not None:
             return found
-        kept = Kept(given["code"])
+        kept = KeptTrace(given["code"])
         with kept.watching():
             result = compile_once()
         if result.guarded_code is not None:
@@ -91,7 +91,7 @@ class CapturesOnDisk:
             return found, key
         return None, (*places, keys[-1])[0]
 
-    def _keep(self, kept: Kept, bytecode: CodeType, key: str) -> None:
+    def _keep(self, kept: KeptTrace, bytecode: CodeType, key: str) -> None:
         with span(STORE):
             capture = kept.capture(bytecode, _graph_as_bytes)
             if capture is not None:
