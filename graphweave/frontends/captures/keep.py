@@ -41,18 +41,19 @@ class KeptTrace:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Take part while PyTorch compiles in this block."""
-        before = convert_frame.CheckFunctionManager
+        frames: Any = convert_frame
+        before = frames.CheckFunctionManager
 
         def manager(code: CodeType, *args: Any, **kwargs: Any) -> CheckFunctionManager:
             if code is not self._code or kwargs.get("save_guards"):
                 return before(code, *args, **kwargs)
             return KeptGuards(self._take, code, *args, **kwargs)
 
-        convert_frame.CheckFunctionManager = manager  # type: ignore[assignment,misc]
+        frames.CheckFunctionManager = manager
         try:
             yield
         finally:
-            convert_frame.CheckFunctionManager = before  # type: ignore[misc]
+            frames.CheckFunctionManager = before
 
     def _take(self, guards: KeptGuards) -> None:
         try:

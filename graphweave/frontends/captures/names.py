@@ -42,9 +42,9 @@ def named_code(traced: Iterable[CodeType], digests: Digests) -> dict[Named, str]
                 found[name] = _words(name, digests)
         if id(code) in digests.code:
             continue
-        name = None if module is None else (module.__name__, _outermost(code.co_qualname))
-        if name is not None and _holds(_value_of(name), code, digests):
-            found[name] = _words(name, digests)
+        own = None if module is None else (module.__name__, _outermost(code.co_qualname))
+        if own is not None and _holds(_value_of(own), code, digests):
+            found[own] = _words(own, digests)
         elif not is_fixed(module.__name__ if module is not None else None) and not _of_a_version(code):
             raise Unknown(f"the code of {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has no name")
     return found

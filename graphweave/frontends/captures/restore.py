@@ -61,11 +61,13 @@ def restored(
         for hook in cleanups:
             hook()
         raise
-    convert_frame.orig_code_map[bytecode] = given["code"]
-    convert_frame.output_codes.add(bytecode)
+    frames: Any = convert_frame
+    frames.orig_code_map[bytecode] = given["code"]
+    frames.output_codes.add(bytecode)
     CleanupManager.instance[bytecode] = cleanups
     region = f"Torch-Compiled Region: {given['compile_id']}"
-    return wrap_guarded_code(GuardedCode(bytecode, manager.guard_manager, given["compile_id"], region))
+    guards: Any = manager.guard_manager
+    return wrap_guarded_code(GuardedCode(bytecode, guards, given["compile_id"], region))
 
 
 def _guards(
@@ -119,7 +121,7 @@ def _graph(
         raise Misfit(f"its graph cannot be restored: {type(error).__name__}: {error}", outdated=True) from error
     if made is None:
         raise Misfit("its graph cannot be restored", outdated=True)
-    return torch._dynamo.disable(made, reason="do not trace Dynamo-compiled graph")  # type: ignore[no-any-return]
+    return torch._dynamo.disable(made, reason="do not trace Dynamo-compiled graph")
 
 
 def _prefix(name: str) -> str:

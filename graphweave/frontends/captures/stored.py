@@ -83,7 +83,7 @@ class _GuardPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Source):  # without the names and hashes that it has computed
-            return _source, (type(value), [getattr(value, f.name) for f in fields(value) if f.init])  # type: ignore[arg-type]
+            return _source, (type(value), [getattr(value, f.name) for f in fields(value) if f.init])
         if isinstance(value, torch.Tensor | torch.nn.Module | torch.SymInt | torch.SymFloat):
             raise Unknown(f"a {type(value).__name__} in a guard")
         return NotImplemented

@@ -149,7 +149,7 @@ def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Ite
 
 def _settings_of_dynamo() -> str:
     """Dynamo's settings that have a text which is the same in each process."""
-    settings = config.get_config_copy()  # type: ignore[attr-defined]
+    settings = config.get_config_copy()
     plain = {name: value for name, value in settings.items() if type(value) in (bool, int, float, str, type(None))}
     return str(sorted(plain.items()))
 
