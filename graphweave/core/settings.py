@@ -61,7 +61,12 @@ class Settings:
     this processor, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
 
     cache_bytes: int = GIB
-    """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk."""
+    """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk, and another one of the same
+    size on stored compilations."""
+
+    store_compilations: bool = True
+    """GRAPHWEAVE_STORE_COMPILATIONS: 0 neither keeps whole compilations on disk nor looks for them there, so that every
+    process plans its own. Kernels are kept."""
 
     format_bytes: int = GIB
     """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and another one of the same size on cached results
@@ -160,6 +165,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
     ("GRAPHWEAVE_ARCH", "arch", _parse_text),
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
+    ("GRAPHWEAVE_STORE_COMPILATIONS", "store_compilations", _parse_switch),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),

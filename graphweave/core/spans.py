@@ -12,15 +12,17 @@ from threading import get_ident
 
 DYNAMO = "PyTorch: Dynamo"
 AOT_AUTOGRAD = "PyTorch: AOTAutograd"
+RESTORE = "restore from disk"
 IMPORT = "import of the captured graph"
 PASSES = "passes"
 SEARCH = "search of the tuner"
 PLAN = "plan of the kernels"
 PRINT = "text of the kernels"
 WAIT = "wait for kernels"
+STORE = "store on disk"
 LOAD = "load kernels and the library"
 COMPILER = "C++ compiler"
-STAGES = (DYNAMO, AOT_AUTOGRAD, IMPORT, PASSES, SEARCH, PLAN, PRINT, WAIT, LOAD, COMPILER)
+STAGES = (DYNAMO, RESTORE, AOT_AUTOGRAD, IMPORT, PASSES, SEARCH, PLAN, PRINT, WAIT, LOAD, STORE, COMPILER)
 """The stages of a first call, in the order in which they are shown."""
 
 

@@ -64,6 +64,15 @@ class Executable:
         self._needs = needs
         self.begun: Begun | None = None
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The plan and what follows from it at some cost; the kernels are in the cache, by their texts."""
+        return self.plan, self._contract, self._needs, self.tape
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        plan, contract, needs, tape = state
+        self.__init__(plan, contract, None, needs)  # type: ignore[misc]
+        self.__dict__["tape"] = tape
+
     @property
     def kernels(self) -> Mapping[int, RegionStep]:
         return self.steps.kernels
@@ -100,6 +109,10 @@ class Executable:
         run = self._runner.load(f"<graphweave {self.plan.name}>")
         device = graph_device(self.plan.options) if self._contract.cuda_graphs else None
         return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
+
+    def prepare(self) -> None:
+        """Make the function that follows the tape, which the first call would make."""
+        _ = self._run
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Removes the arguments from `args`, so that each is freed after its last use.

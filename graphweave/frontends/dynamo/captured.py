@@ -31,6 +31,7 @@ from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
 from graphweave.frontends.dynamo.background_frames import BackgroundFrames, NotCompiledYet, UnstartedFrame
 from graphweave.frontends.dynamo.caller_state import CallerState
+from graphweave.frontends.dynamo.captures_on_disk import CapturesOnDisk
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
@@ -39,7 +40,8 @@ from graphweave.frontends.dynamo.shadow_modules import Shadows
 from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, transformed
+from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
 from graphweave.frontends.tracing.call_under_way import (
@@ -149,6 +151,8 @@ class Captured:
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
+        more = f"{dynamic} {dynamo} {fullgraph}"
+        self._on_disk = None if on_ranks else CapturesOnDisk(target, options or {}, more, widths).compiled
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
@@ -285,7 +289,8 @@ class Captured:
         """A call that compiles first what is not compiled yet."""
         tried = self._settings
         while tried and not self._hooked_everywhere():
-            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            settings = [s[self._traced] for s in tried]
+            call = CallUnderWay(self._backend, settings, self._code, len(tried) == 1, self._on_disk)
             token = under_way.set(call)
             try:
                 if self._dry is not None:

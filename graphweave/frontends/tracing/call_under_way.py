@@ -40,6 +40,8 @@ class CallUnderWay:
     settings: Sequence[CaptureSettings]
     outermost: CodeType
     last: bool
+    compile_whole: Callable[[Mapping[str, Any], CallUnderWay, Callable[[], Any]], Any] | None = None
+    """Compiles the outermost frame, given PyTorch's arguments, this call, and how PyTorch compiles it."""
     arguments: tuple[Any, ...] = ()
     attempt: int = 0
     breaks_before: BreakCounts | None = None
