@@ -19,6 +19,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.utils._sympy.printers import PythonPrinter
 
 from graphweave.core.counters import bump
+from graphweave.core.errors import CompileError
 from graphweave.core.log import logger
 from graphweave.core.spans import RESTORE, span
 from graphweave.execute.begun import Begun
@@ -62,7 +63,8 @@ class Compilation:
         return all([bool(env.deserialize_symexpr(guard)) for guard in self.guards])
 
     def function(self) -> Callable[..., Any]:
-        """The compiled function. Its kernels are loaded, and those that are gone are compiled again."""
+        """The compiled function. Its kernels are loaded, and those that are gone are compiled again. Raises CompileError
+        or OSError if one cannot be."""
         begun = Begun()
         for one in self.executables:
             begun.add(str(one.plan.name), one.steps.all)
@@ -80,6 +82,15 @@ class Compilation:
                 made = self.parts.function(forward, untraced, backward.module)
         return refuse_forward_mode(_unboxed(made), self.about)
 
+    def function_or_none(self) -> Callable[..., Any] | None:
+        """The compiled function; None if one of its kernels cannot be compiled, so that the graph is compiled afresh,
+        which tells what is wrong."""
+        try:
+            return self.function()
+        except (CompileError, OSError) as error:
+            _log.info("%s: its stored compilation has a kernel that cannot be compiled: %s", self.about, error)
+            return None
+
 
 def restore(content: bytes) -> Callable[..., Any] | None:
     """The function of a compilation that was stored as bytes. None if it cannot be made under the modes in force."""
@@ -87,8 +98,9 @@ def restore(content: bytes) -> Callable[..., Any] | None:
         found = from_bytes(content)
         if found is None or found.parts.disable_amp != torch._C._is_any_autocast_enabled():
             return None
-        made = found.function()
-    bump("restored_graphs")
+        made = found.function_or_none()
+    if made is not None:
+        bump("restored_graphs")
     return made
 
 

@@ -75,7 +75,9 @@ class Slot:
             found = from_bytes(content)
             if found is None or not (self.env is None or found.hold(self.env)):
                 return None
-            made = found.function()
+            made = found.function_or_none()
+            if made is None:
+                return None
         bump("restored_graphs")
         _log.info("%s: restored from compilation %s", self.about, self.key[:12])
         made.stored = None if self.needs_trace else content  # type: ignore[attr-defined]
