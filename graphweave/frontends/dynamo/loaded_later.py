@@ -19,7 +19,8 @@ from graphweave.core.garbage import collected_seldom
 from graphweave.frontends.dynamo import compile_thread
 from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.shadow_modules import Shadows
-from graphweave.frontends.dynamo.uncompiled import in_forward_mode, inside_a_transform
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform
+from graphweave.frontends.halves.forward_mode import in_forward_mode
 
 if TYPE_CHECKING:
     from graphweave.frontends.dynamo.captured import Captured
