@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.settings import override
+from graphweave.frontends.dynamo import captures_on_disk
 from graphweave.frontends.stored import store
 from graphweave.frontends.stored.compilation import restore
 from graphweave.runtime.entries import ByteStore
@@ -40,6 +41,7 @@ GRAPH = random_graph(7, 7, 30)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder for compilations. Kernels stay where they are."""
     monkeypatch.setattr(store, "COMPILATIONS", ByteStore(str(tmp_path)))
+    monkeypatch.setattr(captures_on_disk, "CAPTURES", ByteStore(str(tmp_path / "captures")))
     with override(store_compilations=True):
         yield tmp_path
 
@@ -327,6 +329,7 @@ def test_damaged_entries_are_made_again(folder: Path, damage: str, caplog: pytes
             path.with_suffix(".sha256").unlink()
         case "others may write":
             path.chmod(0o777)
+    captures_on_disk.CAPTURES.folder.rename(folder / "no captures")  # they have the graphs' bytes, too
     forget()
     with caplog.at_level(logging.WARNING):
         evaluated()
