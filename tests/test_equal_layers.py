@@ -213,7 +213,7 @@ def test_parts_that_cannot_be_traced_once_are_traced_one_by_one(
     captured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise traced_parts.Refused("not these")
+        raise traced_parts.NotFolded("not these")
 
     torch.manual_seed(0)
     model, arguments = Stack(*(Layer() for _ in range(5))).double(), (torch.randn(NODES, WIDTH).double(), edges())

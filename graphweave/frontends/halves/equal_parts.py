@@ -36,7 +36,7 @@ _NORMS = (torch.nn.functional.batch_norm, torch.nn.functional.instance_norm)
 
 
 @dataclass(slots=True)
-class Part:
+class EqualPart:
     """One of several equal runs of calls in Dynamo's graph."""
 
     nodes: list[fx.Node]
@@ -53,7 +53,7 @@ class Part:
     """Positions of the inputs that the calls write to."""
 
 
-def equal_parts(graph: fx.Graph) -> list[list[Part]]:
+def equal_parts(graph: fx.Graph) -> list[list[EqualPart]]:
     """Groups of equal parts that do not overlap, each of at least `FEWEST`."""
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
     if len(calls) < FEWEST * SHORTEST or any(_changes_state(n) for n in calls):
@@ -65,7 +65,7 @@ def equal_parts(graph: fx.Graph) -> list[list[Part]]:
     for node in graph.find_nodes(op="placeholder"):
         if isinstance(value := node.meta.get("example_value"), torch.SymInt):
             sizes.setdefault(value.node.expr, node)
-    groups: list[list[Part]] = []
+    groups: list[list[EqualPart]] = []
     for start, period, copies in _repetitions(tokens, 0, len(calls)):
         extra = 0
         while start + period * copies + extra < len(calls) and (
@@ -78,11 +78,11 @@ def equal_parts(graph: fx.Graph) -> list[list[Part]]:
     return groups
 
 
-def _grouped(runs: Sequence[list[fx.Node]], sizes: dict[Any, fx.Node]) -> Iterator[list[Part]]:
+def _grouped(runs: Sequence[list[fx.Node]], sizes: dict[Any, fx.Node]) -> Iterator[list[EqualPart]]:
     """Groups of those `runs` of calls that are equal parts. `sizes` are the graph's own inputs for symbols."""
-    found: dict[Any, list[Part]] = defaultdict(list)
+    found: dict[Any, list[EqualPart]] = defaultdict(list)
     for nodes in runs:
-        part = Part(nodes)
+        part = EqualPart(nodes)
         key = _key(part, sizes)
         if key is not None:
             found[key].append(part)
@@ -195,7 +195,7 @@ def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[
         on_constant((type(args).__name__, repr(args)))
 
 
-def _key(part: Part, sizes: dict[Any, fx.Node]) -> Any:
+def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
     """What equal parts share; None if a part takes something else than tensors and sizes. Fills in the part's inputs
     and symbols. Its inputs are what it reads and, of the graph's `sizes`, those of what it reads."""
     inside = {n: i for i, n in enumerate(part.nodes)}
@@ -232,7 +232,7 @@ def _key(part: Part, sizes: dict[Any, fx.Node]) -> Any:
     return tuple(key), signature, tuple(part.symbols.index(s) for s in more)
 
 
-def _signature(part: Part) -> Any:
+def _signature(part: EqualPart) -> Any:
     """The types and sizes of a part's inputs, and the symbols that it makes."""
     numbers: dict[Any, int] = {}
     out: list[Any] = []
@@ -274,7 +274,7 @@ def _memory(node: fx.Node) -> Any:
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
-def _gives_own_tensors(part: Part) -> bool:
+def _gives_own_tensors(part: EqualPart) -> bool:
     """Whether the results of a part are tensors that share no memory with its inputs or each other."""
     memory = {_memory(n) for n in part.inputs} - {None}
     for i in part.results:
@@ -287,7 +287,7 @@ def _gives_own_tensors(part: Part) -> bool:
     return True
 
 
-def _write_alike(parts: Sequence[Part]) -> bool:
+def _write_alike(parts: Sequence[EqualPart]) -> bool:
     """Whether it is known to which of their inputs the parts write, and is the same in all; sets `written`."""
     found = {_written(part) for part in parts}
     (first, *others) = found
@@ -296,7 +296,7 @@ def _write_alike(parts: Sequence[Part]) -> bool:
     return first is not None and not others
 
 
-def _written(part: Part) -> tuple[int, ...] | None:
+def _written(part: EqualPart) -> tuple[int, ...] | None:
     """The positions of the inputs to which a part may write; None if it may write to memory in another way."""
     position = {n: i for i, n in enumerate(part.inputs)}
     memory = {_memory(n): n for n in part.inputs if _memory(n) is not None}

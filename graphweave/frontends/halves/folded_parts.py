@@ -19,8 +19,8 @@ from torch import Tensor, fx
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
-from graphweave.frontends.halves.equal_parts import Part, equal_parts
-from graphweave.frontends.halves.traced_parts import Refused, Trace, Traces, operation
+from graphweave.frontends.halves.equal_parts import EqualPart, equal_parts
+from graphweave.frontends.halves.traced_parts import NotFolded, Trace, Traces, operation
 
 _log = logger(__name__)
 
@@ -28,7 +28,7 @@ _log = logger(__name__)
 class FoldedPart:
     """A part of the graph as one call."""
 
-    def __init__(self, part: Part, traces: Traces) -> None:
+    def __init__(self, part: EqualPart, traces: Traces) -> None:
         self.part, self.traces = part, traces
         self.needs: tuple[bool, ...] = (False,) * len(part.inputs)
         self.trace: Trace | None = None  # with its gradients, once they have been asked for
@@ -153,11 +153,11 @@ def folded(module: fx.GraphModule, decompositions: Any) -> Iterator[fx.GraphModu
         _folded.clear()
 
 
-def _calls(group: Sequence[Part]) -> int:
+def _calls(group: Sequence[EqualPart]) -> int:
     return sum(len(part.nodes) for part in group)
 
 
-def _fold(graph: fx.Graph, part: Part, place: dict[fx.Node, fx.Node], index: int) -> None:
+def _fold(graph: fx.Graph, part: EqualPart, place: dict[fx.Node, fx.Node], index: int) -> None:
     """Replace the calls of a part in `graph`, where the calls of the original graph have a `place`."""
     own = [place[n] for n in part.nodes]
     with graph.inserting_before(own[0]):
@@ -188,7 +188,7 @@ def unfolded(joint: fx.GraphModule) -> None:
         elif node.target is torch.ops.graphweave.equal_part_backward.default:
             at = _folded[node.args[0]]
             if at.trace is None or node.args[0] not in inside:
-                raise Refused("gradients of a part whose results nothing reads")
+                raise NotFolded("gradients of a part whose results nothing reads")
             env = inside[node.args[0]] | dict(zip(at.trace.tangents, node.args[1], strict=True))
             results = at.trace.insert_backward(joint.graph, node, at.part, env, known)
             _replace(joint.graph, node, results, len(results))

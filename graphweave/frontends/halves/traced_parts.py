@@ -19,31 +19,31 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from graphweave.frontends.halves.equal_parts import Part
+from graphweave.frontends.halves.equal_parts import EqualPart
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class Refused(Exception):
+class NotFolded(Exception):
     """Equal parts cannot be traced once after all."""
 
 
 class Traces:
     """The traces of a group of equal parts: one without gradients, and one for each kind of tangents that occurs."""
 
-    def __init__(self, group: Sequence[Part], decompositions: Any) -> None:
+    def __init__(self, group: Sequence[EqualPart], decompositions: Any) -> None:
         self._group, self._decompositions = group, decompositions
         self._found: list[tuple[Any, Trace]] = []
         self._include = torch._C._dispatch_tls_local_include_set()
         self._exclude = torch._C._dispatch_tls_local_exclude_set()
 
-    def without_gradients(self, part: Part) -> Trace:
+    def without_gradients(self, part: EqualPart) -> Trace:
         return self._trace(part, (), [])
 
-    def with_gradients(self, part: Part, needs: tuple[bool, ...], tangents: Sequence[Tensor | None]) -> Trace:
+    def with_gradients(self, part: EqualPart, needs: tuple[bool, ...], tangents: Sequence[Tensor | None]) -> Trace:
         return self._trace(part, needs, tangents)
 
-    def _trace(self, part: Part, needs: tuple[bool, ...], tangents: Sequence[Tensor | None]) -> Trace:
+    def _trace(self, part: EqualPart, needs: tuple[bool, ...], tangents: Sequence[Tensor | None]) -> Trace:
         kinds = [None if t is None else (t.dtype, t.device) for t in tangents]
         sizes = [[*t.shape, *t.stride()] for t in tangents if t is not None]
         for key, trace in self._found:
@@ -70,7 +70,12 @@ class Trace:
     """The graph of one part, from which those of equal parts are copied."""
 
     def __init__(
-        self, part: Part, needs: tuple[bool, ...], tangents: Sequence[Tensor | None], decompositions: Any, keys: Any
+        self,
+        part: EqualPart,
+        needs: tuple[bool, ...],
+        tangents: Sequence[Tensor | None],
+        decompositions: Any,
+        keys: Any,
     ) -> None:
         self._part = part
         values = [n.meta["example_value"] for n in part.inputs]
@@ -117,7 +122,7 @@ class Trace:
                     node.meta["partitioner_tag"] = "is_forward"
                 written = tuple(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and _is_written(t))
                 if written != part.written:
-                    raise Refused(f"a part writes to other inputs than expected: {written}, {part.written}")
+                    raise NotFolded(f"a part writes to other inputs than expected: {written}, {part.written}")
                 gradients = self._differentiate(results, inputs, wanted, tangents) if any(wanted) else []
                 outs = [*results, *(inputs[i] for i in written), *gradients]
                 return tree_map(from_fun, outs)
@@ -139,11 +144,11 @@ class Trace:
         self.has_gradient = [g is not None for g in gradients]
         return [g for g in gradients if g is not None]
 
-    def renamed(self, part: Part) -> dict[Any, Any]:
+    def renamed(self, part: EqualPart) -> dict[Any, Any]:
         """The symbols of this trace, and those of an equal part in their place."""
         return {a: b for a, b in zip(self._part.symbols, part.symbols, strict=True) if a != b}
 
-    def fits(self, part: Part) -> bool:
+    def fits(self, part: EqualPart) -> bool:
         """Whether what was assumed about sizes in the trace also holds for `part`, by guards."""
         fits = self._fitting.get(id(part))
         if fits is None:
@@ -153,7 +158,7 @@ class Trace:
             self._fitting[id(part)] = fits
         return fits
 
-    def gradients(self, part: Part) -> list[Tensor]:
+    def gradients(self, part: EqualPart) -> list[Tensor]:
         """Fake gradients of a part."""
         names = self.renamed(part)
         out = []
@@ -164,21 +169,21 @@ class Trace:
         return out
 
     def insert_forward(
-        self, graph: fx.Graph, before: fx.Node, part: Part, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
     ) -> list[fx.Node]:
         """Insert the calls of the forward; their results and the values that are written."""
         self._insert(graph, before, part, env, known, backward=False)
         return [env[n] for n in self._results]
 
     def insert_backward(
-        self, graph: fx.Graph, before: fx.Node, part: Part, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
     ) -> list[fx.Node]:
         """Insert the calls of the backward; the gradients."""
         self._insert(graph, before, part, env, known, backward=True)
         return [env[n] for n in self._gradients]
 
     def _insert(
-        self, graph: fx.Graph, before: fx.Node, part: Part, env: dict[fx.Node, Any], known: dict[Any, fx.Node], *,
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node], *,
         backward: bool,
     ) -> None:  # fmt: skip
         names, outside = self.renamed(part), {*self.primals, *self.tangents}
@@ -267,7 +272,7 @@ def _fresh(value: Any, needs: bool) -> Any:
     return out.requires_grad_() if needs else out
 
 
-def _graph_of(part: Part) -> fx.Graph:
+def _graph_of(part: EqualPart) -> fx.Graph:
     """The calls of a part as a graph."""
     graph, place = fx.Graph(), dict[fx.Node, fx.Node]()
     inputs = []

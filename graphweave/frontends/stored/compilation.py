@@ -63,8 +63,8 @@ class Compilation:
         return all([bool(env.deserialize_symexpr(guard)) for guard in self.guards])
 
     def function(self) -> Callable[..., Any]:
-        """The compiled function. Its kernels are loaded, and those that are gone are compiled again. Raises CompileError
-        or OSError if one cannot be."""
+        """The compiled function. Its kernels are loaded, and those that are gone are compiled again. Raises
+        CompileError or OSError if one cannot be."""
         begun = Begun()
         for one in self.executables:
             begun.add(str(one.plan.name), one.steps.all)
