@@ -39,9 +39,9 @@ REASONS = {
 """Errors raised for the compiler itself, as reasons that `explain` or a warning then reports, or for Python."""
 
 ADVICE = re.compile(
-    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Compile|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index"
-    r"|Inside|Install|Keep|Leave|Let|Loop|Lower|Make|Move|Name|Partition|Pass|Please|Put|Read|Reduce|Remove|Rename|Replace"
-    r"|Report|Reshape|Return|Run|Save|Set|Swap|Take|Transpose|Unset|Use|With|Write"
+    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Compile|Convert|Correct|Delete|Flatten|Free|Gather|Give"
+    r"|Index|Inside|Install|Keep|Leave|Let|Loop|Lower|Make|Move|Name|Partition|Pass|Please|Put|Read|Reduce|Remove|Rename"
+    r"|Replace|Report|Reshape|Return|Run|Save|Set|Swap|Take|Transpose|Unset|Use|With|Write"
     r"|For the product number by number give"
     r"|Its fields live on"
     r"|inside a loop use|convert it|please report)\b"
