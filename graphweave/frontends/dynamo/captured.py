@@ -6,9 +6,10 @@ import _thread
 import builtins
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from types import CodeType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ from graphweave.frontends.tracing.call_under_way import (
     BreakCounts,
     CallUnderWay,
     CaptureSettings,
+    CompileWhole,
     breaks_since,
     under_way,
 )
@@ -63,6 +65,7 @@ _log, _time_log = logger(__name__), logger("graphweave.time")
 
 _ALWAYS = {
     "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
+    "specialize_float": False,  # floats that change become symbols (`tracer_gaps.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }
 """Settings that are in force in every trace."""
@@ -73,9 +76,6 @@ _TRIED = (
 )
 """Settings in the order in which they are tried, for the whole function and then for each frame behind a graph break.
 What cannot be traced under the last ones runs as Python."""
-
-_Settings = tuple[CaptureSettings, CaptureSettings]
-"""Settings for the first compilation, and for later ones."""
 
 _EACH_APART: dict[str, Any] = {
     name: value
@@ -150,9 +150,10 @@ class Captured:
             )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
-        self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
+        self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
         more = f"{dynamic} {dynamo} {fullgraph}"
         self._on_disk = None if on_ranks else CapturesOnDisk(target, options or {}, more, widths).compiled
+        self._floats: dict[tuple[CodeType, str], float] = {}
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
@@ -221,7 +222,7 @@ class Captured:
         """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
         thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
         frames.publish()
-        token = under_way.set(CallUnderWay(self._backend, [s[True] for s in self._settings], self._code, last=False))
+        token = under_way.set(self._under_way(self._settings, last=False))
         try:
             return self._compiled(*args, **kwargs)
         except NotCompiledYet:
@@ -259,7 +260,7 @@ class Captured:
         outermost = frame.f_code is self._code
         tried = self._settings
         while tried:
-            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            call = self._under_way(tried, last=len(tried) == 1)
             token = under_way.set(call)
             if outermost:
                 call.arguments = frame.f_locals["args"], frame.f_locals["kwargs"]
@@ -289,8 +290,7 @@ class Captured:
         """A call that compiles first what is not compiled yet."""
         tried = self._settings
         while tried and not self._hooked_everywhere():
-            settings = [s[self._traced] for s in tried]
-            call = CallUnderWay(self._backend, settings, self._code, len(tried) == 1, self._on_disk)
+            call = self._under_way(tried, last=len(tried) == 1, compile_whole=self._on_disk)
             token = under_way.set(call)
             try:
                 if self._dry is not None:
@@ -315,8 +315,13 @@ class Captured:
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
 
+    def _under_way(
+        self, settings: Sequence[CaptureSettings], *, last: bool, compile_whole: CompileWhole | None = None
+    ) -> CallUnderWay:
+        return CallUnderWay(self._backend, settings, self._code, last, self._floats, compile_whole)
+
     def _as_python(
-        self, error: Exception, tried: tuple[_Settings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, error: Exception, tried: tuple[CaptureSettings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make the call eagerly, after an operation has refused its operands in a trace. If eager mode refuses them
         too, its error is clearer, and was no reason to compile anything. If not, later calls are traced as `tried`."""
@@ -360,16 +365,6 @@ class Captured:
             "`register_module_forward_hook` or a like function). Remove them, or use hooks of single modules."
         )
         return True
-
-
-def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> _Settings:
-    """`settings` with `dynamo` added to PyTorch's settings: one for the first compilation, one for later ones.
-
-    In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
-    late and then traces everything again. A function that is called with another value is traced with symbols.
-    """
-    fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
-    return replace(settings, dynamo=fixed), replace(settings, dynamo=symbols)
 
 
 def _arose_in_tracing(error: Exception) -> bool:
