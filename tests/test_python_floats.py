@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ def test_a_later_compilation_traces_floats_that_have_not_changed_once(monkeypatc
     traces = []
     trace = convert_frame.trace_frame
 
+    @wraps(trace)
     def counted(*args: Any, **kwargs: Any) -> Any:
         traces.append(1)
         return trace(*args, **kwargs)
