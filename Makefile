@@ -38,7 +38,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site clean
+.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site clean
 
 setup: $(STAMP)
 
@@ -137,6 +137,10 @@ bench: $(STAMP)
 # Seconds of first calls, cold and with what is on disk: make bench-first-call ARGS="--cases gat-2 --out bench/results".
 bench-first-call: $(STAMP)
 	$(BIN)/python -m bench.first_call $(ARGS)
+
+# Compilers beside one another: make bench-compilers ARGS="--compilers g++ clang++ --out bench/results".
+bench-compilers: $(STAMP)
+	$(BIN)/python -m bench.compilers $(ARGS)
 
 bench-memory: $(STAMP)
 	$(BIN)/python -m bench.memory_growth $(ARGS)

@@ -8,7 +8,7 @@
 A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
 `--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
 those of a warm one. `torch.compile` with a backend that does nothing ("eager") is the tracer alone, and "aot_eager" is
-all of PyTorch's tracing.
+all of PyTorch's tracing. Models of many equal layers are measured only if `--cases` names them.
 
 A system starts "cold", with an empty cache folder. Systems with a cache then run once more as a "second process" that
 shares the folder, and graphweave once more with its "kernels on disk" and nothing else.
@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
-from bench.first_call_cases import CASES, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
+from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
 from bench.randomness import CounterBased
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
@@ -193,9 +193,8 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument(
-        "--cases", nargs="+", choices=[*CASES, *(ZOO_PREFIX + name for name in ZOO)], default=list(CASES)
-    )
+    every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
+    parser.add_argument("--cases", nargs="+", choices=every, default=list(CASES))
     parser.add_argument("--zoo", type=int, metavar="COUNT")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])

@@ -106,9 +106,18 @@ def _rgcn() -> Case:
     return _classify(Stack(*layers), torch.randint(RELATIONS, (EDGES,)))
 
 
-def _gps() -> Case:
-    """GraphGPS of two layers: message passing by GIN, and attention among all nodes of a graph."""
-    layers = (pyg.GPSConv(HIDDEN, pyg.GINConv(mlp(HIDDEN, HIDDEN)), heads=4) for _ in range(2))
+def _relations(count: int) -> Case:
+    """A layer of SAGE for each relation of two types of nodes."""
+    counts = {"paper": NODES, "author": NODES // 2}
+    kinds = [(("paper", "author")[i % 2], f"r{i}", ("paper", "author")[i // 2 % 2]) for i in range(count)]
+    model = pyg.HeteroConv({kind: pyg.SAGEConv((FEATURES, FEATURES), HIDDEN) for kind in kinds})
+    x = {name: torch.randn(rows, FEATURES) for name, rows in counts.items()}
+    return Case(Typed(model), (x, {kind: _edges(counts[kind[0]], counts[kind[2]]) for kind in kinds}))
+
+
+def _gps(count: int = 2) -> Case:
+    """GraphGPS: message passing by GIN, and attention among all nodes of a graph."""
+    layers = (pyg.GPSConv(HIDDEN, pyg.GINConv(mlp(HIDDEN, HIDDEN)), heads=4) for _ in range(count))
     return Case(Pooled(Stack(*layers)), _batch())
 
 
@@ -141,7 +150,15 @@ CASES: dict[str, Callable[[], Case]] = {
     "transformer-2": _transformer,
     "gatv2-2": lambda: _classify(pyg.GAT(FEATURES, HIDDEN, 2, CLASSES, heads=4, v2=True)),
 }
+"""Twelve whole models."""
 
+EQUAL_LAYERS: dict[str, Callable[[], Case]] = {
+    "gcn-10": lambda: _classify(pyg.GCN(FEATURES, HIDDEN, 10, CLASSES)),
+    "gcn-100": lambda: _classify(pyg.GCN(FEATURES, HIDDEN, 100, CLASSES)),
+    "gps-10": lambda: _gps(10),
+    "relations-104": lambda: _relations(104),
+}
+"""Models of many equal layers, which show how the first call grows with their number."""
 
 ZOO_PREFIX = "zoo:"
 
@@ -171,4 +188,4 @@ def build(name: str) -> Case:
         built = build_of_zoo(name.removeprefix(ZOO_PREFIX))
         return Case(Squared(built.module), built.args, keywords=built.kwargs)
     torch.manual_seed(0)
-    return CASES[name]()
+    return (CASES | EQUAL_LAYERS)[name]()

@@ -47,6 +47,8 @@ START = {
     "frontends.importing": "importer.py",
     "frontends.sparse": "sparse_matrix.py",
     "frontends.spellings": "rows_first.py",
+    "frontends.captures": "restore.py",
+    "frontends.stored": "store.py",
     "frontends.tracing": "capture_settings.py",
     "graph": "graph.py",
     "ir": "message/GRAMMAR.md",

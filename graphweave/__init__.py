@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphweave.core.schedule import Schedule
     from graphweave.frontends.dynamo.compile import compile
     from graphweave.frontends.dynamo.explain import explain
+    from graphweave.frontends.dynamo.ready import ready
     from graphweave.frontends.dynamo.tune import tune
     from graphweave.graph.batch import batch, unbatch
     from graphweave.graph.build import graph, heterograph
@@ -85,6 +86,7 @@ __all__ = [
     "out_subgraph",
     "readout_edges",
     "readout_nodes",
+    "ready",
     "remove_self_loop",
     "reset_counters",
     "reverse",
@@ -110,6 +112,7 @@ _FROM = {
     "core.schedule": ("Schedule",),
     "frontends.dynamo.compile": ("compile",),
     "frontends.dynamo.explain": ("explain",),
+    "frontends.dynamo.ready": ("ready",),
     "frontends.dynamo.tune": ("tune",),
     "graph.batch": (
         "batch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
+from graphweave.core.settings import override
 from graphweave.frontends.tracing import torch_logs
 from graphweave.runtime.triton_kernel import interpreted
 from tests import margins, slow_cases, warning_filters
@@ -40,6 +42,13 @@ _shares = pytest.StashKey[dict[str, float]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     warning_filters.add(config)
+    # Tests look at what the compiler does, so a compilation that an earlier run has stored must not take its place.
+    # Those of stored compilations turn them on, and so does a sweep over other tests (docs/design/stored.md).
+    if "GRAPHWEAVE_STORE_COMPILATIONS" not in os.environ:
+        os.environ["GRAPHWEAVE_STORE_COMPILATIONS"] = "0"  # for processes that tests start
+        apart = override(store_compilations=False)
+        apart.__enter__()
+        config.add_cleanup(lambda: apart.__exit__(None, None, None))
     if interpreted():
         interpreter_products = importlib.import_module("tests.interpreter_products")
         interpreter_products.install()

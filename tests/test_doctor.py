@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp
     with override(cache_dir=tmp_path / "file"):
         found = as_json(capsys)
         text = as_text(capsys)
-    for name in ("kernels", "triton_texts"):
+    for name in ("kernels", "compilations", "triton_texts"):
         assert found["caches"][name]["why"] == "cannot be written: Not a directory"
     assert found["checks"]["cpp"]["works"]
     assert "a temporary directory takes its place. Set GRAPHWEAVE_CACHE_DIR" in text
@@ -305,7 +305,7 @@ def test_bounds_come_from_the_settings() -> None:
     with override(cache_bytes=1, format_bytes=2, arena_bytes=3):
         found = machine.caches()
     assert {name: cache.get("bound") for name, cache in found.items()} == {
-        "kernels": 1, "triton_texts": None, "formats": 2, "memo": 2, "arena": 3,
+        "kernels": 1, "compilations": 1, "triton_texts": None, "formats": 2, "memo": 2, "arena": 3,
     }  # fmt: skip
 
 

@@ -33,14 +33,16 @@ HERE = os.path.relpath(__file__)
 
 REASONS = {
     "IRError", "ParseError", "NotExpressible", "CaptureError", "CompileError", "NeedsLocal", "NotImplementedError",
-    "CannotSay", "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
+    "CannotSay", "Unkeyed", "Unknown", "Misfit",
+    "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
 }  # fmt: skip
 """Errors raised for the compiler itself, as reasons that `explain` or a warning then reports, or for Python."""
 
 ADVICE = re.compile(
-    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside"
-    r"|Install|Keep|Leave|Let|Loop|Lower|Make|Move|Name|Partition|Pass|Please|Put|Read|Reduce|Remove|Rename|Replace"
-    r"|Report|Reshape|Return|Run|Set|Swap|Take|Transpose|Unset|Use|With|Write|For the product number by number give"
+    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Compile|Convert|Correct|Delete|Flatten|Free|Gather|Give"
+    r"|Index|Inside|Install|Keep|Leave|Let|Loop|Lower|Make|Move|Name|Partition|Pass|Please|Put|Read|Reduce|Remove|Rename"
+    r"|Replace|Report|Reshape|Return|Run|Save|Set|Swap|Take|Transpose|Unset|Use|With|Write"
+    r"|For the product number by number give"
     r"|Its fields live on"
     r"|inside a loop use|convert it|please report)\b"
 )
@@ -106,6 +108,11 @@ def test_every_message_ends_with_what_to_do() -> None:
         "kernels were not ready",
         "a run apart from the user's call failed: {}",
         "the argument {} is not known before the call",
+        # why equal parts are traced one by one, and why a compilation is not kept on disk, for the logs
+        "gradients of a part whose results nothing reads",
+        "a part writes to other inputs than expected: {}, {}",
+        "a {} of a captured graph has no bytes",
+        "an operator's derivative depends on how its operand lies in memory",
         # why a function is not rewritten, which a warning with advice follows
         "the rewritten function has other variables of functions around it",
         "the rewritten function is no valid Python",

@@ -16,7 +16,7 @@ from graphweave.core import own_folders
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
 from graphweave.core.settings import override
-from graphweave.runtime import kernel_cache
+from graphweave.runtime import entries, kernel_cache
 from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
 from tests import patience
@@ -165,9 +165,9 @@ def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:
 
 def test_the_folder_is_looked_through_as_it_fills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    evict = kernel_cache.evict
+    evict = entries.Kind.evict
     monkeypatch.setattr(
-        kernel_cache, "evict", lambda *args, **kwargs: looks.append(evict(*args, **kwargs)) or looks[-1]
+        entries.Kind, "evict", lambda *args, **kwargs: looks.append(evict(*args, **kwargs)) or looks[-1]
     )
     for n in (51, 52, 53):
         run(n)

@@ -36,10 +36,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "frontends.tracing": {"core", "compiler", "frontends.sparse"},
     "frontends.importing": _FACTS | {"compiler"} | {"frontends.calls", "frontends.spellings"},
     "frontends.halves": _FACTS | {"passes", "compiler", "runtime", "execute"} | _CAPTURED | {"frontends.tracing"},
+    "frontends.captures": {"core"},
+    "frontends.stored": {"core", "compiler", "execute", "runtime", "frontends.calls", "frontends.halves"},
     "frontends.dynamo": _STAGES
     | {"compiler", "runtime", "execute", "tuning"}
     | _CAPTURED
-    | {"frontends.tracing", "frontends.sparse", "frontends.halves"},
+    | {"frontends.tracing", "frontends.sparse", "frontends.halves", "frontends.captures", "frontends.stored"},
     "extend": _FACTS | {"passes", "compiler", "execute", "frontends.calls", "frontends.importing", "frontends.halves"},
     "tensorlike": {"core"},
     "udf": {"core", "compiler", "frontends.dynamo", "tensorlike"},

@@ -24,7 +24,9 @@ def test_a_package_is_loaded_without_the_compiler(module: str) -> None:
     assert loaded(f"import {module}").isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
 
 
-COMPILERS = {"torch._dynamo", "sympy", "networkx", "triton", "graphweave.compiler.road", "graphweave.frontends.halves"}
+COMPILERS = {
+    "torch._dynamo", "sympy", "networkx", "triton", "graphweave.compiler.road", "graphweave.frontends.halves.handover",
+}  # fmt: skip
 OPTIONAL = {"jax", "matplotlib", "pandas", "rich", "scipy", "sklearn", "torch_geometric", "torch_scatter"}
 MODEL = "import graphweave, torch\ncompiled = graphweave.compile(torch.nn.Linear(2, 2))\n"
 

@@ -40,6 +40,7 @@ PUBLIC: dict[str, list[str]] = {
         "out_subgraph",
         "readout_edges",
         "readout_nodes",
+        "ready",
         "remove_self_loop",
         "reset_counters",
         "reverse",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support import features, random_graph
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo import convert_frame
 
 import graphweave
 from bench.check import relative_error
@@ -89,3 +91,42 @@ def test_numbers_of_numpy(door: str, number: Any) -> None:
     compiled, x, graph = DOORS[door](fn), features(6, 3, torch.float64), random_graph(6, 6, 20)
     for k in (number, number * 2):
         assert relative_error(compiled(x, *graph, k), fn(x, *graph, k)) < 1e-12
+
+
+def test_a_later_compilation_traces_floats_that_have_not_changed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluation after training: PyTorch would make symbols of a batch norm's floats, and then trace again without."""
+    traces = []
+    trace = convert_frame.trace_frame
+
+    @wraps(trace)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        traces.append(1)
+        return trace(*args, **kwargs)
+
+    monkeypatch.setattr(convert_frame, "trace_frame", counted)
+    index = torch.tensor([0, 1, 1, 3])
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    def f(x: Tensor) -> Tensor:
+        return model(torch.zeros_like(x).index_add(0, index, x[index]))
+
+    compiled = graphweave.compile(f)
+    compiled(torch.randn(5, 4))
+    model.eval()
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(compiled(x), f(x))
+    assert len(traces) == 2
+
+
+def test_a_float_that_changes_again_is_a_symbol_from_the_second_value_on() -> None:
+    index = torch.tensor([0, 1, 1, 3])
+
+    def f(x: Tensor, slope: float, scale: float) -> Tensor:
+        return torch.zeros_like(x).index_add(0, index, x[index] * slope + scale)
+
+    compiled = graphweave.compile(f)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    before = graphweave.counters()["compilations"]
+    for slope, scale in ((0.5, 2.0), (0.25, 2.0), (0.125, 2.0), (0.5, 2.0), (0.75, 3.0), (0.3, 5.0)):
+        torch.testing.assert_close(compiled(x, slope, scale), f(x, slope, scale))
+    assert graphweave.counters()["compilations"] - before == 3  # all fixed, the slope a symbol, both

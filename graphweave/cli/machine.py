@@ -22,6 +22,7 @@ from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.runtime import kernel_cache, toolchain, triton_kernel
+from graphweave.runtime.entries import COMPILATIONS, Contents
 from graphweave.runtime.threads import find_pool
 
 NOT_INSTALLED = "not installed"
@@ -91,7 +92,16 @@ def caches() -> dict[str, Any]:
     None."""
     now, kernels, texts = settings(), kernel_cache.directory(), triton_kernel.directory()
     return {
-        "kernels": {"directory": str(kernels), "bound": now.cache_bytes, **_readable(kernels, _kernels)},
+        "kernels": {
+            "directory": str(kernels),
+            "bound": now.cache_bytes,
+            **_readable(kernels, lambda folder: _contents(kernel_cache.contents(folder))),
+        },
+        "compilations": {
+            "directory": str(COMPILATIONS.folder),
+            "bound": now.cache_bytes,
+            **_readable(COMPILATIONS.folder, lambda _: _contents(COMPILATIONS.contents())),
+        },
         "triton_texts": {"directory": str(texts), **_readable(texts, _texts)},
         "formats": {"bound": now.format_bytes},
         "memo": {"bound": now.format_bytes},
@@ -106,9 +116,8 @@ def _readable(folder: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str,
         return {"entries": None, "bytes": None, "why": f"cannot be read: {error.strerror or error}"}
 
 
-def _kernels(folder: Path) -> dict[str, Any]:
-    found = kernel_cache.contents(folder)
-    return {"entries": found.kernels, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
+def _contents(found: Contents) -> dict[str, Any]:
+    return {"entries": found.entries, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
 
 
 def _texts(folder: Path) -> dict[str, Any]:

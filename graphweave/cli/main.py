@@ -15,6 +15,7 @@ _COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
+    "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),
     "partition": ("parts", "write a graph's parts for training on several ranks"),
 }
 """Subcommand -> the module that defines it, loaded when it is run, as some take seconds, and what it does."""

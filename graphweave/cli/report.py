@@ -13,6 +13,7 @@ from rich.table import Table
 
 from graphweave.cli.durations import duration
 from graphweave.cli.training import ACCURACY, TrainingWay
+from graphweave.core.break_even import BreakEven, seconds_text
 
 _NUM_LINES = 10
 """About this many progress lines are printed for a run if the output is not a terminal."""
@@ -84,6 +85,21 @@ def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence
     table.add_row("first epoch, with compilation", *ratios([history.seconds[0] for history in histories], duration))
     table.add_row(memory_heading, *ratios(peaks, _bytes))
     return table
+
+
+def pays(runners: Sequence[TrainingWay]) -> Iterator[str]:
+    """A line that says after how many epochs compiling has paid, where eager epochs were timed, too. Of a single
+    compiled way, the line says what is known. There is no line after one epoch, which tells nothing of later ones."""
+    histories = {runner.way: runner.history for runner in runners}
+    compiled, eager = histories.get("graphweave"), histories.get("eager")
+    if compiled is None or len(compiled.seconds) < 2:
+        return
+    first, later = compiled.seconds[0], compiled.median
+    if eager is not None:
+        yield f"break-even: {BreakEven(first, eager.median, later).text('epoch')}"
+    else:
+        spent = seconds_text(max(first - later, 0.0))
+        yield f"break-even: compiling took {spent} of the first epoch; --compare says after how many it has paid"
 
 
 def ratios(values: Sequence[float | None], show: Callable[[float], str]) -> list[str]:

@@ -22,7 +22,7 @@ from graphweave.cli.pairs import PAIR_DECODERS
 from graphweave.cli.plot import check_plot, draw
 from graphweave.cli.recommend import BATCH as CHOICES
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
-from graphweave.cli.report import Tick, progress, summary
+from graphweave.cli.report import Tick, pays, progress, summary
 from graphweave.cli.sampled import FANOUT
 from graphweave.cli.tables import BATCH as ROWS
 from graphweave.cli.tables import FANOUT as NEAR
@@ -155,6 +155,9 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
             after(runners[0])
             keep()
     console.print(summary(runners, *_memory(console, ways, job, data)))
+    if done == 0:
+        for line in pays(runners):
+            console.print(line, highlight=False)
     if args.plot is not None and ranks.first:
         draw(args.plot, runners)
         console.print(f"plot: {args.plot}", highlight=False)

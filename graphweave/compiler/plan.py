@@ -40,13 +40,23 @@ _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "tr
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A region, its loop IR and its text for the target."""
+    """A region, its loop IR and its code for the target.
+
+    `scheduled` is the kernel after the user's schedule was applied. `symbol` is the kernel's name in `code`, which in
+    C++ is the text of all kernels that do the same (`codegen/cpp/shared.py`).
+    """
 
     region: Region
     lowered: Lowered
-    text: str
     scheduled: Scheduled
-    """The kernel after the user's schedule was applied."""
+    target: Target
+    code: str
+    symbol: str
+
+    @property
+    def text(self) -> str:
+        """The code with the names of the program and the user's lines, for people."""
+        return _PRINTERS[self.target](self.lowered.kernel)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -56,8 +66,7 @@ class KernelPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanName:
-    """ "graph3_forward". Kernels are called by the `half` alone, "forward_0" and so on, so that equal kernels of two
-    graphs are one entry of the disk cache."""
+    """ "graph3_forward". Kernels are called by the `half` alone, "forward_0" and so on, in errors, logs and dumps."""
 
     half: str
     graph: str = ""
@@ -164,12 +173,19 @@ def lower_region(
     if _lower_log.isEnabledFor(logging.DEBUG):
         _lower_log.debug("%s", show_kernel(lowered.kernel))
     with span(PRINT, name):
-        text = _PRINTERS[options.target](lowered.kernel)
-    _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
-    _codegen_log.debug("%s", text)
+        code, symbol = _code(lowered.kernel, options.target)
+    made_plan = KernelPlan(region, lowered, made, options.target, code, symbol)
+    _codegen_log.info("%s: %d lines for %s", name, code.count("\n"), options.target)
+    if _codegen_log.isEnabledFor(logging.DEBUG):
+        _codegen_log.debug("%s", made_plan.text)
     for name_of_field, why in made.not_taken.items():
         _lower_log.info("%s: the schedule's %s is left out: %s", name, name_of_field, why)
-    return KernelPlan(region, lowered, text, made)
+    return made_plan
+
+
+def _code(kernel: Kernel, target: Target) -> tuple[str, str]:
+    """What is compiled for a kernel, and the kernel's name there."""
+    return cpp.shared_text(kernel) if target == "cpp" else (_PRINTERS[target](kernel), kernel.name)
 
 
 def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:

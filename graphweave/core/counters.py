@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 COUNTERS: dict[str, str] = {
     "compilations": "graphs handed over by torch.compile and compiled",
+    "restored_graphs": "graphs handed over by torch.compile whose compilation was restored from disk",
+    "unstored_graphs": "graphs whose compilation cannot be kept on disk",
     "kernel_launches": "calls of generated kernels",
     "divided_launches": "regions whose rows of many edges were divided among threads, each time they ran on the CPU",
     "fallback_calls": "ATen calls made by compiled programs for what was not fused",
@@ -19,8 +21,12 @@ COUNTERS: dict[str, str] = {
     "hoist_builds": "graph-only subprograms computed",
     "hoist_hits": "graph-only subprograms whose results were still valid",
     "reorderings": "tensors of features put into the order in which nodes lie near each other",
+    "restored_captures": "functions that were not traced, since what a trace of theirs led to was on disk",
+    "unstored_captures": "traces of functions that cannot be kept on disk",
     "tunings": "graphs whose form and schedules were sought by measuring",
     "tuning_hits": "graphs whose form and schedules an earlier search had kept on disk",
+    "parts_traced_once": "calls in equal parts of graphs, of which PyTorch traced one part for all",
+    "parts_unfolded": "graphs whose equal parts were traced one by one after all",
     "graph_breaks": "graph breaks reported by capture",
     "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
     "cuda_graph_captures": "calls of compiled programs captured as CUDA graphs",

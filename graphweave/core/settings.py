@@ -61,7 +61,12 @@ class Settings:
     this processor, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
 
     cache_bytes: int = GIB
-    """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk."""
+    """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk, and another one of the same
+    size on stored compilations."""
+
+    store_compilations: bool = True
+    """GRAPHWEAVE_STORE_COMPILATIONS: 0 neither keeps whole compilations on disk nor looks for them there, so that every
+    process plans its own. Kernels are kept."""
 
     format_bytes: int = GIB
     """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and another one of the same size on cached results
@@ -81,6 +86,9 @@ class Settings:
     unseen_edits: bool = True
     """GRAPHWEAVE_UNSEEN_EDITS: 0 does not look for edits of index tensors that PyTorch does not see (through NumPy,
     `.data`, dlpack), which saves a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
+
+    equal_parts: bool = True
+    """GRAPHWEAVE_EQUAL_PARTS: 0 lets AOTAutograd trace each of the equal layers of a model by itself."""
 
     progress: bool = True
     """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""
@@ -157,11 +165,13 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
     ("GRAPHWEAVE_ARCH", "arch", _parse_text),
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
+    ("GRAPHWEAVE_STORE_COMPILATIONS", "store_compilations", _parse_switch),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
+    ("GRAPHWEAVE_EQUAL_PARTS", "equal_parts", _parse_switch),
     ("GRAPHWEAVE_PROGRESS", "progress", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,15 +12,17 @@ from threading import get_ident
 
 DYNAMO = "PyTorch: Dynamo"
 AOT_AUTOGRAD = "PyTorch: AOTAutograd"
+RESTORE = "restore from disk"
 IMPORT = "import of the captured graph"
 PASSES = "passes"
 SEARCH = "search of the tuner"
 PLAN = "plan of the kernels"
 PRINT = "text of the kernels"
 WAIT = "wait for kernels"
+STORE = "store on disk"
 LOAD = "load kernels and the library"
 COMPILER = "C++ compiler"
-STAGES = (DYNAMO, AOT_AUTOGRAD, IMPORT, PASSES, SEARCH, PLAN, PRINT, WAIT, LOAD, COMPILER)
+STAGES = (DYNAMO, RESTORE, AOT_AUTOGRAD, IMPORT, PASSES, SEARCH, PLAN, PRINT, WAIT, LOAD, STORE, COMPILER)
 """The stages of a first call, in the order in which they are shown."""
 
 
@@ -27,7 +30,8 @@ STAGES = (DYNAMO, AOT_AUTOGRAD, IMPORT, PASSES, SEARCH, PLAN, PRINT, WAIT, LOAD,
 class Span:
     """A piece of work: its stage, `what` it worked on, the thread it ran in, and the clock when it began and ended.
 
-    `inner` are the seconds of the spans within it, so that `own` seconds of all spans of one thread add up.
+    `inner` are the seconds of the spans within it, so that `own` seconds of all spans of one thread add up. `counts`
+    says how much a search looked at.
     """
 
     stage: str
@@ -36,6 +40,7 @@ class Span:
     begun: float
     ended: float = 0.0
     inner: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def seconds(self) -> float:
@@ -78,6 +83,13 @@ def span(stage: str, what: str = "") -> Iterator[Span]:
             call.spans.append(made)
 
 
+def count(what: str, number: int = 1) -> None:
+    """Add to what the innermost span counts."""
+    within = _within.get()
+    if within is not None:
+        within.counts[what] += number
+
+
 @contextmanager
 def timed() -> Iterator[FirstCall]:
     """Time the block, and keep the spans that end in it."""
@@ -110,9 +122,12 @@ def time_text(call: FirstCall) -> str:
         seconds = sum(s.own for s in of_stage)
         lines += _line(stage, seconds, call.seconds) if of_stage else []
         if stage == PASSES:
-            names = dict.fromkeys(s.what for s in of_stage)
-            each = {name: sum(s.own for s in of_stage if s.what == name) for name in names}
-            lines += [f"--   {name:<24} {spent:9.3f} s" for name, spent in each.items() if spent >= 0.001]
+            for name in dict.fromkeys(s.what for s in of_stage):
+                spans = [s for s in of_stage if s.what == name]
+                spent, counts = sum(s.own for s in spans), sum((s.counts for s in spans), Counter[str]())
+                looked = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+                if spent >= 0.001:
+                    lines.append(f"--   {name:<24} {spent:9.3f} s  {looked}".rstrip())
     lines += _line("the call itself, and the rest", call.seconds - sum(s.own for s in own), call.seconds)
     runs = [s for s in call.spans if s.stage == COMPILER]
     if runs:

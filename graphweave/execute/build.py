@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
 from graphweave.compiler.describe import record
 from graphweave.compiler.plan import Plan, check_schedule
 from graphweave.compiler.request import Half, Halves
-from graphweave.core.log import logger
 from graphweave.core.options import Options, by_schedule
 from graphweave.core.schedule import Schedule
-from graphweave.core.spans import WAIT, span
+from graphweave.execute.begun import Begun
 from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
 from graphweave.ir.tape.show import show
 
-_log = logger(__name__)
 
-
-def build(halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool = False) -> tuple[Executable, ...]:
+def build(
+    halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool = False, backward_later: bool = False
+) -> tuple[Executable, ...]:
     """One executable for each half; all their kernels are ready. With `must_gain`, raises NothingGained before a kernel
     is compiled if no half gains by it.
 
-    The backward uses the graph that the forward has seen, and does not look for edits. With `schedules`, those that
-    tuning found for each half, kernels may leave fields of a schedule out; those of a user's schedule they may not.
+    With `backward_later`, the kernels of a backward are only begun, and its first call waits for them. The backward
+    uses the graph that the forward has seen, and does not look for edits. With `schedules`, those that tuning found for
+    each half, kernels may leave fields of a schedule out; those of a user's schedule they may not.
     """
     options = halves.request.facts.options
-    with _compiling() as begin:
-        plans, steps, started = list[Plan](), list[Steps](), 0
+    plans, steps, begun = list[Plan](), list[Steps](), list[Begun]()
+    try:
         for half, schedule in zip_longest(halves.parts, schedules):
             plans.append(half.plan(by_schedule(options, schedule)))
             steps.append(Steps.of(plans[-1]))
             if not must_gain or any(map(gains, plans)):
-                for plan, own in zip(plans[started:], steps[started:], strict=True):
-                    begin(str(plan.name), own)
-                started = len(plans)
-        if not started:
+                for plan, own in zip(plans[len(begun) :], steps[len(begun) :], strict=True):
+                    begun.append(Begun())
+                    begun[-1].add(str(plan.name), own.all, later=len(begun) > 1)
+        if not begun:
             raise NothingGained
         if not schedules:
             check_schedule(plans)
@@ -55,6 +50,16 @@ def build(halves: Halves, schedules: Sequence[Schedule] = (), *, must_gain: bool
         for half, one in zip(halves.parts, made, strict=True):
             dump_plan(one.plan, one.text, show(one.tape))
             _record(halves, half, one)
+        for at, (one, kernels) in enumerate(zip(made, begun, strict=True)):
+            # A backward whose kernels fail calls PyTorch for all rows, so the forward must have computed all.
+            if at and backward_later and not needs[0].steps:
+                one.begun = kernels
+            else:
+                kernels.wait()
+    except BaseException:
+        for kernels in begun:
+            kernels.stop()
+        raise
     return made
 
 
@@ -81,19 +86,3 @@ def _needs(halves: Halves, plans: Sequence[Plan], steps: Sequence[Steps]) -> tup
     saved = (r for r in cut.saved if r in back and r not in cut.copied and ahead[r] not in whole)
     read = {back[ref]: ahead[ref] for ref in saved}
     return needs_of_halves(plans[0], steps[0].kernels, plans[1], steps[1].kernels, read, same)
-
-
-@contextmanager
-def _compiling() -> Iterator[Callable[[str, Steps], None]]:
-    """Yields a function that starts to compile the kernels of a half, by its name. At the end of the block all kernels
-    are ready."""
-    start = time.perf_counter()
-    begun: list[tuple[str, list[Any]]] = []
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        yield lambda name, steps: begun.append((name, steps.build(pool)))
-        with span(WAIT):
-            for _, kernels in begun:
-                for kernel in kernels:
-                    kernel.result()
-    names, count = ", ".join(name for name, _ in begun), sum(len(kernels) for _, kernels in begun)
-    _log.info("%s: %d kernels ready in %.2f s", names, count, time.perf_counter() - start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -113,20 +113,23 @@ def _traced(
     """
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
-    asked = dict.fromkeys(_ends_of_maps(program, ref))
 
     def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Proxy:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
+    rows: dict[Space, fx.Proxy] = {}
+
     def rows_of(space: Space) -> Any:
         if space == UNIT:
             return 1
-        asked.setdefault(space)
+        if space not in rows:
+            rows[space] = fx.Proxy(graph.placeholder(f"n_{len(rows)}"), tracer)
         return rows[space]
 
-    candidates = dict.fromkeys(s for s, _ in program.spaces)
-    rows = {s: fx.Proxy(graph.placeholder(f"n_{i}"), tracer) for i, s in enumerate(candidates)}
+    for space in _ends_of_maps(program, ref):
+        rows_of(space)
     given: dict[Ref, Any] = {r: fx.Proxy(graph.placeholder(f"v{r}"), tracer) for r in names}
+    parameters = [proxy.node for proxy in given.values()]
     given.update((r, None) for r in names if isinstance(program.nodes[r], ToUnit))
     widened = _index_in_64_bits(node)
     if widened is not None and given[widened] is not None:
@@ -136,12 +139,9 @@ def _traced(
         value = apply(node, given, program.types, rows_of, device=device, call=call)
     else:
         value = limit[0](given[limit[1]], limit[2])
-    for space, proxy in rows.items():
-        if space not in asked:
-            graph.erase_node(proxy.node)
     graph.output(value.node)
-    spaces = tuple(s for s in rows if s in asked)
-    return spaces, _function(graph)
+    spaces = tuple([s for s, _ in program.spaces if s in rows])
+    return spaces, _function(graph, [*(rows[s].node for s in spaces), *parameters])
 
 
 def _limit(program: Program, ref: Ref) -> tuple[Callable[..., Any], Ref, float] | None:
@@ -158,8 +158,8 @@ def _limit(program: Program, ref: Ref) -> tuple[Callable[..., Any], Ref, float] 
     return None
 
 
-def _function(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a Python function of its placeholders, with operators and constants as names in its scope.
+def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., Any]:
+    """The graph as a Python function of the placeholders `given`, with operators and constants as names in its scope.
 
     Each value is freed after its last use.
     """
@@ -180,17 +180,17 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
     lines: list[str] = []
     for node in graph.nodes:
         if node.op in ("call_function", "call_method"):
-            given = [*map(text, node.args), *(f"{k}={text(v)}" for k, v in node.kwargs.items())]
+            passed = [*map(text, node.args), *(f"{k}={text(v)}" for k, v in node.kwargs.items())]
             if node.op == "call_method":
-                callee = f"{given.pop(0)}.{node.target}"
+                callee = f"{passed.pop(0)}.{node.target}"
             else:
                 callee = f"f{len(scope)}"
                 scope[callee] = _chosen_at_first_call(scope, callee, node.target)
-            lines.append(f"    {node.name} = {callee}({', '.join(given)})")
+            lines.append(f"    {node.name} = {callee}({', '.join(passed)})")
             dead = [n.name for n in node.all_input_nodes if max(n.users) is node]
             if dead:
                 lines.append(f"    del {', '.join(dead)}")
-    parameters = ", ".join(n.name for n in graph.find_nodes(op="placeholder"))
+    parameters = ", ".join(n.name for n in given)
     lines.append(f"    return {text(graph.output_node().args[0])}")
     exec(f"def run({parameters}):\n" + "\n".join(lines), scope)
     run: Callable[..., Any] = scope["run"]

@@ -10,7 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from graphweave.codegen.cpp import print_kernel
+from graphweave.codegen.cpp import shared_text
 from graphweave.core.counters import bump
 from graphweave.core.types import DType, Fold
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
@@ -59,7 +59,7 @@ class DividedRows:
     def build(self) -> None:
         """Compile the kernels in parallel, or find them in the cache."""
         if not self._functions:
-            texts = [(print_kernel(k), k.name) for k in self._kernels]
+            texts = [shared_text(k) for k in self._kernels]
             with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
                 self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
 

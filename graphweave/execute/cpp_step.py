@@ -103,7 +103,7 @@ class CppStep(RegionStep):
     def _kernel(self, wide: bool) -> launch.NativeKernel:
         if wide not in self._kernels:
             plan = self._wide_plan() if wide else self.plan
-            self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
+            self._kernels[wide] = load(plan.code, plan.symbol)
         return self._kernels[wide]
 
     def divided_rows(self, wide: bool) -> DividedRows:

@@ -25,6 +25,6 @@ def dump_plan(plan: Plan, wrapper: str = "", tape: str = "") -> None:
         dump_text(f"{plan.name}.tape.txt", tape)
     if wrapper:
         dump_text(f"{plan.name}.py", wrapper)
-    for name in {name for k in plan.kernels.values() for name in sources.included(k.text)}:
+    for name in {name for k in plan.kernels.values() for name in sources.included(k.code)}:
         (folder / "graphweave").mkdir(exist_ok=True)
         (folder / "graphweave" / name).write_bytes(sources.headers()[name])

@@ -12,7 +12,9 @@ import torch
 
 from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import KernelPlan, Plan, lower_region
+from graphweave.core.errors import GraphweaveError
 from graphweave.core.types import DType
+from graphweave.execute.begun import Begun, build_each, equal_kernels
 from graphweave.execute.calls import NodeCalls
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
 from graphweave.execute.python_runner import PythonRunner
@@ -21,6 +23,7 @@ from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.execute.tape_of import tape_of
 from graphweave.execute.targets import step_of
+from graphweave.execute.uncompiled import tell_uncompiled, without_kernels
 from graphweave.ir.tape.nodes import Tape
 
 
@@ -35,16 +38,22 @@ class Steps:
     def of(plan: Plan) -> Steps:
         return Steps(_kernels(plan), {} if plan.prelude is None else _kernels(plan.prelude))
 
+    @property
+    def all(self) -> tuple[RegionStep, ...]:
+        """Every kernel, in the order in which they are needed."""
+        return (*self.prelude.values(), *self.kernels.values())
+
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start to compile every kernel, and return the futures."""
-        return [pool.submit(k.build) for k in (*self.prelude.values(), *self.kernels.values())]
+        return [pool.submit(build_each, group) for group in equal_kernels(self.all)]
 
 
 class Executable:
     """`executable(args)` takes the values of the program's inputs in order and returns its outputs; an output that is
     None stays None.
 
-    `tape` is what a call does, and `text` the same as Python source. `needs` are the rows that are computed.
+    `tape` is what a call does, and `text` the same as Python source. `needs` are the rows that are computed. The first
+    call waits for the kernels in `begun`. If one cannot be compiled, all calls run PyTorch's, which is told.
     """
 
     def __init__(
@@ -53,6 +62,16 @@ class Executable:
         self.plan, self._contract = plan, contract
         self.steps = steps or Steps.of(plan)
         self._needs = needs
+        self.begun: Begun | None = None
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The plan and what follows from it at some cost; the kernels are in the cache, by their texts."""
+        return self.plan, self._contract, self._needs, self.tape
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        plan, contract, needs, tape = state
+        self.__init__(plan, contract, None, needs)  # type: ignore[misc]
+        self.__dict__["tape"] = tape
 
     @property
     def kernels(self) -> Mapping[int, RegionStep]:
@@ -77,9 +96,23 @@ class Executable:
 
     @cached_property
     def _run(self) -> Callable[[list[Any]], list[Any]]:
+        if self.begun is not None:
+            try:
+                self.begun.wait()
+            except (GraphweaveError, OSError) as error:
+                tell_uncompiled(self.plan, error)
+                instead = Executable(without_kernels(self.plan, error), self._contract)
+                with torch._C._EnableTorchFunction():  # calls are recorded on proxies, which are no tensors
+                    instead._runner  # noqa: B018
+                return instead._run
+            self.begun = None
         run = self._runner.load(f"<graphweave {self.plan.name}>")
         device = graph_device(self.plan.options) if self._contract.cuda_graphs else None
         return run if device is None else CudaGraphs.of(run, self.plan, device, verify=self._contract.verify)
+
+    def prepare(self) -> None:
+        """Make the function that follows the tape, which the first call would make."""
+        _ = self._run
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Removes the arguments from `args`, so that each is freed after its last use.

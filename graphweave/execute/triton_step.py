@@ -76,7 +76,7 @@ class TritonStep(RegionStep):
     def _kernel(self, wide: bool) -> Loaded:
         if wide not in self._loaded:
             plan = self._wide_plan() if wide else self.plan
-            self._loaded[wide] = Loaded.of(plan.lowered.kernel, plan.text)
+            self._loaded[wide] = Loaded.of(plan.lowered.kernel, plan.code)
         return self._loaded[wide]
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

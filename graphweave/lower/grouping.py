@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import BETWEEN_RANKS, is_structure
+from graphweave.analysis.flow import BETWEEN_RANKS, is_structure, reached
 from graphweave.analysis.typed import call_operands, matrices
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
@@ -92,6 +92,9 @@ class _Grouping:
         options: Options,
     ) -> None:  # fmt: skip
         self.program, self.cones, self.products = facts.program, facts.cones, products
+        self.operands = facts.flow.operands
+        self.awaited: list[int] = []  # for each group a mask of those for which it waits, directly or not
+        self.known_producers: dict[frozenset[Ref], frozenset[int]] = {}  # until a node is placed, or floats
         self.reads_matrices, self.apart = options.typed_operand is not None, apart(self.program, options)
         self.stored, self.fuses = demanded | given, options.fuse
         self.groups: list[Group] = []
@@ -118,6 +121,7 @@ class _Grouping:
             self.multiplied.add(ref)
         if not cone and not self._is_total(ref) and all(self._exists(r) for r in self.needs[ref].same):
             self.floating.add(ref)
+            self.known_producers.clear()
             return
         self.settle(ref)
 
@@ -128,13 +132,14 @@ class _Grouping:
     def _call(self, ref: Ref) -> None:
         for r in self._through_structure(call_operands(self.program, ref)):
             self.settle_if_floating(r)
-        self.groups.append(Group(None, None, [ref]))
-        self.group_of[ref] = len(self.groups) - 1
-        self.groups[-1].before |= self._producers(call_operands(self.program, ref))
+        g = self._new_group(Group(None, None, [ref]))
+        before = self._producers(call_operands(self.program, ref))
+        self._place(ref, g)
         node = self.program.nodes[ref]
         if isinstance(node, BETWEEN_RANKS) or (isinstance(node, Aten) and node.serial):
-            self.groups[-1].before |= {self.impure} if self.impure is not None else set()
-            self.impure = len(self.groups) - 1
+            before |= {self.impure} if self.impure is not None else set()
+            self.impure = g
+        self._wait_for(g, before)
 
     def settle_if_floating(self, ref: Ref, reader: Ref | None = None) -> None:
         if ref in self.floating:
@@ -146,6 +151,7 @@ class _Grouping:
         `reader` is a node that needs `ref` complete, and so cannot join the group that `ref` joins.
         """
         self.floating.discard(ref)
+        self.known_producers.clear()
         for r in self._complete_before(ref):
             self.settle_if_floating(r, ref)
         best = self._best(ref, beside, reader)
@@ -164,8 +170,7 @@ class _Grouping:
             lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
             candidates = [g for g in candidates if g not in lost or not self._saves_more(reader, ref, g)]
         if not candidates or not self._belongs(ref, candidates, beside):
-            self.groups.append(Group(*self._home(ref)))
-            candidates = [len(self.groups) - 1]
+            candidates = [self._new_group(Group(*self._home(ref)))]
         return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
 
     def _belongs(self, ref: Ref, candidates: Iterable[int], beside: int | None) -> bool:
@@ -276,8 +281,8 @@ class _Grouping:
         if along is not None and group.map is None:
             group.map = along
         group.members.append(ref)
-        group.before |= self._producers([*local, *remote]) - {g}
-        self.group_of[ref] = g
+        self._wait_for(g, self._producers([*local, *remote]) - {g})
+        self._place(ref, g)
         behind = any(self.group_of.get(r) == g and r in self.multiplied for r in local)
         if ref not in self.products and not behind:
             self.multiplied.discard(ref)
@@ -386,29 +391,42 @@ class _Grouping:
 
     # -------------------------------------------------------- order between groups
 
-    def _producers(self, refs: Iterable[Ref]) -> set[int]:
+    def _new_group(self, group: Group) -> int:
+        self.groups.append(group)
+        self.awaited.append(0)
+        return len(self.groups) - 1
+
+    def _place(self, ref: Ref, g: int) -> None:
+        self.group_of[ref] = g
+        self.known_producers.clear()
+
+    def _wait_for(self, g: int, before: Iterable[int]) -> None:
+        """Let a group wait for others, and with it those that wait for it."""
+        fresh = set(before) - self.groups[g].before
+        self.groups[g].before |= fresh
+        mask = self.awaited[g]
+        for p in fresh:
+            mask |= self.awaited[p] | 1 << p
+        if mask != self.awaited[g]:
+            self.awaited = [known | mask if i == g or known >> g & 1 else known for i, known in enumerate(self.awaited)]
+
+    def _producers(self, refs: Iterable[Ref]) -> frozenset[int]:
         """Groups that compute `refs`; looks through structure and through values that are inlined or float."""
-        out: set[int] = set()
-        todo = list(refs)
-        while todo:
-            r = todo.pop()
-            if r in self.group_of:
-                out.add(self.group_of[r])
-            elif r in self.floating or (r not in self.stored and not isinstance(self.program.nodes[r], Input)):
-                todo.extend(operands(self.program.nodes[r]))
-        return out
+        key = frozenset(refs)
+        found = self.known_producers.get(key)
+        if found is None:
+            seen = reached(key, self._made_of)
+            found = frozenset(self.group_of[r] for r in seen if r in self.group_of)
+            self.known_producers[key] = found
+        return found
+
+    def _made_of(self, ref: Ref) -> tuple[Ref, ...]:
+        """What a value is computed from, if no group computes it by itself."""
+        inlined = ref in self.floating or (ref not in self.stored and not isinstance(self.program.nodes[ref], Input))
+        return self.operands[ref] if inlined and ref not in self.group_of else ()
 
     def _waits_for(self, start: int, target: int) -> bool:
-        seen: set[int] = set()
-        todo = [start]
-        while todo:
-            g = todo.pop()
-            if g == target:
-                return True
-            if g not in seen:
-                seen.add(g)
-                todo.extend(self.groups[g].before)
-        return False
+        return start == target or bool(self.awaited[start] >> target & 1)
 
     def ordered(self) -> tuple[Group, ...]:
         """Groups in dependency order; where that leaves a choice, the one with the earliest member comes first."""

@@ -14,10 +14,12 @@ from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.typed import is_typed_product
-from graphweave.core.lines import NOWHERE
+from graphweave.core.lines import NOWHERE, Location
+from graphweave.core.spans import count
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Program, Push, Ref
+from graphweave.passes.alike import Answers, Edit
 from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_pairs, reorderings
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.relational import Relational, Start, with_pairs
@@ -30,6 +32,9 @@ _MAX_ROUNDS = 4
 """All moves are tried at most this many times over."""
 _MAX_REWRITES = 256
 """One move rewrites at most this many nodes."""
+_MAX_WEIGHED_NODES = 1_000_000
+"""The search stops when the programs whose cost it has asked for have this many nodes together, which takes half a
+minute. Programs of a few layers need a fiftieth of it."""
 _MIN_GAIN = 1e-3
 """Part of the program's cost that a move must save; smaller gains are below the precision of the cost model."""
 
@@ -59,6 +64,13 @@ class Rewrite:
         return best.rewritten()
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A rewrite that did not gain; without a `step` it changed nothing."""
+
+    step: Step | None
+
+
 class _Rewriting:
     def __init__(self, facts: Facts, given: PassFacts, start: Start) -> None:
         self.given, self.start = given, start
@@ -66,13 +78,16 @@ class _Rewriting:
         self.wire = None if sharding is None else HaloCosts(sharding, given.statistics, given.steady)
         self.where = unchanged(facts.program).where
         self.steps: list[Step] = []
+        self.weighed = 0  # nodes of the programs whose cost was asked for
         self._become(facts, given.keep, self._cost(facts, given.keep))
 
     def _become(self, facts: Facts, keep: tuple[Ref, ...], spent: Cost) -> None:
         self.facts, self.keep, self.cost = facts, keep, spent
-        self.futile = set[Move]()  # moves that do not gain in this program, so that no round tries them twice
-        self.build = Builder.of(facts.program)
         self.late = facts.flow.depending(self.given.tangents_of(facts.program))
+        self.futile = set[Move]()  # moves that do not gain in this program, so that no round tries them twice
+        ends = frozenset(r for r in (*facts.program.outputs, *keep) if r is not None)
+        self.refused = Answers[_Trial](facts, self.given.statistics, self.late, ends)
+        self.build = Builder.of(facts.program)
 
     def _cost(self, facts: Facts, keep: tuple[Ref, ...]) -> Cost:
         given = self.given
@@ -104,6 +119,9 @@ class _Rewriting:
         for make in makers:
             moves, position = list(make(self.facts, self.late)), 0
             while position < len(moves):
+                if self.weighed > _MAX_WEIGHED_NODES:
+                    count("search stopped at its bound")
+                    return False
                 if self._try(moves[position]):
                     taken = True
                     moves = list(make(self.facts, self.late))
@@ -121,28 +139,48 @@ class _Rewriting:
         return made
 
     def _made(self, move: Move, forced: bool) -> bool:
-        program, statistics = self.facts.program, self.given.statistics
-        count = len(program.nodes)
+        program = self.facts.program
+        size = len(program.nodes)
         replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
-        if replaced:
-            done = substitute(self.build, count, replaced, program.outputs, self.keep, program.spaces)
-        self.build.rollback(count)
-        if not replaced or done.program.nodes == program.nodes:
-            return False
-        facts, keep = Facts(done.program, done.operands), tuple(done.where[r] for r in self.keep)
+        try:
+            if not replaced:
+                return False
+            loc = program.locs[next(iter(replaced))]
+            edit = Edit.of(self.build, size, replaced, fired)
+            if not forced and (like := self.refused.get(edit)) is not None:
+                count("answered by an equal layer")
+                self._note(None if like.step is None else replace(like.step, loc=loc))
+                return False
+            done = substitute(self.build, size, replaced, program.outputs, self.keep, program.spaces)
+        finally:
+            self.build.rollback(size)
+        step = None if done.program.nodes == program.nodes else self._weighed(done, fired, loc, forced)
+        self._note(step)
+        if step is not None and step.taken:
+            return True
+        if not forced:
+            self.refused.add(edit, _Trial(step))
+        return False
+
+    def _weighed(self, done: Rewritten, fired: tuple[str, ...], loc: Location, forced: bool) -> Step:
+        """What the program costs after the rewrite, which is made if it gains."""
+        count("programs weighed")
+        self.weighed += len(done.program.nodes)
+        statistics, facts = self.given.statistics, Facts(done.program, done.operands)
+        keep = tuple(done.where[r] for r in self.keep)
         after = self._cost(facts, keep)
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
         gains = forced or old - new > _MIN_GAIN * old
-        loc = program.locs[next(iter(replaced))]
         gained = tuple(sorted(difference(self.cost.per_row(), after.per_row()).items(), key=lambda item: item[0].name))
         totals = self.cost.total(statistics), after.total(statistics)
-        step = Step(fired, loc, *totals, old - new, gained, gains)
-        if gains or step not in self.steps:
-            self.steps.append(step)
         if gains:
             self.where = {r: done.where[at] for r, at in self.where.items() if at in done.where}
             self._become(facts, keep, after)
-        return gains
+        return Step(fired, loc, *totals, old - new, gained, gains)
+
+    def _note(self, step: Step | None) -> None:
+        if step is not None and (step.taken or step not in self.steps):
+            self.steps.append(step)
 
 
 def _run(facts: Facts, given: PassFacts, start: Start, moves: tuple[Moves, ...]) -> _Rewriting:

@@ -1,9 +1,7 @@
 """Compiled kernels on disk, keyed by everything that made them.
 
-A key owns three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its text, for people). A library is
-loaded only if its digest matches, so a truncated or altered file is rebuilt, never executed. Writers hold KEY.lock and
-move finished files into place, so that any number of processes may share a directory; readers need no lock. All of
-this holds in a folder of the user's own (`core/own_folders.py`); another one is not used.
+They are entries (`runtime/entries.py`) of three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its
+text, for people).
 """
 
 from __future__ import annotations
@@ -11,26 +9,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import re
-import tempfile
 import time
-from collections import defaultdict
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from filelock import FileLock
-from platformdirs import user_cache_path
-
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
-from graphweave.core.own_folders import check_own, in_own_folder, make_own, read_own
-from graphweave.core.settings import settings
+from graphweave.core.own_folders import in_own_folder
 from graphweave.core.spans import LOAD, span
 from graphweave.runtime import headers, sources
+from graphweave.runtime.entries import Contents, Kind, folder_of
 from graphweave.runtime.launch import NativeKernel, open_library
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
@@ -43,7 +33,7 @@ ABI_VERSION = 2
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], NativeKernel] = {}
 _lock = locks.reentrant_lock()
-_KEY = re.compile("[0-9a-f]{64}")
+_KIND = Kind(".so", companions=(".cpp",))
 
 
 def load(text: str, symbol: str) -> NativeKernel:
@@ -83,11 +73,11 @@ def forget() -> None:
 
 def directory() -> Path:
     """The folder of cached kernels. It exists once a kernel has been built there."""
-    return (settings().cache_dir or user_cache_path("graphweave")) / "kernels"
+    return folder_of("kernels")
 
 
 @lru_cache(maxsize=1)
-def _version() -> str:
+def own_version() -> str:
     try:
         return version("graphweave")
     except PackageNotFoundError:  # run from a source tree that was never installed
@@ -100,7 +90,7 @@ def key_of(text: str, tools: Toolchain) -> str:
     Comment lines are left out: they name the user's files, and PyG gives its generated files random names.
     """
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
+    parts = (f"graphweave {own_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -114,94 +104,31 @@ def shared_object(text: str, tools: Toolchain) -> Path:
 
 
 def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
-    target = folder / f"{key_of(text, tools)}.so"
-    if target.exists():
-        check_own(folder)
-        if _intact(target):
-            return _used(target)
-    make_own(folder)
-    with FileLock(target.with_suffix(".lock")):
-        if _intact(target):  # another process built it while we waited
-            return _used(target)
-        if target.exists():
-            log.warning("%s is damaged, or others could write to it: building it again", target)
-            bump("kernel_damaged")
-        _build(text, tools, target)
-    _keep_within(folder, settings().cache_bytes, target)
+    def build(target: Path, scratch: Path) -> None:
+        _build(text, tools, target, scratch)
+
+    target, found = _KIND.find_or_make(folder, key_of(text, tools), build)
+    if found:
+        bump("kernel_cache_hits")
+        log.info("kernel %s: found in the cache", target.stem[:12])
     return target
 
 
-def _used(target: Path) -> Path:
-    bump("kernel_cache_hits")
-    log.info("kernel %s: found in the cache", target.stem[:12])
-    with suppress(OSError):  # a read-only cache may still be used
-        os.utime(target)
-    return target
-
-
-def _intact(target: Path) -> bool:
-    try:
-        expected = read_own(target.with_suffix(".sha256"))
-        return hashlib.sha256(read_own(target)).hexdigest().encode() == expected
-    except OSError:
-        return False
-
-
-def _build(text: str, tools: Toolchain, target: Path) -> None:
-    """Compile in a scratch folder beside the target, then move the digest and the library into place."""
+def _build(text: str, tools: Toolchain, target: Path, scratch: Path) -> None:
+    """Compile in a scratch folder beside the target. The text goes into place first: an error of the compiler names
+    it."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
-        built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
-        built.with_suffix(".cpp").write_text(text, encoding="utf-8")
-        os.replace(built.with_suffix(".cpp"), source)
-        compile_shared(source, built, headers.flags_for(text, tools, target.parent))
-        digest = built.with_suffix(".sha256")
-        digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
-        # not flushed to disk: after a power cut, a file that is half written fails its digest
-        for path in (digest, built):
-            path.chmod(0o700)  # the umask may let others write
-            os.replace(path, target.with_suffix(path.suffix))
+    built, source = scratch / target.name, target.with_suffix(".cpp")
+    built.with_suffix(".cpp").write_text(text, encoding="utf-8")
+    os.replace(built.with_suffix(".cpp"), source)
+    compile_shared(source, built, headers.flags_for(text, tools, target.parent))
     bump("kernel_builds")
     log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The contents of a folder of kernels: their number, the bytes of their files, and the damaged libraries."""
-
-    kernels: int
-    bytes: int
-    damaged: tuple[Path, ...]
-
-
 def contents(folder: Path) -> Contents:
     """The contents of `folder`. Every library is read and compared with its digest. A missing folder is empty."""
-    sizes: list[int] = []
-    damaged: list[Path] = []
-    for path in sorted(folder.glob("*.so")):
-        try:
-            sizes.append(_bytes_of(path))
-        except FileNotFoundError:
-            continue  # another process is evicting
-        if not _intact(path):
-            damaged.append(path)
-    return Contents(len(sizes), sum(sizes), tuple(damaged))
-
-
-def _bytes_of(library: Path) -> int:
-    """The size of a library and its text, in bytes."""
-    return sum(file.stat().st_size for s in (".so", ".cpp") if (file := library.with_suffix(s)).exists())
-
-
-_room: dict[tuple[Path, int], int] = {}
-"""For each folder and bound, the bytes that this process may still add before it scans the folder again."""
-
-
-def _keep_within(folder: Path, bound: int, added: Path) -> None:
-    """Keep the folder within `bound` after a kernel was `added`. Each process may exceed the bound by a sixteenth: in a
-    large cache, a scan of all kernels after each compilation would take longer than the compilation."""
-    room = _room.get((folder, bound), 0) - _bytes_of(added)
-    _room[folder, bound] = room if room > 0 else min(bound - evict(folder, bound, keep=added), bound >> 4)
+    return _KIND.contents(folder)
 
 
 def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
@@ -210,24 +137,4 @@ def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
 
     Returns the bytes that are left.
     """
-    used: dict[str, float] = {}
-    sizes: dict[str, int] = defaultdict(int)  # of each library and its text, by key
-    with os.scandir(folder) as files:  # makes no Path of each file, of which a full cache has 200,000
-        for file in files:
-            key, _, suffix = file.name.rpartition(".")
-            if suffix in ("so", "cpp") and _KEY.fullmatch(key):
-                with suppress(FileNotFoundError):  # another process is evicting too
-                    found = file.stat()
-                    sizes[key] += found.st_size
-                    if suffix == "so":
-                        used[key] = found.st_mtime
-    total = sum(sizes[key] for key in used)
-    for key in sorted(used, key=lambda key: (used[key], key)):
-        if total <= bound:
-            break
-        if keep is not None and key == keep.stem:
-            continue
-        for suffix in (".so", ".sha256", ".cpp", ".lock"):
-            (folder / (key + suffix)).unlink(missing_ok=True)
-        total -= sizes[key]
-    return total
+    return _KIND.evict(folder, bound, keep)

@@ -13,8 +13,8 @@ from graphweave.runtime.tensor_layout import layout
 from graphweave.runtime.toolchain import toolchain
 
 SOURCES = (
-    "checksum.cpp", "formats.cpp", "records.cpp", "edge_subsets.cpp", "row_pieces.cpp", "divided_rows.cpp",
-    "segments.cpp", "segment_runs.cpp", "marks.cpp",
+    "containers.cpp", "checksum.cpp", "formats.cpp", "records.cpp", "edge_subsets.cpp", "row_pieces.cpp",
+    "divided_rows.cpp", "segments.cpp", "segment_runs.cpp", "marks.cpp",
 )  # fmt: skip
 """Its files in order."""
 

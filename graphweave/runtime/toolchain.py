@@ -9,13 +9,15 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.core.spans import COMPILER, span
+from graphweave.runtime import compiler_runs
+from graphweave.runtime.compiler_answers import Answer, answer_of
 
 log = logger(__name__)
 
@@ -61,10 +63,7 @@ def run_compiler(
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     with span(COMPILER, what):
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=_MAX_COMPILE_SECONDS, env=environment,
-            check=False,
-        )  # fmt: skip
+        return compiler_runs.run(command, text, environment, _MAX_COMPILE_SECONDS)
 
 
 def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
@@ -119,6 +118,17 @@ def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
     return (f"-fsanitize={','.join(names)}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
 
 
+def _ask(command: tuple[str, ...], arch: str) -> Answer | None:
+    """The version of a compiler and the flags to use with it, in four runs. None if it does not accept those that it
+    must."""
+    banner = run_compiler((*command, "--version"))
+    if banner.returncode != 0 or not _accepts(command, _REQUIRED):
+        return None
+    version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
+    wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
+    return version, (*_REQUIRED, *_supported(command, wanted), *_arch_flags(command, arch))
+
+
 @lru_cache(maxsize=8)
 def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
     tried: list[str] = []
@@ -127,21 +137,21 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
         if not command or shutil.which(command[0]) is None:
             tried.append(f"{shown or '(empty)'}: not found")
             continue
-        banner = run_compiler((*command, "--version"))
-        if banner.returncode != 0 or not _accepts(command, _REQUIRED):
+        cpu = _cpu()
+        asked = (*_REQUIRED, *_WANTED, *_WANTED_OF_GCC, arch, cpu)
+        answer = answer_of(command, asked, partial(_ask, command, arch))
+        if answer is None:
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
-        version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
-        wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
-        usual = (*_REQUIRED, *_supported(command, wanted), *_arch_flags(command, arch))
-        return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), _cpu())
+        version, usual = answer
+        return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), cpu)
     raise ToolchainError(
         f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
     )
 
 
 def toolchain() -> Toolchain:
-    """The compiler in force, probed once per process and setting. Raises ToolchainError if there is none."""
+    """The compiler in force, found once per process and setting. Raises ToolchainError if there is none."""
     current = settings()
     return _find(current.cxx, current.arch, current.sanitize)
 

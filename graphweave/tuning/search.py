@@ -299,7 +299,7 @@ def _batches(found: Sequence[Schedule]) -> Iterable[Sequence[Schedule]]:
 
 def _kernels_of(made: Executable) -> tuple[object, ...]:
     """What tells executables of one half apart: the texts of their kernels, and what is decided at the launch."""
-    return tuple((k.text, k.scheduled.pieces, k.scheduled.taken) for k in made.plan.kernels.values())
+    return tuple((k.code, k.scheduled.pieces, k.scheduled.taken) for k in made.plan.kernels.values())
 
 
 def _takes(made: Executable, schedule: Schedule) -> bool:

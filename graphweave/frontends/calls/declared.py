@@ -44,6 +44,11 @@ def discard(declared: Declared) -> None:
     del _declared[declared.overload]
 
 
+def is_any() -> bool:
+    """Whether any operator is declared."""
+    return bool(_declared)
+
+
 def operator_of(target: Any) -> Op | None:
     """The pointwise operator that `target` was declared to be, or None."""
     found = _declared.get(target)

@@ -77,11 +77,19 @@ class Widths:
     def are_fixed(self, position: int, arguments: tuple[Any, ...]) -> bool:
         """Whether the width of the `position`th of `features_in(arguments)` is compiled in. Called once for each
         compilation, with the arguments of the call that needs it."""
-        width = features_in(arguments)[position].size(1)
+        seen = self._note(position, features_in(arguments)[position].size(1), arguments)
+        return len(seen) == 1 or not all(as_rows for _, as_rows in seen)
+
+    def note(self, arguments: tuple[Any, ...]) -> None:
+        """Take note of the arguments of a call for which a compilation was found."""
+        for position, tensor in enumerate(features_in(arguments)):
+            self._note(position, tensor.size(1), arguments)
+
+    def _note(self, position: int, width: int, arguments: tuple[Any, ...]) -> set[tuple[int, bool]]:
         rows = {t.size(0) for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.dim()}
         seen = self._seen.setdefault(position, set())
         seen.add((width, width in rows))
-        return len(seen) == 1 or not all(as_rows for _, as_rows in seen)
+        return seen
 
 
 def features_in(arguments: Any) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import ShortenTraceback, TensorifyScalarRestartAnalysis
 
 import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
 from graphweave.compiler.report import record_eager, record_left
@@ -14,7 +14,7 @@ from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
-from graphweave.core.spans import AOT_AUTOGRAD, span
+from graphweave.core.spans import AOT_AUTOGRAD, STORE, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
 from graphweave.frontends.calls.decompositions import decompositions
@@ -23,10 +23,13 @@ from graphweave.frontends.dynamo.graph_compilation import GraphCompilation
 from graphweave.frontends.dynamo.mode import with_mode
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.targets import begin_early
-from graphweave.frontends.dynamo.uncompiled import refuse_forward_mode
 from graphweave.frontends.halves.autograd_function import equipped
+from graphweave.frontends.halves.folded_parts import folded
+from graphweave.frontends.halves.forward_mode import refuse_forward_mode
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
+from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
+from graphweave.frontends.stored.store import Slot, slot, unstored
 from graphweave.frontends.tracing.capture_settings import DuringCompilation
 from graphweave.frontends.tracing.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.tracing.sparse_breaks import tell_of_sparse_tensors
@@ -43,26 +46,44 @@ def graphweave(
 
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
-    asked = Asked.of(with_mode(mode, options), module, parameters)
+    asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
+    place = slot(module, asked.choices, str(asked.parameters), about) if asked.ranks is None else None
+    try:
+        found = None if place is None else place.find()
+        return _made(asked, module, example_inputs, about, place) if found is None else found
+    except _Interrupted:
+        raise
+    except NothingGained:
+        _log.info("%s: nothing in it gains by being compiled", about)
+        if any(n.op.startswith("call") for n in module.graph.nodes):
+            record_left(about)
+        if place is not None:
+            place.keep_left()
+        return module.forward
+    except Exception as error:
+        if place is not None and isinstance(error, TensorifyScalarRestartAnalysis):
+            place.keep_restart()
+        _log.info("a trace with data-dependent shapes failed: %s", error)
+        _compilations.trace_again_without()
+        raise
+
+
+def _made(
+    asked: Asked, module: fx.GraphModule, example_inputs: Sequence[Any], about: str, place: Slot | None
+) -> Callable[..., Any]:
+    """The graph, compiled, and kept in its `place` on disk."""
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) or examples is not example_inputs or _transforms(module)
     compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)
-    try:
-        with shown("compiling a graph"):
-            return refuse_forward_mode(_compiled(compilation, module), graph_place(module))
-    except _Interrupted:
-        raise
-    except NothingGained:
-        _log.info("%s: nothing in it gains by being compiled", graph_place(module))
-        if any(n.op.startswith("call") for n in module.graph.nodes):
-            record_left(graph_place(module))
-        return module.forward
-    except Exception as error:
-        _log.info("a trace with data-dependent shapes failed: %s", error)
-        _compilations.trace_again_without()
-        raise
+    with shown("compiling a graph"):
+        run, parts = _compiled(compilation, module)
+    made = refuse_forward_mode(run, about)
+    if place is not None:
+        with span(STORE):
+            made.stored = _kept(place, compilation, parts)  # type: ignore[attr-defined]
+    return made
 
 
 def _transforms(module: fx.GraphModule) -> bool:
@@ -95,19 +116,42 @@ def compiles_now() -> bool:
     return _compilations.under_way()
 
 
-def _compiled(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
+def _kept(place: Slot, compilation: GraphCompilation, parts: Sequence[RuntimeParts]) -> bytes | None:
+    """The compilation as bytes, which are kept on disk; None if it has none."""
+    found = compilation.stored_form(place.about, parts[0]) if len(parts) == 1 else None
+    if found is None:
+        unstored(place.about, "a half of it is not compiled, or it has more than one")
+        return None
+    return place.keep(found)
+
+
+def _compiled(
+    compilation: GraphCompilation, module: fx.GraphModule
+) -> tuple[Callable[..., Any], Sequence[RuntimeParts]]:
     try:
-        with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients):
-            return through_aot_autograd(
-                module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
-                partition_fn=compilation.partition, decompositions=decompositions(),
-                keep_inference_input_mutations=False,
-            )  # fmt: skip
+        with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients), noted_parts() as parts:
+            with folded(module, decompositions()) as short:
+                if short is not None:
+                    try:
+                        return _traced(compilation, short), parts
+                    except Exception as error:
+                        if interrupt_in(error) is not None or compilation.begun:
+                            raise
+                        bump("parts_unfolded")
+                        _log.info("equal parts are traced one by one: %s", error)
+            return _traced(compilation, module), parts
     except Exception as error:
         interrupt = interrupt_in(error)
         if interrupt is None:
             raise
         raise _Interrupted(interrupt) from error
+
+
+def _traced(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
+    return through_aot_autograd(
+        module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
+        partition_fn=compilation.partition, decompositions=decompositions(), keep_inference_input_mutations=False,
+    )  # fmt: skip
 
 
 class _Interrupted(ShortenTraceback):

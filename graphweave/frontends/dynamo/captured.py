@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import builtins
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from types import CodeType
 from typing import Any
 
 import torch
@@ -27,21 +29,27 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.spans import time_text, timed
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import Widths, are_plain, as_traced
-from graphweave.frontends.dynamo.backend import graphweave
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
+from graphweave.frontends.dynamo.background_frames import BackgroundFrames, NotCompiledYet, UnstartedFrame
+from graphweave.frontends.dynamo.caller_state import CallerState
+from graphweave.frontends.dynamo.captures_on_disk import CapturesOnDisk
 from graphweave.frontends.dynamo.dry_calls import DryCalls
 from graphweave.frontends.dynamo.later_frames import leave_for_good
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.progress import shown
+from graphweave.frontends.dynamo.shadow_modules import Shadows
 from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import forwarded, in_forward_mode, inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, transformed
+from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
 from graphweave.frontends.tracing.call_under_way import (
     BreakCounts,
     CallUnderWay,
     CaptureSettings,
+    CompileWhole,
     breaks_since,
     under_way,
 )
@@ -57,6 +65,7 @@ _log, _time_log = logger(__name__), logger("graphweave.time")
 
 _ALWAYS = {
     "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
+    "specialize_float": False,  # floats that change become symbols (`tracer_gaps.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }
 """Settings that are in force in every trace."""
@@ -68,9 +77,6 @@ _TRIED = (
 """Settings in the order in which they are tried, for the whole function and then for each frame behind a graph break.
 What cannot be traced under the last ones runs as Python."""
 
-_Settings = tuple[CaptureSettings, CaptureSettings]
-"""Settings for the first compilation, and for later ones."""
-
 _EACH_APART: dict[str, Any] = {
     name: value
     for name, value in (("isolate_recompiles", True), ("recompile_limit", MAX_COMPILATIONS))
@@ -79,6 +85,9 @@ _EACH_APART: dict[str, Any] = {
 """Arguments of torch.compile (PyTorch 2.13). Code that compiled functions share, such as a library's layer behind a
 graph break or one of our frames, is compiled separately for each of them, and counted separately against the limit on
 compilations."""
+
+_COMPILE_HERE = object()
+"""Stands for no result, in a call that has to compile what the thread cannot."""
 
 _is_traced = torch.compiler.is_dynamo_compiling
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
@@ -97,9 +106,11 @@ class Captured:
         dynamo: Mapping[str, Any] | None = None,
         *,
         fullgraph: bool = False,
+        background: bool = False,
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace. `fullgraph`: raise an error
-        if the function cannot be traced whole."""
+        if the function cannot be traced whole. `background`: a thread compiles, and calls run as PyTorch's own until
+        it has."""
         self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
         # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
         # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
@@ -124,12 +135,25 @@ class Captured:
         self._target, self._code = target, traced.__code__
         if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
             dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
-        self._compiled: Any = torch.compile(
-            traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
-        )
+        self._traced_function = traced
+        self._frames: BackgroundFrames | None = None
+        if background and not on_ranks:
+            self._frames = BackgroundFrames(target, self._code, self._compile_behind, self._tell_failed)
+            around: Any = torch._dynamo.optimize(
+                backend=self._backend, dynamic=dynamic, nopython=self._must_be_whole, **_EACH_APART
+            )
+            around.callback = self._frames.hooked(around.callback)
+            self._compiled: Any = around(traced)
+        else:
+            self._compiled = torch.compile(
+                traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
+            )
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
-        self._settings = tuple(_with_floats(replace(s, any_rows=on_ranks), dynamo or {}) for s in tried)
+        self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
+        more = f"{dynamic} {dynamo} {fullgraph}"
+        self._on_disk = None if on_ranks else CapturesOnDisk(target, options or {}, more, widths).compiled
+        self._floats: dict[tuple[CodeType, str], float] = {}
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
@@ -145,6 +169,8 @@ class Captured:
         if inside_a_transform() or in_forward_mode():
             (transformed if inside_a_transform() else forwarded)(name_of(self._target))
             return self._target(*args, **kwargs)
+        if self._frames is not None:
+            return self._with_stand_ins(args, kwargs)
         call = self._with_stand_ins if self._traced else self._first_call
         if not _thread._count():  # no other thread, with which to take turns
             return call(args, kwargs)
@@ -180,9 +206,91 @@ class Captured:
             begin_early(tree_leaves((args, kwargs)))
             if isinstance(self._target, torch.nn.Module):
                 make_parameters(self._target, args, kwargs)
+        if self._frames is None:
+            return self._call_or_compile(args, kwargs, given, given_by_name)
+        if not self._sparse_places and not self._hooked_everywhere():
+            out = self._call_or_ask(self._frames, args, kwargs, given, given_by_name)
+            if out is not _COMPILE_HERE:
+                return out
+        with self._frames.compiling_here():  # sparse tensors in a module have stand-ins only during a call
+            return self._call_or_compile(args, kwargs, given, given_by_name)
+
+    def _call_or_ask(
+        self, frames: BackgroundFrames, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...],
+        given_by_name: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
+        thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
+        frames.publish()
+        token = under_way.set(self._under_way(self._settings, last=False))
+        try:
+            return self._compiled(*args, **kwargs)
+        except NotCompiledYet:
+            pass
+        finally:
+            under_way.reset(token)
+        frame = self._frame_of(args, kwargs)
+        if frames.must_compile_here(frame):
+            return _COMPILE_HERE
+        out = self._target(*given, **given_by_name)
+        frames.ask_for(frame, CallerState(), Shadows(self._target), {})
+        return out
+
+    def ask_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], state: CallerState, shadows: Shadows) -> None:
+        """Let the thread compile for calls with such arguments. With sparse tensors, the next call asks."""
+        self._sparse_places = places_of(self._target)
+        if self._frames is not None and not self._sparse_places and not places_in((*args, *kwargs.values())):
+            traced = {name: as_traced(arg) for name, arg in kwargs.items()}
+            self._frames.ask_for(self._frame_of(tuple(map(as_traced, args)), traced), state, shadows, {})
+
+    def ready(self, timeout: float | None) -> bool:
+        """Whether calls run compiled. Waits for the thread for at most `timeout` seconds, if there is one."""
+        return self._traced if self._frames is None else self._frames.wait(timeout)
+
+    def _frame_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnstartedFrame:
+        """The frame in which the call begins."""
+        code, function = self._code, self._traced_function
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        variables = {"args": args, "kwargs": kwargs, **{name: cell.cell_contents for name, cell in cells.items()}}
+        return UnstartedFrame(code, variables, function.__globals__, vars(builtins), tuple(cells.values()))
+
+    def _compile_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], Any]) -> Any:
+        """The compiled code of `frame`, under the first settings with which it can be traced, as in
+        `_call_or_compile`."""
+        outermost = frame.f_code is self._code
+        tried = self._settings
+        while tried:
+            call = self._under_way(tried, last=len(tried) == 1)
+            token = under_way.set(call)
+            if outermost:
+                call.arguments = frame.f_locals["args"], frame.f_locals["kwargs"]
+            try:
+                made = compile_frame(frame)
+                if outermost:
+                    self._traced, self._settings = True, tried
+                if call.left:
+                    leave_for_good(call)
+                return made
+            except Exception as error:
+                self._raise_unless_untraced(error, call)
+                failed = error
+            finally:
+                under_way.reset(token)
+                if call.breaks_before is not None:
+                    self._count_breaks(call.breaks_before)
+            tried = tried[1:]
+        raise failed
+
+    def _tell_failed(self, error: Exception) -> None:
+        leave_to_python(name_of(self._target), line_of(self._target), error)
+
+    def _call_or_compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
+    ) -> Any:
+        """A call that compiles first what is not compiled yet."""
         tried = self._settings
         while tried and not self._hooked_everywhere():
-            call = CallUnderWay(self._backend, [s[self._traced] for s in tried], self._code, len(tried) == 1)
+            call = self._under_way(tried, last=len(tried) == 1, compile_whole=self._on_disk)
             token = under_way.set(call)
             try:
                 if self._dry is not None:
@@ -207,8 +315,13 @@ class Captured:
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
 
+    def _under_way(
+        self, settings: Sequence[CaptureSettings], *, last: bool, compile_whole: CompileWhole | None = None
+    ) -> CallUnderWay:
+        return CallUnderWay(self._backend, settings, self._code, last, self._floats, compile_whole)
+
     def _as_python(
-        self, error: Exception, tried: tuple[_Settings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, error: Exception, tried: tuple[CaptureSettings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make the call eagerly, after an operation has refused its operands in a trace. If eager mode refuses them
         too, its error is clearer, and was no reason to compile anything. If not, later calls are traced as `tried`."""
@@ -252,16 +365,6 @@ class Captured:
             "`register_module_forward_hook` or a like function). Remove them, or use hooks of single modules."
         )
         return True
-
-
-def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> _Settings:
-    """`settings` with `dynamo` added to PyTorch's settings: one for the first compilation, one for later ones.
-
-    In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
-    late and then traces everything again. A function that is called with another value is traced with symbols.
-    """
-    fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
-    return replace(settings, dynamo=fixed), replace(settings, dynamo=symbols)
 
 
 def _arose_in_tracing(error: Exception) -> bool:

@@ -23,20 +23,21 @@ T = TypeVar("T", bound=Callable[..., Any])
 @overload
 def compile(
     model: T, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ..., mode: str | None = ...,
-    options: Mapping[str, Any] | None = ..., disable: bool = ...,
+    options: Mapping[str, Any] | None = ..., disable: bool = ..., background: bool = ...,
 ) -> T: ...  # fmt: skip
 
 
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
-    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., background: bool = ...,
 ) -> Callable[[T], T]: ...  # fmt: skip
 
 
 def compile(
     model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = True, backend: str = "graphweave",
-    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False, **unknown: Any,
+    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
+    background: bool = False, **unknown: Any,
 ) -> Any:  # fmt: skip
     """Compile `model`, a module or function, so that it runs as fused kernels, forward and backward.
 
@@ -48,6 +49,10 @@ def compile(
     The arguments are those of `torch.compile`, with the same meaning. Without `model` the result is a decorator. With
     `fullgraph=True` an error is raised in place of a graph break or an eager call. `backend` can only be "graphweave".
     `disable=True` returns `model` as it is.
+
+    With `background=True` no call waits for the compiler: calls run as PyTorch's own while a thread compiles, and
+    change over between two calls. Results differ then by rounding, at a time that is not repeatable (docs/training.md).
+    `graphweave.ready` waits for the thread.
 
     `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
     VerifyError where results, gradients, or strides and memory that a result promises differ.
@@ -68,8 +73,9 @@ def compile(
     argument, for a class, and for an object that is not callable. Calls raise IndexRangeError (an IndexError) if an
     index is out of range.
     """
-    _check_arguments(fullgraph, dynamic, backend, disable, unknown)
-    given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
+    _check_arguments(fullgraph, dynamic, backend, disable, background, unknown)
+    given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable,
+             "background": background}  # fmt: skip
     if model is None:
         _check_options(with_mode(mode, options))
         return functools.partial(compile, **given)
@@ -82,14 +88,15 @@ def compile(
     _check_options(options)
     early.begin_on_new_machine()
     if isinstance(model, torch.nn.Module):
-        return CompiledModule(model, dynamic, options, fullgraph)
-    call = LoadedLater(model, dynamic, options, fullgraph)
+        return CompiledModule(model, dynamic, options, fullgraph, background)
+    call = LoadedLater(model, dynamic, options, fullgraph, background)
 
     @functools.wraps(model)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
     compiled._gw_original = model  # type: ignore[attr-defined]
+    compiled._gw_call = call  # type: ignore[attr-defined]
     compiled._gw_arguments = (dynamic, options, fullgraph)  # type: ignore[attr-defined]
     return compiled
 
@@ -117,7 +124,7 @@ def _check_model(model: Any) -> None:
 
 
 def _check_arguments(
-    fullgraph: Any, dynamic: Any, backend: Any, disable: Any, unknown: Mapping[str, Any]
+    fullgraph: Any, dynamic: Any, backend: Any, disable: Any, background: Any, unknown: Mapping[str, Any]
 ) -> None:  # fmt: skip
     """SettingsError for values that arguments cannot have, TypeError for unknown arguments."""
     for name, value in unknown.items():
@@ -128,13 +135,13 @@ def _check_arguments(
             )
         raise TypeError(
             f"graphweave.compile: unknown argument {name!r} (got {name}={value!r}); there are fullgraph, dynamic, "
-            f"backend, mode, options and disable. Pass one of these."
+            f"backend, mode, options, disable and background. Pass one of these."
         )
     if backend != "graphweave":
         raise SettingsError(
             f"backend must be 'graphweave' (got {backend!r}). Leave it out, or call torch.compile for another backend."
         )
-    for name, value in {"fullgraph": fullgraph, "disable": disable}.items():
+    for name, value in {"fullgraph": fullgraph, "disable": disable, "background": background}.items():
         if value not in (True, False):
             raise SettingsError(f"{name} must be True or False (got {value!r}). Pass one of these.")
     if dynamic not in (None, True, False):

@@ -23,6 +23,7 @@ class CompiledModule(torch.nn.Module):
         dynamic: bool | None,
         options: Mapping[str, Any] | None,
         fullgraph: bool = False,
+        background: bool = False,
     ) -> None:
         super().__init__()
         self.__dict__.update(
@@ -33,7 +34,8 @@ class CompiledModule(torch.nn.Module):
             training=original.training,
             _gw_original=original,
             _gw_arguments=(dynamic, options, fullgraph),
-            _gw_call=LoadedLater(original, dynamic, options, fullgraph),
+            _gw_background=background,
+            _gw_call=LoadedLater(original, dynamic, options, fullgraph, background),
         )
 
     @property  # type: ignore[misc]
@@ -71,7 +73,10 @@ class CompiledModule(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__["_gw_call"] = LoadedLater(self._gw_original, *self._gw_arguments)
+        dynamic, options, fullgraph = self._gw_arguments
+        self.__dict__["_gw_call"] = LoadedLater(
+            self._gw_original, dynamic, options, fullgraph, background=self._gw_background
+        )
 
     def _get_name(self) -> str:
         return type(self).__name__

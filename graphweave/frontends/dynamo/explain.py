@@ -12,6 +12,7 @@ import torch._dynamo
 
 from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.report import CaptureNote, GraphNote, PassNote, RewriteNote, TuningNote, collect
+from graphweave.core.break_even import BreakEven
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
 from graphweave.core.spans import FirstCall, time_text, timed
@@ -24,13 +25,14 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loops_text, passes_text
+from graphweave.frontends.dynamo.explain_details import break_even_text, costs_text, ir_text, loops_text, passes_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
+from graphweave.frontends.dynamo.step_times import break_even
 from graphweave.frontends.tracing.reasons import line_of
 
-Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "time", "all"]
+Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "time", "break-even", "all"]
 """How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made
-by cost, the message IR, the passes that ran, the seconds of each stage, or all of these."""
+by cost, the message IR, the passes that ran, the seconds of each stage, when compiling has paid, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Explanation:
     backward, inference), `tunings` one for each graph that was tuned. `passes` are those that ran, in order, and `left`
     the graphs that run as PyTorch's own, since they would gain nothing. `eager` says what runs eagerly and why.
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
-    what was compiled again, before and during `explain`. `time` has the seconds of the call by stage.
+    what was compiled again, before and during `explain`. `time` has the seconds of the call by stage. `break_even` is
+    measured with `detail="break-even"` only, as that takes more calls.
     """
 
     what: str
@@ -59,6 +62,7 @@ class Explanation:
     passes: tuple[PassNote, ...] = ()
     left: tuple[str, ...] = ()
     time: FirstCall = field(default_factory=FirstCall)
+    break_even: BreakEven | None = None
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -81,6 +85,8 @@ class Explanation:
             parts += [passes_text(self.passes)]
         if detail in ("time", "all"):
             parts += [time_text(self.time)]
+        if detail == "break-even" or (detail == "all" and self.break_even is not None):
+            parts += [break_even_text(self.break_even, compiled=bool(self.graphs))]
         if detail in ("ir", "all"):
             parts += [ir_text(self)]
         if detail in ("loops", "all"):
@@ -99,7 +105,9 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     again at the next call. `detail` says what is printed beside the short form: "short" adds nothing, "kernels" the
     code of each kernel, "loops" its loop IR and the fields of a schedule that it ignores, "costs" what the rewriting
     chose and refused with both costs, "ir" the message IR, "passes" what each pass changed and how long it took,
-    "time" where the seconds of the call went, and "all" all of these.
+    "time" where the seconds of the call went, and "all" all of these. "break-even" also measures a step, forward and
+    backward, compiled and by PyTorch's own calls, and says after how many steps the first call has paid: `fn` then runs
+    up to a dozen times, with gradients, buffers and random state left as they were.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
@@ -108,14 +116,15 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     before = recompilations(target, name, of_others=False)
     torch._dynamo.reset()
     count, seen = counters()["graph_breaks"], breaks_seen()
+    compiled = compile(target, dynamic=dynamic, options=options)
     with collect() as report, timed() as call:
-        compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
+        compiled(*args, **kwargs)
     explanation = Explanation(
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
         tuple(report.tunings), tuple(report.passes), tuple(dict.fromkeys(report.left)),
-        call,
+        call, break_even(target, compiled, args, kwargs, call.seconds) if detail == "break-even" else None,
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, PassNote, RewriteNote
+from graphweave.core.break_even import BreakEven
 from graphweave.passes.rewritten import Step
 
 
@@ -46,6 +47,15 @@ def passes_text(passes: Sequence[PassNote]) -> str:
     width = max((len(str(p)) for p in passes), default=0)
     lines += [f"-- {p.stage:<10} {p!s:<{width}}  {1e3 * p.seconds:8.2f} ms" for p in passes]
     return "\n".join(lines) + "\n"
+
+
+def break_even_text(measured: BreakEven | None, *, compiled: bool) -> str:
+    """When the first call has paid. A program of which nothing is `compiled` can never gain."""
+    if measured is None:
+        return '== break-even: not measured; pass detail="break-even" to explain\n'
+    if not compiled:
+        return "== break-even: nothing is compiled, so nothing can be gained: run it as PyTorch's own\n"
+    return f"== break-even: {measured.text()}\n"
 
 
 def loops_text(graph: GraphNote) -> str:

@@ -29,10 +29,13 @@ from graphweave.frontends.dynamo.tuned import tuned
 from graphweave.frontends.halves.autograd_function import Gradients
 from graphweave.frontends.halves.derivatives import JointGraph, without_unreached
 from graphweave.frontends.halves.exposed import exposed
-from graphweave.frontends.halves.handover import boxed, split_modules
+from graphweave.frontends.halves.folded_parts import unfolded
+from graphweave.frontends.halves.handover import Handed, handed, split_modules
 from graphweave.frontends.halves.reference import Reference, checked_inference
 from graphweave.frontends.halves.rewritten_import import rewritten_import
 from graphweave.frontends.importing.importer import Imported
+from graphweave.frontends.stored.compilation import Compilation, boxed_inference
+from graphweave.frontends.stored.runtime_parts import RuntimeParts
 from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.passes.partition import Split
 
@@ -58,24 +61,27 @@ class GraphCompilation:
         self._asked, self._may_be_left = asked, may_be_left and asked.may_leave
         self.examples = examples  # arguments of the first call, released once they have been measured
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
+        self.begun = False  # whether a graph has come from AOTAutograd
+        self._forward: Executable | Handed | None = None
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        unfolded(module)
+        self.begun = True
         made = self._attempt(module, lambda options: capture(module, self._asked, options, self._take_examples()))
         if made is None:
             return make_boxed_func(module.forward)
         (executable,) = made.executables
+        if made.reference is None:
+            self._forward = executable
+            return boxed_inference(executable)
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
-        checked = executable if made.reference is None else checked_inference(made.reference, executable, names)
-
-        def run(args: list[Any]) -> list[Any]:
-            return checked(args)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+        return boxed_inference(checked_inference(made.reference, executable, names))
 
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        unfolded(joint)
+        self.begun = True
         graph = JointGraph(joint, num_fwd_outputs)
         without_unreached(joint, num_fwd_outputs, graph.reached)
 
@@ -95,9 +101,21 @@ class GraphCompilation:
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
-        run = boxed(module) or make_boxed_func(module.forward)
+        half = handed(module)
+        run = make_boxed_func(module.forward) if half is None else half.boxed()
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
+        if not backward:
+            self._forward = half
         return self.gradients.finish(run) if backward and self.gradients is not None else run
+
+    def stored_form(self, about: str, parts: RuntimeParts) -> Compilation | None:
+        """The compilation as data, by the parts of its function; None if a half was left to PyTorch."""
+        if self._forward is None:
+            return None
+        if parts.backward is None:
+            return Compilation(about, (), parts, self._forward)
+        back = handed(parts.backward)
+        return None if back is None else Compilation(about, (), parts, self._forward, back, self.gradients)
 
     def _take_examples(self) -> Sequence[Any]:
         examples, self.examples = self.examples, ()
@@ -133,7 +151,8 @@ class GraphCompilation:
         if collecting():
             record_capture(captured.note(halves))
         imported = rewritten_import(captured.imported, halves.joint, guarded=self._asked.ranks is None)
-        made = build(halves, schedules, must_gain=self._may_be_left)
+        later = self._asked.ranks is None and captured.reference is None
+        made = build(halves, schedules, must_gain=self._may_be_left, backward_later=later)
         return Made(made, imported, halves.split, captured.reference)
 
     def _must_compile(self, error: Exception | None) -> None:

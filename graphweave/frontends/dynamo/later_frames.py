@@ -71,6 +71,12 @@ def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_on
     if call is None:
         return compile_once()
     code: CodeType = given["code"]
+    if code is call.outermost and call.compile_whole is not None:
+        whole, once = call.compile_whole, compile_once
+
+        def compile_once() -> Any:
+            return whole(given, call, once)
+
     if code is call.outermost and not call.last:
         try:
             return compile_once()

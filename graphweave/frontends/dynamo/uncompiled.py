@@ -10,24 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
-from graphweave.core.errors import DerivativeError
 from graphweave.core.log import warn_once
 
 
 def inside_a_transform() -> bool:
     """Whether a transform of torch.func (grad, jacrev, vmap, jvp) is running, whose tensors Dynamo does not trace."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def in_forward_mode() -> bool:
-    """Whether derivatives are computed in forward mode, which Dynamo does not trace: `torch.autograd.forward_ad`, and
-    what is built on it."""
-    return forward_ad._current_level >= 0
 
 
 def runs_eagerly(why: str) -> None:
@@ -49,25 +41,6 @@ def forwarded(name: str) -> None:
         f"{name} runs eagerly inside of torch.autograd.forward_ad, since derivatives in forward mode are not compiled. "
         "Take them in reverse mode (torch.autograd.grad), which is compiled"
     )
-
-
-def refuse_forward_mode(run: Callable[..., Any], about: str) -> Callable[..., Any]:
-    """`run`, the compiled code of a graph, with an error in place of results without their tangents."""
-
-    def checked(*args: Any) -> Any:
-        if in_forward_mode() and any(isinstance(t, Tensor) and _has_tangent(t) for t in args):
-            raise DerivativeError(
-                f"derivatives of {about} in forward mode (torch.autograd.forward_ad) are not compiled. Use "
-                "graphweave.compile, which runs the function eagerly there, or call it under "
-                '`torch.compiler.set_stance("force_eager")`.'
-            )
-        return run(*args)
-
-    return checked
-
-
-def _has_tangent(t: Tensor) -> bool:
-    return forward_ad.unpack_dual(t).tangent is not None
 
 
 def method(original: nn.Module, name: str, value: Any) -> Any:

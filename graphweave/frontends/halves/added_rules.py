@@ -31,6 +31,11 @@ def discard(rule: Rule) -> None:
     del _rules[rule.name]
 
 
+def is_any() -> bool:
+    """Whether any rule is in force."""
+    return bool(_rules)
+
+
 def in_force() -> AddedRules:
     """The rules that a graph is compiled with now."""
     always, by_cost = (tuple(r for r, when, _ in _rules.values() if when == said) for said in ("always", "by cost"))

@@ -61,6 +61,12 @@ class Gradients:
         """Whether calls keep their inputs for gradients of gradients. None until the first backward has run."""
         self._missing = threading.local()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_missing", "keeps")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, keeps=None, _missing=threading.local())
+
     @contextmanager
     def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
         """Within the block, calls of the backward have zeros for the tangents in `missing`. `inputs` is what was

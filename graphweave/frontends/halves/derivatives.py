@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
+from graphweave.frontends.halves.graph_bytes import dumped, loaded
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
-from graphweave.frontends.halves.twice import derivable
+from graphweave.frontends.halves.twice import depends_on_layout, derivable
 from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.ir.philox import uniform
 
@@ -46,6 +48,7 @@ class JointGraph:
         forward = ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
         self.about = graph_place(joint)
         self.reached = _reached(joint.graph, results[num_forward:])
+        self._bytes = b""
         graph = fx.Graph()
         env: dict[fx.Node, Any] = dict.fromkeys(_tokens(joint.graph))
         given: dict[str, fx.Node] = {}
@@ -64,6 +67,7 @@ class JointGraph:
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
             if node.op == "call_function":
+                env[node].meta["captured"] = node.target
                 env[node].target = derivable(node)
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
         for made in reversed(graph.nodes):
@@ -72,14 +76,37 @@ class JointGraph:
         self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
         self.draws = tuple(name for name, made in given.items() if made.users)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The graph as bytes, with operators in place of their formulas, which have no names."""
+        if not self._bytes:
+            if any(depends_on_layout(n.meta.get("captured")) for n in self._module().graph.nodes):
+                raise PicklingError("an operator's derivative depends on how its operand lies in memory")
+            self._bytes = dumped(self._module())
+        return {name: value for name, value in vars(self).items() if name != "_modules"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _modules={})
+
+    def _module(self) -> fx.GraphModule:
+        """The graph without what is missing. One that was stored is made when it is first needed."""
+        if frozenset() not in self._modules:
+            module = loaded(self._bytes)
+            for node in module.graph.nodes:
+                if node.op == "call_function":
+                    node.target = derivable(node)
+            module.recompile()
+            self._modules[frozenset()] = module
+        return self._modules[frozenset()]
+
     def __call__(
         self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any],
         missing: frozenset[int] = frozenset(),
     ) -> list[Any]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
         call its seed or the numbers that it drew."""
+        whole = self._module()
         if missing not in self._modules:
-            self._modules[missing] = without(self._modules[frozenset()], missing)
+            self._modules[missing] = without(whole, missing)
         results: list[Any] = self._modules[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
         return results
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -101,15 +102,51 @@ def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int
     return [*out, _item(graph, forward, at, state)]
 
 
-def boxed(module: fx.GraphModule) -> Boxed | None:
-    """The function of a module that is one opaque call; None for any other module."""
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A half as AOTAutograd calls it: the positions of its arguments that the executable takes, and for each result
+    whether the executable makes it, and its position among what that makes (-1: None) or among the arguments.
+
+    `names` are those of the arguments.
+    """
+
+    executable: Executable
+    names: tuple[str, ...]
+    takes: tuple[int, ...]
+    gives: tuple[tuple[bool, int], ...]
+
+    def boxed(self) -> Boxed:
+        executable, takes, gives = self.executable, self.takes, self.gives
+
+        def run(args: list[Any]) -> list[Any]:
+            passed = {i: args[i] for made, i in gives if not made}
+            taken = [args[i] for i in takes]
+            args.clear()
+            results = executable(taken)
+            results.append(None)
+            return [results[i] if made else passed[i] for made, i in gives]
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def module(self) -> fx.GraphModule:
+        """The half as a module of one opaque call, as it was handed over."""
+        graph = fx.Graph()
+        given = [graph.placeholder(name) for name in self.names]
+        call = _call(graph, self.executable, str(self.executable.plan.name), [given[i] for i in self.takes])
+        made = {i: graph.call_function(operator.getitem, (call, i)) for is_made, i in self.gives if is_made and i >= 0}
+        graph.output(tuple(made.get(i) if is_made else given[i] for is_made, i in self.gives))
+        return fx.GraphModule({}, graph)
+
+
+def handed(module: fx.GraphModule) -> Handed | None:
+    """The half that a module of one opaque call is; None for any other module."""
     calls = [n for n in module.graph.nodes if n.op == "call_function" and hasattr(n.target, "executable")]
     if len(calls) != 1:
         return None
     call = calls[0]
-    executable = call.target.executable
     position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
-    takes = [position[n] for n in call.args]
+    takes = tuple(position[n] for n in call.args)
     gives: list[tuple[bool, int]] = []
     for out in tree_flatten(module.graph.output_node().args[0])[0]:
         if out is None:
@@ -119,16 +156,7 @@ def boxed(module: fx.GraphModule) -> Boxed | None:
         else:
             gives.append((True, out.args[1]))
 
-    def run(args: list[Any]) -> list[Any]:
-        passed = {i: args[i] for made, i in gives if not made}
-        taken = [args[i] for i in takes]
-        args.clear()
-        results = executable(taken)
-        results.append(None)
-        return [results[i] if made else passed[i] for made, i in gives]
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return Handed(call.target.executable, tuple(n.name for n in position), takes, tuple(gives))
 
 
 def fake_of(imported: Imported, ref: Ref) -> Any:

@@ -28,6 +28,11 @@ def derivable(node: fx.Node) -> Any:
     return _FORMULAS.get(target) or differentiable(target)
 
 
+def depends_on_layout(target: Any) -> bool:
+    """Whether what is called for `target` depends on how an operand lies in memory."""
+    return target in _DETERMINANTS
+
+
 def _copied(into: Tensor, values: Tensor, non_blocking: bool = False) -> Tensor:
     """`aten.copy`, which stands for a write in place, and has no derivative of its own."""
     return values.to(into).expand_as(into)

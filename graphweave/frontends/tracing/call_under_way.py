@@ -40,6 +40,11 @@ class CallUnderWay:
     settings: Sequence[CaptureSettings]
     outermost: CodeType
     last: bool
+    floats: dict[tuple[CodeType, str], float] = field(default_factory=dict)
+    """The value of each Python float that has been traced for the function, by its frame and its place there; not a
+    number if it has had several, so that it is a symbol."""
+    compile_whole: CompileWhole | None = None
+    """Compiles the outermost frame, given PyTorch's arguments, this call, and how PyTorch compiles it."""
     arguments: tuple[Any, ...] = ()
     attempt: int = 0
     breaks_before: BreakCounts | None = None
@@ -49,6 +54,8 @@ class CallUnderWay:
     left: dict[CodeType, Exception] = field(default_factory=dict)
     """Frames that this call runs as Python, and why."""
 
+
+CompileWhole = Callable[[Mapping[str, Any], CallUnderWay, Callable[[], Any]], Any]
 
 under_way: ContextVar[CallUnderWay | None] = ContextVar("under_way", default=None)
 """The call that is under way in this thread, for what is traced and logged in it."""

@@ -8,6 +8,7 @@ left as it is.
 from __future__ import annotations
 
 import dis
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
+from graphweave.frontends.tracing.call_under_way import under_way
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -174,6 +176,25 @@ def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
+def _compiles_floats_in(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python float (a slope, a rate) that has had one value in all traces of a function: it is compiled in.
+
+    Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
+    """
+
+    def wrap(self: Any, value: float) -> Any:
+        call = under_way.get()
+        place = self.tx.f_code, self.name
+        if call is None or call.floats.setdefault(place, value) != value:
+            if call is not None:
+                call.floats[place] = math.nan  # it stays a symbol
+            return original(self, value)
+        self.install_guards(GuardBuilder.CONSTANT_MATCH)
+        return variables.ConstantVariable.create(value=value, source=self.source)
+
+    return wrap
+
+
 def _traced(formula: Any) -> Any:
     """What Dynamo takes for a Python function, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
@@ -191,5 +212,6 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
+    (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""

@@ -39,13 +39,13 @@ class Builder:
         """A builder that holds `program`'s nodes at their positions."""
         build = cls()
         build.nodes, build.types, build.locs = list(program.nodes), list(program.types), list(program.locs)
-        build.operands, build._keys = list(map(operands, program.nodes)), list(map(_exact, program.nodes))
+        build.operands, build._keys = list(map(operands, program.nodes)), list(map(exact_key, program.nodes))
         build._seen = {key: ref for ref, key in reversed(list(enumerate(build._keys)))}
         return build
 
     def add(self, node: Node, loc: Location = NOWHERE) -> Ref:
         """The position of `node`. Raises IRError if it is ill typed."""
-        key = _exact(node)
+        key = exact_key(node)
         known = self._seen.get(key)
         if known is not None:
             return known
@@ -60,7 +60,7 @@ class Builder:
         if used != before:
             renamed = dict(zip(before, used, strict=True))
             node = with_operands(node, renamed.__getitem__)
-            key = _exact(node)
+            key = exact_key(node)
         seen = self._seen.get(key)
         if seen is not None:
             return seen
@@ -142,7 +142,8 @@ def _is_plain(kind: Any) -> bool:
     return all(own <= _EXACT and not {"bool", "int"} <= own for own in words)
 
 
-def _exact(node: Node) -> Any:
+def exact_key(node: Node) -> Any:
+    """A key that two nodes share only if they are exactly the same."""
     kind: Any = type(node)
     values = values_of(node)
     return kind.__name__, values if _is_plain(kind) else exact(values)

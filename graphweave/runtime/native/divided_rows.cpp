@@ -19,8 +19,8 @@ struct Reader {
   void each(Body body) {
     for (int64_t n = next(); n > 0; --n) body();
   }
-  std::vector<int64_t> list() {
-    std::vector<int64_t> out;
+  List<int64_t> list() {
+    List<int64_t> out;
     each([&] { out.push_back(next()); });
     return out;
   }
@@ -53,14 +53,14 @@ struct Divided {
   struct One {
     Kernel* kernel;
     int64_t over, num_sizes;
-    std::vector<int64_t> totals;
-    std::vector<Pointer> pointers;
+    List<int64_t> totals;
+    List<Pointer> pointers;
   };
 
   int64_t most_chunks;
-  std::vector<Scratch> scratch;
-  std::vector<Total> totals;
-  std::vector<One> kernels;
+  List<Scratch> scratch;
+  List<Total> totals;
+  List<One> kernels;
 };
 
 Divided make_divided(Reader from) {
@@ -135,19 +135,19 @@ void fold_total(const Divided::Total& total, void* into, const void* part) {
 
 // The kernels on one graph: what they read of it, and where their scratch memory begins.
 struct BoundDivided {
-  std::shared_ptr<const Divided> kernels;
+  Ref<const Divided> kernels;
   PieceTables tables;
-  std::vector<int64_t> chunks[2];  // of pieces and of slots
-  std::vector<int64_t> scratch, parts;
+  List<int64_t> chunks[2];  // of pieces and of slots
+  List<int64_t> scratch, parts;
   int64_t nbytes = 0;
 
-  BoundDivided(std::shared_ptr<const Divided> of, const PieceTables& on) : kernels(std::move(of)), tables(on) {
+  BoundDivided(Ref<const Divided> of, const PieceTables& on) : kernels(std::move(of)), tables(on) {
     const int64_t rows[] = {tables.num_pieces, tables.num_slots, tables.num_edges};
     for (int over = 0; over < 2; ++over) {  // as `uniform_chunks` and `equal_rows` make them
       const int64_t count = std::max<int64_t>(1, std::min(rows[over], kernels->most_chunks));
       for (int64_t c = 0; c <= count; ++c) chunks[over].push_back(rows[over] * c / count);
     }
-    const auto place = [&](std::vector<int64_t>& at, int64_t size) {
+    const auto place = [&](List<int64_t>& at, int64_t size) {
       at.push_back(nbytes);
       nbytes += aligned(size);
     };
@@ -167,7 +167,7 @@ struct BoundDivided {
                                                         : memory + parts[p.at];
       }
       // These kernels read only the first size. They have no stashes, which would need the largest degrees.
-      std::vector<int64_t> sizes(static_cast<size_t>(one.num_sizes), 0);
+      List<int64_t> sizes(static_cast<size_t>(one.num_sizes));
       sizes[0] = one.over == Divided::pieces ? tables.num_pieces : tables.num_slots;
       const auto& bounds = chunks[one.over];
       if (one.kernel(ptrs, sizes.data(), bounds.data(), static_cast<int64_t>(bounds.size()) - 1, threads)) return false;

@@ -8,20 +8,20 @@ constexpr size_t kSubsets = 16;  // of a record
 
 // Drops the oldest of many, since limits may be others in each call. The caller holds the lock.
 template <typename T, typename Dropped>
-void keep_few(std::vector<T>& of, Dropped dropped) {
+void keep_few(List<T>& of, Dropped dropped) {
   if (of.size() < kSubsets) return;
-  dropped(of.front());
-  of.erase(of.begin());
+  dropped(of[0]);
+  of.remove(of.begin());
 }
 
 // The edges that a map sends to a row below a number.
 int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* out, Tally* tally) {
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     for (const Edges& edges : by->edges)
       if (edges.below == below) return *out = edges, kFine;
   }
-  std::shared_ptr<Csr> csr;
+  Ref<Csr> csr;
   if (const int64_t status = csr_of(by, false, threads, &csr, tally); status != kFine) return status;
   Edges made{below, static_cast<const int32_t*>(csr->indptr.data)[below], {}};
   if (!csr->found.sorted) {
@@ -36,7 +36,7 @@ int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* 
       if (row[e] < below) numbers[n++] = static_cast<int32_t>(e);
     if (n != made.count) return kChanged;
   }
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   keep_few(by->edges, [&](const Edges& old) { by->nbytes -= old.numbers ? old.count * 4 : 0; });
   by->edges.push_back(made);
   if (made.numbers) by->nbytes += made.count * 4;
@@ -48,11 +48,11 @@ int64_t edges_below(const RecordRef& by, int64_t below, int32_t threads, Edges* 
 int64_t subset_of(const RecordRef& by, const Edges& edges, const RecordRef& of, int32_t threads, RecordRef* out,
                   Tally* tally) {
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     for (const Subset& subset : by->subsets)
-      if (subset.below == edges.below && subset.of.lock() == of) return *out = subset.rows, kFine;
+      if (subset.below == edges.below && subset.of.watches(of)) return *out = subset.rows, kFine;
   }
-  auto made = std::make_shared<Record>();
+  auto made = shared<Record>();
   made->index = of->index;
   made->index.count = edges.count;
   if (edges.numbers) {
@@ -67,9 +67,9 @@ int64_t subset_of(const RecordRef& by, const Edges& edges, const RecordRef& of, 
     made->index = Index{values, 1, edges.count, of->index.rows, false, false};
     made->own = true;
   }
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   keep_few(by->subsets, [&](const Subset& old) { by->nbytes -= old.rows->own ? old.rows->index.count * 4 : 0; });
-  by->subsets.push_back(Subset{of, edges.below, made});
+  by->subsets.push_back(Subset{Watcher<Record>(of), edges.below, made});
   if (edges.numbers) by->nbytes += edges.count * 4;
   *out = made;
   return kFine;

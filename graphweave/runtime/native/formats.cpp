@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <new>
 
 namespace {
 
@@ -29,16 +27,20 @@ struct Index {
 
 int threads_for(int64_t work, int32_t threads) { return work < kSerial ? 1 : std::max<int32_t>(threads, 1); }
 
-template <typename In>
-inline int64_t value_at(const Index& index, int64_t e) {
-  return static_cast<int64_t>(static_cast<const In*>(index.data)[e * index.stride]);
+inline int64_t value_at(const Index& index, int64_t e, bool is64) {
+  const int64_t at = e * index.stride;
+  return is64 ? static_cast<const int64_t*>(index.data)[at] : static_cast<const int32_t*>(index.data)[at];
 }
+
+inline int64_t value_at(const Index& index, int64_t e) { return value_at(index, e, index.is64); }
 
 // The row that `value` names, or -1. One unsigned comparison covers both ends.
 inline int64_t row_of(const Index& index, int64_t value) {
   if (index.wrap && value < 0) value += index.rows;
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(index.rows) ? value : -1;
 }
+
+inline int64_t row_at(const Index& index, int64_t e) { return row_of(index, value_at(index, e)); }
 
 void keep_smallest(std::atomic<int64_t>& best, int64_t candidate) {
   int64_t seen = best.load(std::memory_order_relaxed);
@@ -63,12 +65,12 @@ void in_blocks(int64_t count, int blocks, int32_t threads, const Body& body) {
               [&](int64_t b, int32_t) { body(b, block_begin(count, b, blocks), block_begin(count, b + 1, blocks)); });
 }
 
-template <typename In, typename Out>
+template <typename Out>
 int64_t flat(const Index& index, Out* out, int32_t threads) {
   std::atomic<int64_t> bad{index.count};
   in_blocks(index.count, threads_for(index.count, threads), threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
-      const int64_t row = row_of(index, value_at<In>(index, e));
+      const int64_t row = row_at(index, e);
       if (row < 0) return keep_smallest(bad, e);
       if (out) out[e] = static_cast<Out>(row);
     }
@@ -80,22 +82,23 @@ int64_t flat(const Index& index, Out* out, int32_t threads) {
 constexpr int64_t kNoMemory = -2, kChanged = -3;
 
 // Computes indptr of the rows that `index` names, by adding up a histogram for each block of edges.
-template <typename In, typename Out>
+template <typename Out>
 int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t threads) {
   // Histograms pay off only as long as together they are not larger than the edges.
   const int64_t affordable = std::max<int64_t>(1, 4 * index.count / std::max<int64_t>(index.rows, 1));
   const int blocks = static_cast<int>(std::min<int64_t>(threads_for(index.count, threads), affordable));
-  std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * index.rows]);
+  const Memory held(blocks * index.rows * static_cast<int64_t>(sizeof(Out)));
+  auto* const counts = static_cast<Out*>(held.data);
   if (!counts) return kNoMemory;
   std::atomic<int64_t> bad{index.count};
   std::atomic<bool> ordered{true};
   in_blocks(index.count, blocks, threads, [&](int64_t b, int64_t begin, int64_t end) {
-    Out* mine = counts.get() + b * index.rows;
+    Out* mine = counts + b * index.rows;
     std::fill(mine, mine + index.rows, Out(0));
-    int64_t before = begin > 0 ? row_of(index, value_at<In>(index, begin - 1)) : 0;
+    int64_t before = begin > 0 ? row_at(index, begin - 1) : 0;
     bool rising = true;
     for (int64_t e = begin; e < end; ++e) {
-      const int64_t row = row_of(index, value_at<In>(index, e));
+      const int64_t row = row_at(index, e);
       if (row < 0) return keep_smallest(bad, e);
       rising &= row >= before;
       before = row;
@@ -114,22 +117,24 @@ int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t thread
   return -1;
 }
 
-// out[k] = value(e) for the edge e at position k of the CSR `indptr` of `index`: the second half of a stable counting
-// sort. Each thread reads all edges and places those of its own rows. So the order needs no histogram for each thread,
-// and what one thread writes is more likely to fit a cache. value(e) < 0 means that edge e is bad.
-template <typename In, typename Out, typename Value>
+// out[k] = the row that `other` names for the edge at position k of the CSR `indptr` of `index`: the second half of a
+// stable counting sort. If `other` is null, it is the number of that edge. Each thread reads all edges and places those
+// of its own rows. So the order needs no histogram for each thread, and what one thread writes is more likely to fit a
+// cache.
+template <bool kIs64, typename Out, typename Value>
 int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads, Value value) {
-  std::unique_ptr<Out[]> next(new (std::nothrow) Out[static_cast<size_t>(index.rows)]);
+  const Memory held(index.rows * static_cast<int64_t>(sizeof(Out)));
+  auto* const next = static_cast<Out*>(held.data);
   if (!next) return kNoMemory;
   const int parts = std::min(threads_for(index.count, threads), kParts);
   std::atomic<int64_t> bad{index.count};
   std::atomic<bool> changed{false};
   in_blocks(index.count, parts, threads, [&](int64_t, int64_t first, int64_t last) {
-    const auto row_at = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
-    const int64_t begin = first == 0 ? 0 : row_at(first), end = last == index.count ? index.rows : row_at(last);
-    std::copy(indptr + begin, indptr + end, next.get() + begin);
+    const auto row_with = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
+    const int64_t begin = first == 0 ? 0 : row_with(first), end = last == index.count ? index.rows : row_with(last);
+    std::copy(indptr + begin, indptr + end, next + begin);
     for (int64_t e = 0; e < index.count; ++e) {
-      const int64_t row = row_of(index, value_at<In>(index, e));
+      const int64_t row = row_of(index, value_at(index, e, kIs64));
       if (row < begin || row >= end) continue;
       const int64_t k = next[row]++, found = value(e);
       if (found < 0) return keep_smallest(bad, e);
@@ -179,12 +184,6 @@ int64_t balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t nu
   return made;
 }
 
-// Calls body with a number of the type that the values of the index have.
-template <typename Body>
-int64_t with_type(const Index& index, Body body) {
-  return index.is64 ? body(int64_t{}) : body(int32_t{});
-}
-
 // Facts about a grouping, besides its indptr.
 struct Grouping {
   int64_t sorted;
@@ -195,22 +194,16 @@ struct Grouping {
 template <typename Out>
 int64_t group(const Index& index, Out* indptr, int64_t* chunks, int64_t num_chunks, Grouping& found, int32_t threads) {
   bool sorted = false;
-  const int64_t bad =
-      with_type(index, [&](auto in) { return count_rows<decltype(in), Out>(index, indptr, sorted, threads); });
+  const int64_t bad = count_rows(index, indptr, sorted, threads);
   if (bad != -1) return bad;
   found = {sorted, max_degree(indptr, index.rows, threads), balance(indptr, index.rows, chunks, num_chunks)};
   return -1;
 }
 
-template <typename Out>
+template <bool kIs64, typename Out>
 int64_t place(const Index& index, const Index* other, const Out* indptr, Out* out, int32_t threads) {
-  return with_type(index, [&](auto in) {
-    if (!other) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
-    return with_type(*other, [&](auto value) {
-      return scatter<decltype(in)>(index, indptr, out, threads,
-                                   [&](int64_t e) { return row_of(*other, value_at<decltype(value)>(*other, e)); });
-    });
-  });
+  if (other) return scatter<kIs64>(index, indptr, out, threads, [=](int64_t e) { return row_at(*other, e); });
+  return scatter<kIs64>(index, indptr, out, threads, [](int64_t e) { return e; });
 }
 
 }  // namespace
@@ -218,10 +211,7 @@ int64_t place(const Index& index, const Index* other, const Out* indptr, Out* ou
 // out[e] = the row that index[e] names. If out is null, the values are only checked. Returns the first bad position, or
 // -1.
 extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads) {
-  return with_type(index, [&](auto in) {
-    if (wide) return flat<decltype(in)>(index, static_cast<int64_t*>(out), threads);
-    return flat<decltype(in)>(index, static_cast<int32_t*>(out), threads);
-  });
+  return wide ? flat(index, static_cast<int64_t*>(out), threads) : flat(index, static_cast<int32_t*>(out), threads);
 }
 
 // out[e] = index[e] in 32 bits, without a check against rows. Returns the first position whose value does not fit, or
@@ -231,7 +221,7 @@ extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, in
   std::atomic<int64_t> bad{count};
   in_blocks(count, threads_for(count, threads), threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
-      const int64_t value = value_at<int64_t>(index, e);
+      const int64_t value = value_at(index, e);
       out[e] = static_cast<int32_t>(value);
       if (out[e] != value) return keep_smallest(bad, e);
     }
@@ -251,6 +241,10 @@ extern "C" int64_t gw_group(Index index, void* indptr, int64_t* chunks, int64_t 
 // edge's id. Returns -1, the first bad position of `other`, kNoMemory or kChanged.
 extern "C" int64_t gw_place(Index index, const Index* other, const void* indptr, void* out, int32_t wide,
                             int32_t threads) {
-  if (wide) return place(index, other, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
-  return place(index, other, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
+  const auto of = [&](auto zero) {
+    auto* const from = static_cast<const decltype(zero)*>(indptr);
+    auto* const to = static_cast<decltype(zero)*>(out);
+    return index.is64 ? place<true>(index, other, from, to, threads) : place<false>(index, other, from, to, threads);
+  };
+  return wide ? of(int64_t{}) : of(int32_t{});
 }

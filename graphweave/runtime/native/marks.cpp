@@ -42,7 +42,7 @@ bool read_mark(const void* tensor, Mark* mark) {
 // The rectangle of memory that a tensor covers. False for one that covers none, or a large one.
 bool rectangle(const Mark& mark, int64_t itemsize, Sums* out) {
   *out = Sums{};
-  int64_t rows = 1, row_stride = 0, cols = 1, col_stride = 1, found = 0, before = std::numeric_limits<int64_t>::max();
+  int64_t rows = 1, row_stride = 0, cols = 1, col_stride = 1, found = 0, before = INT64_MAX;
   for (int64_t d = 0; d < mark.dim; ++d) {
     if (mark.sizes[d] == 0 || mark.strides[d] > before) return false;
     if (mark.sizes[d] == 1 || mark.strides[d] == 0) continue;
@@ -66,14 +66,19 @@ bool rectangle(const Mark& mark, int64_t itemsize, Sums* out) {
   return true;
 }
 
+struct Result {
+  const void* tensor;  // its implementation, which the caller keeps
+  Mark mark;
+};
+
 struct Marks {
-  std::vector<bool> is_tensor;   // one for each input
-  std::vector<int64_t> numbers;  // the inputs that are numbers
-  std::vector<Mark> tensors;
-  std::vector<Sums> own;    // of small tensors
-  std::vector<Sums*> sums;  // one for each tensor, or null
-  std::vector<std::shared_ptr<void>> aliases;
-  std::vector<std::pair<const void*, Mark>> results;  // implementations, which the caller keeps
+  List<bool> is_tensor;   // one for each input
+  List<int64_t> numbers;  // the inputs that are numbers
+  List<Mark> tensors;
+  List<Sums> own;    // of small tensors
+  List<Sums*> sums;  // one for each tensor, or null
+  List<Ref<Alias>> aliases;
+  List<Result> results;
   uint64_t edits = 0;
 };
 
@@ -81,9 +86,9 @@ struct Marks {
 
 // What the calls of one program have in common, and hashes of the small inputs that it has had lately.
 struct Inputs {
-  std::vector<bool> is_tensor, watched;  // one for each input
-  std::vector<int64_t> itemsizes;        // one for each tensor
-  std::array<uint64_t, kOnce> seen{};
+  List<bool> is_tensor, watched;  // one for each input
+  List<int64_t> itemsizes;        // one for each tensor
+  uint64_t seen[kOnce] = {};
   size_t next = 0;
 };
 
@@ -103,7 +108,7 @@ extern "C" void gw_inputs_free(Inputs* inputs) { delete inputs; }
 namespace {
 
 // Reads all of a small tensor, and mixes what it reads into the hash. False for a large one.
-bool read_whole(const Mark& mark, int64_t itemsize, std::vector<Sums>* own, Sums** sums, uint64_t* hash) {
+bool read_whole(const Mark& mark, int64_t itemsize, List<Sums>* own, Sums** sums, uint64_t* hash) {
   int64_t numel = 1;
   for (int64_t d = 0; d < mark.dim; ++d) {
     numel *= mark.sizes[d];
@@ -125,7 +130,7 @@ bool read_whole(const Mark& mark, int64_t itemsize, std::vector<Sums>* own, Sums
 // lately; with it, an address of sums for each tensor, or 0. With `look`, those that are watched are compared with their
 // sums. Null for other inputs, and for a tensor without a version counter or elsewhere than on the CPU.
 extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* given, int32_t look) {
-  auto made = std::make_unique<Marks>();
+  Ref<Marks> made = shared<Marks>();
   made->is_tensor = of->is_tensor;
   made->own.reserve(of->itemsizes.size());
   uint64_t hash = 1;
@@ -147,10 +152,10 @@ extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* g
     made->sums.push_back(look && of->watched[i] ? sums : nullptr);
   }
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     made->edits = edited.count;
     if (!given) {
-      if (std::find(of->seen.begin(), of->seen.end(), hash) != of->seen.end()) return nullptr;
+      if (std::find(of->seen, of->seen + kOnce, hash) != of->seen + kOnce) return nullptr;
       of->seen[of->next++ % kOnce] = hash;
     }
   }
@@ -162,7 +167,7 @@ extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* g
   return made.release();
 }
 
-extern "C" void gw_marks_free(Marks* marks) { delete marks; }
+extern "C" void gw_marks_free(Marks* marks) { Ref<Marks> freed(marks); }
 
 // Notes the state of what was computed, which the caller keeps. False for a tensor without a version counter.
 extern "C" int32_t gw_marks_results(Marks* marks, const int64_t* tensors, int64_t count) {
@@ -178,7 +183,7 @@ extern "C" int32_t gw_marks_results(Marks* marks, const int64_t* tensors, int64_
 // a tensor, counted from 1, whose memory was edited in a way that PyTorch does not see.
 extern "C" int64_t gw_marks_hold(Marks* marks, const int64_t* inputs) {
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     const auto uses = [&](const void* storage) {
       const auto in = [&](const Mark& mark) { return mark.storage == storage; };
       return std::any_of(marks->tensors.begin(), marks->tensors.end(), in);

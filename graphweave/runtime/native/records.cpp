@@ -1,19 +1,14 @@
 // Records of index tensors: what was made of a tensor's values, found again as long as nobody has edited them.
 //
-// This text follows that of formats.cpp. A record is found by what identifies the contents of a tensor (`Seen`). The
-// caller that adds a record keeps an alias of the tensor until it drops the record, so that neither its storage nor its
-// version counter can die and give their address to another. Formats are made when they are first asked for, outside
-// the lock: two threads that miss the same one both make it, and one of the results is kept. Everything that a kernel
-// runs on is owned by shared pointers, so a record may be dropped while kernels use it.
+// This text follows those of containers.cpp, checksum.cpp and formats.cpp. A record is found by what identifies the
+// contents of a tensor (`Seen`). The caller that adds a record keeps an alias of the tensor until it drops the record,
+// so that neither its storage nor its version counter can die and give their address to another. Formats are made when
+// they are first asked for, outside the lock: two threads that miss the same one both make it, and one of the results
+// is kept. Everything that a kernel runs on has owners that are counted (`Ref`), so a record may be dropped while
+// kernels use it.
 
-#include <array>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <mutex>
-#include <unordered_map>
-#include <utility>
-#include <vector>
+// What follows runs once a call, not once an edge. So it compiles in two thirds of the time and runs as fast.
+#pragma GCC optimize("O1")
 
 namespace {
 
@@ -41,13 +36,13 @@ constexpr size_t kEdits = 64;
 // Edits that PyTorch has not seen: how many were found so far, and the storages of the latest.
 struct Edited {
   uint64_t count = 0;
-  std::array<const void*, kEdits> storages{};
+  const void* storages[kEdits] = {};
 };
 
 Edited edited;
 
 // Kept by pointer, since a fork may copy a mutex that another thread holds: the child takes a new one.
-std::mutex* lock = new std::mutex;
+Lock* lock = new Lock;
 
 // Whether none of the storages for which `uses` is true was edited since there were `*since` edits, which becomes the
 // number that there are now. The caller holds the lock.
@@ -109,38 +104,33 @@ bool read_index(const void* tensor, Seen* seen) {
   return true;
 }
 
-// An alias of a tensor, with its storage and version counter. Null if PyTorch refuses.
-std::shared_ptr<void> alias_of(const void* tensor) {
+// An alias of a tensor, with its storage and version counter.
+struct Alias {
+  void* const tensor;
+  explicit Alias(void* of) : tensor(of) {}
+  Alias(const Alias&) = delete;
+  Alias& operator=(const Alias&) = delete;
+  ~Alias() { layout.free(tensor); }
+};
+
+// Null if PyTorch refuses.
+Ref<Alias> alias_of(const void* tensor) {
   void* handle;
   if (layout.copy(tensor, &handle)) return nullptr;
   uint64_t stack = reinterpret_cast<uint64_t>(handle);
   if (layout.call("aten::detach", "", &stack)) return nullptr;  // takes the handle in any case
-  return std::shared_ptr<void>(reinterpret_cast<void*>(stack), [](void* alias) { layout.free(alias); });
+  return shared<Alias>(reinterpret_cast<void*>(stack));
 }
-
-// Memory on a cache line. Pages of large memory are huge where the system gives such.
-struct Memory {
-  void* data;
-  int64_t nbytes;
-
-  explicit Memory(int64_t size) : nbytes(size) {
-    const size_t whole = (static_cast<size_t>(std::max<int64_t>(size, 1)) + 63) / 64 * 64;
-    data = std::aligned_alloc(64, whole);
-  }
-  ~Memory() { std::free(data); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-};
 
 // Numbers of one format: memory of its own, or that of the tensor (`held` is null then).
 struct Array {
-  std::shared_ptr<Memory> held;
+  Ref<Memory> held;
   void* data = nullptr;
 
   explicit operator bool() const { return data != nullptr; }
   static Array of(int64_t count, int64_t itemsize) {
     Array made;
-    made.held = std::make_shared<Memory>(count * itemsize);
+    made.held = shared<Memory>(count * itemsize);
     made.data = made.held->data;
     return made;
   }
@@ -158,7 +148,7 @@ constexpr int64_t kFine = -1;
 
 struct LongRows;
 struct Record;
-using RecordRef = std::shared_ptr<Record>;
+using RecordRef = Ref<Record>;
 
 // The edges that a map sends to a row below a number: how many there are, and their numbers; null for the first ones.
 struct Edges {
@@ -168,13 +158,13 @@ struct Edges {
 };
 
 struct Subset {
-  std::weak_ptr<Record> of;
+  Watcher<Record> of;
   int64_t below;
   RecordRef rows;
 };
 
 struct Column {
-  std::weak_ptr<Record> other;
+  Watcher<Record> other;
   bool wide;
   Array rows;
 };
@@ -182,39 +172,39 @@ struct Column {
 struct Record {
   Seen seen{};
   Index index{};
-  bool own = false;             // only our own programs write to the tensor
-  bool dropped = false;         // no longer to be found
-  bool used = false;            // since `gw_record_used` was asked
-  int64_t nbytes = 0;           // of the formats
-  Array values;                 // of a record that is part of another one's edges
-  std::shared_ptr<void> alias;  // of the tensor, if no caller keeps one
-  std::shared_ptr<Csr> csr[2];
+  bool own = false;      // only our own programs write to the tensor
+  bool dropped = false;  // no longer to be found
+  bool used = false;     // since `gw_record_used` was asked
+  int64_t nbytes = 0;    // of the formats
+  Array values;          // of a record that is part of another one's edges
+  Ref<Alias> alias;      // of the tensor, if no caller keeps one
+  Ref<Csr> csr[2];
   Array perm[2], flat[2];
-  std::vector<Column> columns;
-  std::vector<Edges> edges;
-  std::vector<Subset> subsets;
-  std::vector<std::shared_ptr<LongRows>> long_rows;  // see row_pieces.cpp
+  List<Column> columns;
+  List<Edges> edges;
+  List<Subset> subsets;
+  List<Ref<LongRows>> long_rows;  // see row_pieces.cpp
 };
 
-struct SeenHash {
-  size_t operator()(const Seen& seen) const {
-    return std::hash<const void*>()(seen.data) ^ static_cast<size_t>(seen.count * 31 + seen.version);
-  }
-};
+// All records that can be found, shared out by a hash. They are never destroyed: threads may use them while a process ends.
+constexpr size_t kShares = 1 << 10;
+List<RecordRef>* const records = new List<RecordRef>[kShares];
 
-std::unordered_multimap<Seen, RecordRef, SeenHash>* records = new std::unordered_multimap<Seen, RecordRef, SeenHash>;
+List<RecordRef>& records_like(const Seen& seen) {
+  const auto hash = mixed(reinterpret_cast<uint64_t>(seen.data), static_cast<uint64_t>(seen.count * 31 + seen.version));
+  return records[hash % kShares];
+}
 
 // The caller holds the lock.
 RecordRef find_record(const Seen& seen, int64_t rows, bool wrap) {
   if (!seen.counter) return nullptr;
-  const auto range = records->equal_range(seen);
-  for (auto it = range.first; it != range.second; ++it)
-    if (it->second->index.rows == rows && it->second->index.wrap == wrap) return it->second;
+  for (const RecordRef& one : records_like(seen))
+    if (one->seen == seen && one->index.rows == rows && one->index.wrap == wrap) return one;
   return nullptr;
 }
 
 RecordRef new_record(const Seen& seen, int64_t rows, bool wrap) {
-  auto made = std::make_shared<Record>();
+  auto made = shared<Record>();
   made->seen = seen;
   made->index = Index{seen.data, seen.stride, seen.count, rows, seen.is64 != 0, wrap};
   return made;
@@ -229,7 +219,7 @@ struct Tally {
 // Keeps what was made, unless another thread was faster. `place` is where it belongs in the record.
 template <typename T>
 void keep(const RecordRef& record, T& place, T& made, int64_t nbytes) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   if (place) {
     made = place;
     return;
@@ -240,7 +230,7 @@ void keep(const RecordRef& record, T& place, T& made, int64_t nbytes) {
 
 template <typename T>
 bool found_in(const T& place, T* out) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   *out = place;
   return static_cast<bool>(*out);
 }
@@ -249,12 +239,12 @@ int64_t size_of(bool wide) { return wide ? 8 : 4; }
 
 // Functions that follow return kFine, or the number that stands for an error: see formats.cpp.
 
-int64_t csr_of(const RecordRef& record, bool wide, int32_t threads, std::shared_ptr<Csr>* out, Tally* tally) {
+int64_t csr_of(const RecordRef& record, bool wide, int32_t threads, Ref<Csr>* out, Tally* tally) {
   if (found_in(record->csr[wide], out)) return ++tally->hits, kFine;
   const Index& index = record->index;
   const int64_t share = (index.rows + index.count + kChunkShare - 1) / kChunkShare;
   const int64_t most = std::max<int64_t>(1, std::min({share, kMaxChunks, index.rows}));
-  auto made = std::make_shared<Csr>();
+  auto made = shared<Csr>();
   made->num_rows = index.rows;
   made->indptr = Array::of(index.rows + 1, size_of(wide));
   made->chunks = Array::of(most + 1, 8);
@@ -297,7 +287,7 @@ int64_t flat_of(const RecordRef& record, bool wide, int32_t threads, Array* out,
 // The edge at each position of the CSR, also of a sorted index.
 int64_t perm_of(const RecordRef& record, bool wide, int32_t threads, Array* out, Tally* tally) {
   if (found_in(record->perm[wide], out)) return ++tally->hits, kFine;
-  std::shared_ptr<Csr> csr;
+  Ref<Csr> csr;
   if (const int64_t status = csr_of(record, wide, threads, &csr, tally); status != kFine) return status;
   const int64_t count = record->index.count;
   Array made = Array::of(count, size_of(wide));
@@ -323,14 +313,14 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
                   bool* at_other, Tally* tally) {
   *at_other = false;
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     for (const Column& column : record->columns)
-      if (column.wide == wide && column.other.lock() == other) {
+      if (column.wide == wide && column.other.watches(other)) {
         *out = column.rows;
         return ++tally->hits, kFine;
       }
   }
-  std::shared_ptr<Csr> csr;
+  Ref<Csr> csr;
   if (const int64_t status = csr_of(record, wide, threads, &csr, tally); status != kFine) return status;
   if (csr->found.sorted) {
     *at_other = true;
@@ -342,11 +332,11 @@ int64_t column_of(const RecordRef& record, const RecordRef& other, bool wide, in
   *at_other = true;
   if (status != kFine) return status;
   ++tally->builds;
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   auto& columns = record->columns;
-  columns.erase(std::remove_if(columns.begin(), columns.end(), [](const Column& c) { return c.other.expired(); }),
-                columns.end());
-  columns.push_back(Column{other, wide, made});
+  for (size_t c = columns.size(); c-- > 0;)
+    if (columns[c].other.expired()) columns.remove(&columns[c]);
+  columns.push_back(Column{Watcher<Record>(other), wide, made});
   record->nbytes += record->index.count * size_of(wide);
   *out = made;
   return kFine;
@@ -358,12 +348,12 @@ extern "C" void gw_records_layout(const Layout* of) { layout = *of; }
 
 // What was made of a tensor with this storage is not used again without a record.
 extern "C" void gw_records_edited(const void* storage) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   edited.storages[edited.count++ % kEdits] = storage;
 }
 
 // For a forked process, which has no other threads.
-extern "C" void gw_records_forked() { lock = new std::mutex; }
+extern "C" void gw_records_forked() { lock = new Lock; }
 
 // -1 if all values of an index name one of `rows` rows; else a position, or kNoMemory for a tensor that is no index.
 extern "C" int64_t gw_in_range(const void* implementation, int64_t rows, int32_t threads) {
@@ -372,7 +362,7 @@ extern "C" int64_t gw_in_range(const void* implementation, int64_t rows, int32_t
   return gw_flat(Index{seen.data, seen.stride, seen.count, rows, seen.is64 != 0, false}, nullptr, false, threads);
 }
 
-// What `gw_record_*` take as `record` is the address of a shared pointer that the caller owns.
+// What `gw_record_*` take as `record` is the address of a `RecordRef` that the caller owns.
 
 // A record for the tensor; null for a tensor that is no index. With `kept`, it is found again until it is dropped.
 extern "C" RecordRef* gw_record_new(const void* implementation, int64_t rows, int32_t wrap, int32_t own, int32_t kept) {
@@ -381,35 +371,32 @@ extern "C" RecordRef* gw_record_new(const void* implementation, int64_t rows, in
   const RecordRef made = new_record(seen, rows, wrap != 0);
   made->own = own != 0;
   if (kept && seen.counter) {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     if (const RecordRef before = find_record(seen, rows, wrap != 0)) return new RecordRef(before);
-    records->emplace(seen, made);
+    records_like(seen).push_back(made);
   }
   return new RecordRef(made);
 }
 
 // The record is not found any more.
 extern "C" void gw_record_drop(const RecordRef* record) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   (*record)->dropped = true;
-  const auto range = records->equal_range((*record)->seen);
-  for (auto it = range.first; it != range.second; ++it)
-    if (it->second == *record) {
-      records->erase(it);
-      return;
-    }
+  List<RecordRef>& like = records_like((*record)->seen);
+  for (RecordRef& one : like)
+    if (one == *record) return like.remove(&one);
 }
 
 extern "C" void gw_record_free(RecordRef* record) { delete record; }
 
 // Whether it was found since this was last asked.
 extern "C" int32_t gw_record_used(const RecordRef* record) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   return std::exchange((*record)->used, false);
 }
 
 extern "C" int64_t gw_record_bytes(const RecordRef* record) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   return (*record)->nbytes;
 }
 
@@ -423,7 +410,7 @@ struct Made {
 };
 
 extern "C" int64_t gw_record_csr(const RecordRef* record, int32_t wide, Made* made, int32_t threads) {
-  std::shared_ptr<Csr> found;
+  Ref<Csr> found;
   Tally tally;
   const int64_t status = csr_of(*record, wide != 0, threads, &found, &tally);
   *made = Made{};

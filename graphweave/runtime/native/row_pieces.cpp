@@ -27,14 +27,14 @@ struct PieceTables {
 
 struct LongRows {
   Division by;
-  std::vector<int64_t> rows;  // that are divided, in rising order
-  int64_t max_degree;         // of the other rows
-  Array numbers;              // all tables, one after the other
+  List<int64_t> rows;  // that are divided, in rising order
+  int64_t max_degree;  // of the other rows
+  Array numbers;       // all tables, one after the other
   PieceTables tables;
 };
 
 // Writes the tables for `row`, whose rows have falling degrees, in pieces of at most `size` edges.
-void fill_tables(const int32_t* indptr, const std::vector<int64_t>& row, int64_t size, LongRows* made) {
+void fill_tables(const int32_t* indptr, const List<int64_t>& row, int64_t size, LongRows* made) {
   PieceTables& t = made->tables;
   int32_t* const of[] = {
       static_cast<int32_t*>(t.of[PieceTables::slots]),      static_cast<int32_t*>(t.of[PieceTables::pieces]),
@@ -64,8 +64,19 @@ void fill_tables(const int32_t* indptr, const std::vector<int64_t>& row, int64_t
   t.num_edges = start;
 }
 
-std::shared_ptr<LongRows> made_long_rows(const Csr& csr, int64_t num_edges, const Division& by) {
-  auto made = std::make_shared<LongRows>();
+// Sorts rising rows by falling degree; rows of the same degree stay in order.
+void sort_falling(List<int64_t>* rows, const int32_t* indptr) {
+  constexpr int64_t kHalf = int64_t{1} << 32;
+  for (int64_t& row : *rows) row -= (static_cast<int64_t>(indptr[row + 1]) - indptr[row]) * kHalf;
+  std::qsort(rows->data(), rows->size(), sizeof(int64_t), [](const void* a, const void* b) {
+    const int64_t first = *static_cast<const int64_t*>(a), second = *static_cast<const int64_t*>(b);
+    return first < second ? -1 : static_cast<int>(first > second);
+  });
+  for (int64_t& row : *rows) row &= kHalf - 1;
+}
+
+Ref<LongRows> made_long_rows(const Csr& csr, int64_t num_edges, const Division& by) {
+  auto made = shared<LongRows>();
   made->by = by, made->max_degree = 0;
   const auto* const indptr = static_cast<const int32_t*>(csr.indptr.data);
   const auto degree_of = [&](int64_t row) { return static_cast<int64_t>(indptr[row + 1]) - indptr[row]; };
@@ -80,8 +91,8 @@ std::shared_ptr<LongRows> made_long_rows(const Csr& csr, int64_t num_edges, cons
     made->rows.push_back(row);
     divided += degree;
   }
-  std::vector<int64_t> falling = made->rows;
-  std::stable_sort(falling.begin(), falling.end(), [&](int64_t a, int64_t b) { return degree_of(a) > degree_of(b); });
+  List<int64_t> falling = made->rows;
+  sort_falling(&falling, indptr);
   const int64_t size = std::max(by.least_edges, (divided + by.most_pieces - 1) / by.most_pieces);
   PieceTables& t = made->tables;
   t.num_slots = static_cast<int64_t>(falling.size());
@@ -102,19 +113,18 @@ std::shared_ptr<LongRows> made_long_rows(const Csr& csr, int64_t num_edges, cons
 }
 
 // The divided rows of the CSR of a record of 32 bits, one of which is long. Returns what functions of records.cpp do.
-int64_t long_rows_of(const RecordRef& record, const Division& by, int32_t threads, std::shared_ptr<LongRows>* out,
-                     Tally* tally) {
+int64_t long_rows_of(const RecordRef& record, const Division& by, int32_t threads, Ref<LongRows>* out, Tally* tally) {
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     for (const auto& one : record->long_rows)
       if (one->by == by) return *out = one, ++tally->hits, kFine;
   }
-  std::shared_ptr<Csr> csr;
+  Ref<Csr> csr;
   if (const int64_t status = csr_of(record, false, threads, &csr, tally); status != kFine) return status;
   auto made = made_long_rows(*csr, record->index.count, by);
   if (!made) return kNoMemory;
   ++tally->builds;
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   record->long_rows.push_back(made);
   record->nbytes += made->numbers.held->nbytes;
   *out = made;
@@ -122,13 +132,19 @@ int64_t long_rows_of(const RecordRef& record, const Division& by, int32_t thread
 }
 
 // Boundaries of chunks (rising, without marks) in which divided rows are marked as left out: ~r for a row r.
-std::vector<int64_t> leave_out(const int64_t* chunks, int64_t num_chunks, const std::vector<int64_t>& rows) {
-  std::vector<int64_t> starts(chunks, chunks + num_chunks + 1);
-  for (const int64_t row : rows) starts.push_back(row), starts.push_back(row + 1);
-  std::sort(starts.begin(), starts.end());
-  starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
-  for (int64_t& start : starts)
-    if (std::binary_search(rows.begin(), rows.end(), start)) start = ~start;
+List<int64_t> leave_out(const int64_t* chunks, int64_t num_chunks, const List<int64_t>& rows) {
+  List<int64_t> starts;
+  const auto add = [&](int64_t start) {
+    if (starts.empty() || starts.back() != start) starts.push_back(start);
+  };
+  const int64_t* const end = chunks + num_chunks + 1;
+  for (const int64_t row : rows) {  // they rise, too
+    for (; chunks < end && *chunks <= row; ++chunks) add(*chunks);
+    add(row);
+    starts.back() = ~row;
+    add(row + 1);
+  }
+  for (; chunks < end; ++chunks) add(*chunks);
   return starts;
 }
 
@@ -139,7 +155,7 @@ std::vector<int64_t> leave_out(const int64_t* chunks, int64_t num_chunks, const 
 // the number that stands for an error.
 extern "C" int64_t gw_record_long_rows(const RecordRef* record, const Division* by, void** found, int64_t* counts,
                                        int32_t threads) {
-  std::shared_ptr<LongRows> made;
+  Ref<LongRows> made;
   Tally tally;
   const int64_t status = long_rows_of(*record, *by, threads, &made, &tally);
   if (status != kFine) return status;

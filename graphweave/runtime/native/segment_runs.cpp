@@ -57,8 +57,8 @@ int64_t run_bound(const Segment& segment, const Bound& bound, char* const* value
   return kDone;
 }
 
-std::vector<int64_t> inside_of(const Segment& segment, const int64_t* rows, int64_t* nbytes) {
-  std::vector<int64_t> out;
+List<int64_t> inside_of(const Segment& segment, const int64_t* rows, int64_t* nbytes) {
+  List<int64_t> out;
   *nbytes = 0;
   for (const auto& values : segment.inside) {
     out.push_back(*nbytes);
@@ -69,7 +69,7 @@ std::vector<int64_t> inside_of(const Segment& segment, const int64_t* rows, int6
   return out;
 }
 
-bool is_same(Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
+bool is_same(Bound& bound, const int64_t* rows, const List<Seen>& seen) {
   const auto uses = [&](const void* storage) {
     return std::any_of(seen.begin(), seen.end(), [&](const Seen& one) { return one.storage == storage; });
   };
@@ -80,12 +80,11 @@ bool is_same(Bound& bound, const int64_t* rows, const std::vector<Seen>& seen) {
 }
 
 // A hash of the values of an index.
-template <typename In>
 uint64_t hash_of(const Index& index) {
   uint64_t lanes[4] = {1, 2, 3, 4};
   for (int64_t e = 0; e < index.count; ++e) {
     uint64_t& lane = lanes[e & 3];
-    lane = (lane ^ static_cast<uint64_t>(value_at<In>(index, e))) * 0x9E3779B97F4A7C15u;
+    lane = (lane ^ static_cast<uint64_t>(value_at(index, e))) * 0x9E3779B97F4A7C15u;
     lane ^= lane >> 29;
   }
   uint64_t hash = static_cast<uint64_t>(index.count) + static_cast<uint64_t>(index.rows);
@@ -96,11 +95,11 @@ uint64_t hash_of(const Index& index) {
 // A record that only this segment knows, as long as it keeps the graph: for a small index that it has not seen lately,
 // such as that of a batch. A known one is worth a record that others find. The caller holds the lock.
 RecordRef record_for_once(const Segment& segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor,
-                          std::vector<uint64_t>* hashes) {
+                          List<uint64_t>* hashes) {
   if (!seen.counter || seen.count > kSmall) return nullptr;
   const RecordRef made = new_record(seen, rows, wrap);
-  const uint64_t hash = seen.is64 ? hash_of<int64_t>(made->index) : hash_of<int32_t>(made->index);
-  if (std::find(segment.once.begin(), segment.once.end(), hash) != segment.once.end()) return nullptr;
+  const uint64_t hash = hash_of(made->index);
+  if (std::find(segment.once, segment.once + kOnce, hash) != segment.once + kOnce) return nullptr;
   made->alias = alias_of(tensor);
   if (!made->alias) return nullptr;
   hashes->push_back(hash);
@@ -108,12 +107,12 @@ RecordRef record_for_once(const Segment& segment, const Seen& seen, int64_t rows
 }
 
 // What is kept of the last graph, or made for this one. `given` are records by map, or null; `tensors` the indices.
-int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen>& seen, const int64_t* tensors,
-                   RecordRef* const* given, int32_t threads, std::shared_ptr<Bound>* out, Failure* failure) {
-  auto made = std::make_shared<Bound>();
-  std::vector<uint64_t> hashes;
+int64_t find_bound(Segment* segment, const int64_t* rows, const List<Seen>& seen, const int64_t* tensors,
+                   RecordRef* const* given, int32_t threads, Ref<Bound>* out, Failure* failure) {
+  auto made = shared<Bound>();
+  List<uint64_t> hashes;
   {
-    const std::lock_guard<std::mutex> held(*lock);
+    const Held held(lock);
     if (segment->last && is_same(*segment->last, rows, seen)) {
       *out = segment->last;
       return kDone;
@@ -133,7 +132,7 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
     }
     for (const uint64_t hash : hashes) segment->once[segment->next_once++ % kOnce] = hash;
   }
-  made->rows.assign(rows, rows + segment->num_spaces);
+  made->rows.append(rows, rows + segment->num_spaces);
   made->inside = inside_of(*segment, rows, &made->nbytes);
   Binding binding{*segment, *made, threads, failure, {}, {}};
   const int64_t status = binding.bind();
@@ -144,8 +143,8 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const std::vector<Seen
   bool kept = true;
   for (const Seen& one : seen) kept &= one.counter != nullptr;
   if (kept) {
-    const std::lock_guard<std::mutex> held(*lock);
-    std::swap(segment->last, made);  // what was kept before is freed after the lock is
+    const Held held(lock);
+    made.swap(segment->last);  // what was kept before is freed after the lock is
   }
   return kDone;
 }
@@ -158,15 +157,15 @@ extern "C" void gw_segment_free(Segment* segment) { delete segment; }
 
 // Releases what is kept of the last graph.
 extern "C" void gw_segment_forget(Segment* segment) {
-  std::shared_ptr<Bound> freed;
-  const std::lock_guard<std::mutex> held(*lock);
+  Ref<Bound> freed;
+  const Held held(lock);
   freed.swap(segment->last);
 }
 
 // Writes, for each kernel, how many rows it computed and how many edges it was given in the last call. False if nothing is
 // kept of that.
 extern "C" int32_t gw_segment_computed(const Segment* segment, int64_t* out) {
-  const std::lock_guard<std::mutex> held(*lock);
+  const Held held(lock);
   if (!segment->last) return false;
   for (const BoundStep& step : segment->last->steps) *out++ = step.rows, *out++ = step.edges;
   return true;
@@ -181,8 +180,8 @@ extern "C" int64_t gw_segment_bytes(const Segment* segment, const int64_t* rows)
 
 // The kernels that compute divided rows of a step, of which other threads may have given some.
 extern "C" void gw_segment_divided(Segment* segment, int64_t step, const int64_t* numbers) {
-  auto made = std::make_shared<const Divided>(make_divided(Reader{numbers}));
-  const std::lock_guard<std::mutex> held(*lock);
+  auto made = shared<const Divided>(make_divided(Reader{numbers}));
+  const Held held(lock);
   if (!segment->steps[step].divided) segment->steps[step].divided = std::move(made);
 }
 
@@ -190,10 +189,10 @@ namespace {
 
 // Finds or makes what is known of a graph. `rows` are followed by the implementations of the index tensors; `given` are
 // records by map in place of those that would be found, or null.
-int64_t bind_segment(Segment* segment, const int64_t* rows, RecordRef* const* given, int32_t threads,
-                     std::shared_ptr<Bound>* bound, Failure* failure) {
+int64_t bind_segment(Segment* segment, const int64_t* rows, RecordRef* const* given, int32_t threads, Ref<Bound>* bound,
+                     Failure* failure) {
   const int64_t* const tensors = rows + segment->num_spaces;
-  std::vector<Seen> seen(segment->maps.size());
+  List<Seen> seen(segment->maps.size());
   for (size_t m = 0; m < seen.size(); ++m)
     if (!read_index(tensors + m, &seen[m])) return failure->at = static_cast<int64_t>(m), kNoIndex;
   return find_bound(segment, rows, seen, tensors, given, threads, bound, failure);
@@ -219,7 +218,7 @@ extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int3
   }
   char *const inside = reinterpret_cast<char*>(at[0]), *const scratch = reinterpret_cast<char*>(at[1]);
   const int64_t nbytes = at[2];
-  std::shared_ptr<Bound> bound;
+  Ref<Bound> bound;
   RecordRef* const* const records_given = given ? reinterpret_cast<RecordRef* const*>(at + 3) : nullptr;
   const int64_t status = bind_segment(segment, numbers, records_given, threads, &bound, failure);
   if (status != kDone) return status;
@@ -230,7 +229,7 @@ extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int3
 // A segment on the one graph of a caller that has no tensors of PyTorch when it runs (JAX).
 struct OnOneGraph {
   const Segment* segment;
-  std::shared_ptr<const Bound> bound;
+  Ref<const Bound> bound;
 };
 
 // `numbers` are the row counts, the implementations of the index tensors, and, if `given`, records by map. The caller
@@ -240,7 +239,7 @@ extern "C" int64_t gw_bound_new(Segment* segment, const int64_t* numbers, int32_
   *failure = Failure{-1, -1, 0, 0, 0, 0, 0};
   const int64_t* const behind = numbers + segment->num_spaces + segment->maps.size();
   RecordRef* const* const records_given = given ? reinterpret_cast<RecordRef* const*>(behind) : nullptr;
-  std::shared_ptr<Bound> bound;
+  Ref<Bound> bound;
   const int64_t status = bind_segment(segment, numbers, records_given, threads, &bound, failure);
   if (status == kDone) *made = new OnOneGraph{segment, bound};
   return status;

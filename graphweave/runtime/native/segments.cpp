@@ -57,7 +57,7 @@ struct Fill {
 // What the caller says of a step on the one graph that it has, in place of what would be found: its formats are the
 // step's pointers.
 struct Given {
-  std::vector<int64_t> sizes;
+  List<int64_t> sizes;
   const int64_t* chunks;
   int64_t num_chunks;
   bool skipped, in_pieces;
@@ -66,23 +66,23 @@ struct Given {
 
 struct Step {
   Kernel* kernel;
-  int64_t walked;                              // map, or -1
-  std::vector<std::pair<int64_t, bool>> maps;  // and whether they are indices of the walked edges
-  std::vector<int64_t> spaces;                 // sizes
-  std::vector<Fill> fills;
+  int64_t walked;                       // map, or -1
+  List<std::pair<int64_t, bool>> maps;  // and whether they are indices of the walked edges
+  List<int64_t> spaces;                 // sizes
+  List<Fill> fills;
   Chunking chunking;
   bool has_totals, divides;  // divides: long rows are divided
   Division division;
   int64_t rows, edges, below;  // limits; the map of `edges`; -1: none
-  std::vector<Zero> zeros;
-  std::vector<Pointer> pointers;
-  std::shared_ptr<const Given> given;
-  std::shared_ptr<const Divided> divided;  // null until the caller has built these kernels
+  List<Zero> zeros;
+  List<Pointer> pointers;
+  Ref<const Given> given;
+  Ref<const Divided> divided;  // null until the caller has built these kernels
 };
 
 struct Limit {
   enum Kind : int64_t { rows, most, least, reach } kind;
-  std::vector<int64_t> of;
+  List<int64_t> of;
 };
 
 struct Turn {
@@ -90,8 +90,8 @@ struct Turn {
 };
 
 struct BoundStep {
-  std::vector<Pointer> pointers;
-  std::vector<int64_t> sizes, own_chunks;
+  List<Pointer> pointers;
+  List<int64_t> sizes, own_chunks;
   const int64_t* chunks;
   int64_t num_chunks;
   int64_t rows, edges;  // that are computed and walked
@@ -99,38 +99,38 @@ struct BoundStep {
     Pointer to;
     int64_t begin, nbytes;
   };
-  std::vector<Range> zeros;
-  std::vector<Fill> fills;
-  std::shared_ptr<const BoundDivided> divided;  // null if no row is
-  bool skipped = false;                         // all rows are divided
+  List<Range> zeros;
+  List<Fill> fills;
+  Ref<const BoundDivided> divided;  // null if no row is
+  bool skipped = false;             // all rows are divided
 };
 
 struct Bound {
-  std::vector<int64_t> rows, inside;  // inside: where each place begins
+  List<int64_t> rows, inside;  // inside: where each place begins
   int64_t nbytes = 0, scratch = 0;
   uint64_t edits = 0;
-  std::vector<RecordRef> records;
-  std::vector<BoundStep> steps;
-  std::vector<Array> arrays;
-  std::vector<std::shared_ptr<Csr>> csrs;
-  std::vector<RecordRef> subsets;
-  std::vector<std::shared_ptr<LongRows>> long_rows;
+  List<RecordRef> records;
+  List<BoundStep> steps;
+  List<Array> arrays;
+  List<Ref<Csr>> csrs;
+  List<RecordRef> subsets;
+  List<Ref<LongRows>> long_rows;
 };
 
 constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32;
 
 struct Segment {
-  std::vector<std::pair<int64_t, bool>> maps;  // the space that each leads to, and whether values wrap
+  List<std::pair<int64_t, bool>> maps;  // the space that each leads to, and whether values wrap
   int64_t num_spaces = 0, num_reads = 0, num_writes = 0;
   int64_t most_rows = 0;   // or edges, that kernels of 32 bits can count
   int64_t most_edges = 0;  // of a row of a kernel whose rows have a limit
-  std::vector<Limit> limits;
-  std::vector<Turn> turns;
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> inside;  // of each place, the values: bytes of a row, space
-  std::vector<Step> steps;
-  std::shared_ptr<Bound> last;
-  std::array<uint64_t, kOnce> once{};  // hashes of the values of small indices, the latest ones
+  List<Limit> limits;
+  List<Turn> turns;
+  List<List<std::pair<int64_t, int64_t>>> inside;  // of each place, the values: bytes of a row, space
+  List<Step> steps;
+  Ref<Bound> last;
+  uint64_t once[kOnce] = {};  // hashes of the values of small indices, the latest ones
   size_t next_once = 0;
 };
 
@@ -140,9 +140,9 @@ Pointer read_pointer(Reader& from) {
   return Pointer{kind, a, b, kind == Pointer::fixed ? reinterpret_cast<void*>(a) : nullptr};
 }
 
-std::shared_ptr<const Given> read_given(Reader& from) {
+Ref<const Given> read_given(Reader& from) {
   if (!from.next()) return nullptr;
-  auto made = std::make_shared<Given>();
+  auto made = shared<Given>();
   made->sizes = from.list();
   made->chunks = reinterpret_cast<const int64_t*>(from.next());
   made->num_chunks = from.next();
@@ -221,7 +221,7 @@ struct Binding {
   int32_t threads;
   Failure* failure;
   Tally tally;
-  std::vector<int64_t> numbers;  // of the limits
+  List<int64_t> numbers;  // of the limits
 
   int64_t failed(int64_t status, int64_t map) {
     failure->at = map;
@@ -265,7 +265,7 @@ struct Binding {
     const RecordRef &by = bound.records[limit.of[0]], &to = bound.records[limit.of[1]];
     Array column;
     if (const int64_t status = column_at(by, limit.of[0], to, limit.of[1], &column); status != kDone) return status;
-    std::shared_ptr<Csr> csr;
+    Ref<Csr> csr;
     if (const int64_t status = csr_of(by, false, threads, &csr, &tally); status != kFine)
       return failed(status, limit.of[0]);
     const int64_t below = std::min(numbers[limit.of[2]], by->index.rows);
@@ -324,7 +324,7 @@ struct Binding {
   // Finds the indices that a step walks, which are subsets if it has a limit on edges, and all their formats.
   int64_t find_formats(const Step& step, BoundStep& made, int64_t end, bool limited) {
     if (step.walked < 0) return uniform(step, made, end), point(step, made, bound.records, nullptr);
-    std::shared_ptr<Csr> csr;
+    Ref<Csr> csr;
     int64_t by = step.edges, below = by < 0 ? 0 : numbers[step.below];
     if (by < 0) {
       const int64_t status = csr_of(bound.records[step.walked], false, threads, &csr, &tally);
@@ -332,11 +332,11 @@ struct Binding {
       // Rows behind the limit must not be divided, so where a row may be long their edges are left out.
       if (limited && csr->found.max_degree > segment.most_edges) by = step.walked, below = end;
     }
-    std::vector<RecordRef> subset;
+    List<RecordRef> subset;
     Edges edges{};
     if (by >= 0)
       if (const int64_t status = find_subset(step, by, below, &edges, &subset); status != kDone) return status;
-    const std::vector<RecordRef>& of = by >= 0 ? subset : bound.records;
+    const List<RecordRef>& of = by >= 0 ? subset : bound.records;
     if (by >= 0)
       if (const int64_t status = csr_of(of[step.walked], false, threads, &csr, &tally); status != kFine)
         return failed(status, step.walked);
@@ -356,7 +356,7 @@ struct Binding {
     if (const int64_t status = point(step, made, of, by >= 0 ? &edges : nullptr); status != kDone) return status;
     const bool is_long = degree > step.division.shortest(csr->num_rows, made.edges);
     if (!step.divides || step.edges >= 0 || !is_long) return kDone;
-    std::shared_ptr<LongRows> rows;
+    Ref<LongRows> rows;
     if (const int64_t status = long_rows_of(of[step.walked], step.division, threads, &rows, &tally); status != kFine)
       return failed(status, step.walked);
     bound.long_rows.push_back(rows);
@@ -369,7 +369,7 @@ struct Binding {
   }
 
   // The edges that the map `map` sends to a row below `below`, and all indices, of which those of edges are subsets.
-  int64_t find_subset(const Step& step, int64_t map, int64_t below, Edges* edges, std::vector<RecordRef>* subset) {
+  int64_t find_subset(const Step& step, int64_t map, int64_t below, Edges* edges, List<RecordRef>* subset) {
     const RecordRef& by = bound.records[map];
     const int64_t status = edges_below(by, std::min(below, by->index.rows), threads, edges, &tally);
     if (status != kFine) return failed(status, map);
@@ -390,13 +390,13 @@ struct Binding {
   }
 
   int64_t divide(const Step& step, BoundStep& made, const PieceTables& tables) {
-    std::shared_ptr<const Divided> kernels;
+    Ref<const Divided> kernels;
     {
-      const std::lock_guard<std::mutex> held(*lock);
+      const Held held(lock);
       kernels = step.divided;
     }
     if (!kernels) return failure->at = static_cast<int64_t>(&step - segment.steps.data()), kDivided;
-    made.divided = std::make_shared<BoundDivided>(kernels, tables);
+    made.divided = shared<BoundDivided>(kernels, tables);
     return kDone;
   }
 
@@ -412,7 +412,7 @@ struct Binding {
     made.num_chunks = count;
   }
 
-  int64_t point(const Step& step, BoundStep& made, const std::vector<RecordRef>& of, const Edges* edges) {
+  int64_t point(const Step& step, BoundStep& made, const List<RecordRef>& of, const Edges* edges) {
     made.pointers = step.pointers;
     for (Pointer& p : made.pointers) {
       Array found;

@@ -1,0 +1,90 @@
+"""Measures a step compiled and by PyTorch's own calls, without effects that a user sees."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from graphweave.core.break_even import BreakEven
+from graphweave.core.counters import kept_as_they_are
+from graphweave.core.settings import override
+from graphweave.frontends.tracing.call_state import State
+
+_RUNS = 5
+"""Timed runs of each, of which the median counts."""
+_MAX_SECONDS = 2.0
+"""No further run begins after this many seconds."""
+
+
+def break_even(
+    target: Callable[..., Any],
+    compiled: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    first_call_seconds: float,
+) -> BreakEven:
+    """Run `target` and `compiled` in turns: forward, and backward where the result requires a gradient.
+
+    Random state and buffers are restored afterwards, and no gradient is accumulated. What the function's own Python
+    code does, such as printing, is done in each run.
+    """
+    before = State(target)
+    times: dict[Any, list[float]] = {_eagerly(target): [], compiled: []}
+    begun = time.perf_counter()
+    try:
+        with kept_as_they_are():
+            for f in times:
+                _step(f, args, kwargs)  # fills caches
+            while len(times[compiled]) < _RUNS and (not times[compiled] or time.perf_counter() - begun < _MAX_SECONDS):
+                for f, seconds in times.items():
+                    seconds.append(_step(f, args, kwargs))
+    finally:
+        before.restore()
+    eager, own = (statistics.median(seconds) for seconds in times.values())
+    return BreakEven(first_call_seconds, eager, own)
+
+
+def _step(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """The seconds of a call and of its backward."""
+    _synchronize()
+    begun = time.perf_counter()
+    results = [x for x in tree_leaves(f(*args, **kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+    if wanted := _leaves_behind(results):
+        torch.autograd.grad(results, wanted, [torch.ones_like(x) for x in results])
+    _synchronize()
+    return time.perf_counter() - begun
+
+
+def _leaves_behind(results: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that a backward from `results` would give a gradient to."""
+    todo, seen, found = [x.grad_fn for x in results if x.grad_fn is not None], set[Any](), list[Tensor]()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            found.append(leaf)
+        todo += [behind for behind, _ in node.next_functions if behind is not None]
+    return found
+
+
+def _eagerly(target: Callable[..., Any]) -> Callable[..., Any]:
+    """`target` without the kernels that graphs use outside of compiled functions."""
+
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        with override(eager_kernels=False):
+            return target(*args, **kwargs)
+
+    return eager
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,122 @@
+"""One trial of a rewrite answers for all equal layers, and the search has a bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import reached
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.spans import PASSES, span
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import Input, MapOf, MatMul, Pointwise, Program, Pull, Push, Ref, Type
+from graphweave.ir.message.verify import verify
+from graphweave.lower import grouping
+from graphweave.lower.grouping import group
+from graphweave.lower.schedule import demand
+from graphweave.passes import alike
+from graphweave.passes import rewrite as rewriting
+from graphweave.passes.pass_facts import PassFacts
+from graphweave.passes.rewrite import Rewrite
+from graphweave.passes.rewritten import Rewritten
+
+V, E = Space("V"), Space("E")
+FACTS = PassFacts(statistics=Statistics(((V, 1000), (E, 20_000))))
+
+
+@cache
+def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
+    """Layers that gather, multiply by a weight of each edge, sum and multiply by a matrix. `widths` are those of the
+    layers' results, 16 where nothing is given."""
+    build = Builder()
+    index = [build.add(Input(name, Type(E, (), DType.i64))) for name in ("source", "target")]
+    weight = build.add(Input("weight", Type(E, (), DType.f32)))
+    src, dst = (build.add(MapOf(r, V)) for r in index)
+    h, width = build.add(Input("x", Type(V, (16,), DType.f32))), 16
+    for i in range(layers):
+        columns = widths[i] if i < len(widths) else 16
+        w = build.add(Input(f"w{i}", Type(UNIT, (width, columns), DType.f32)))
+        moved = build.add(Pointwise(Op.mul, (build.add(Pull(h, src)), weight)))
+        summed = build.add(Push(moved, dst, Fold.sum))
+        h, width = build.add(Pointwise(Op.tanh, (build.add(MatMul(summed, w)),))), columns
+    program = build.program([h], [(V, None), (E, None)])
+    verify(program)
+    return program
+
+
+def looked(program: Program) -> tuple[Rewritten, Counter[str]]:
+    """The program rewritten by cost, and what the search counted."""
+    with span(PASSES, "rewrite") as spent:
+        done = Rewrite()(program, FACTS)
+    return done, spent.counts
+
+
+def test_the_search_weighs_no_more_programs_for_more_equal_layers() -> None:
+    _, few = looked(stack(12))
+    _, many = looked(stack(24))
+    assert 0 < many["programs weighed"] == few["programs weighed"]
+    assert many["answered by an equal layer"] > few["answered by an equal layer"] > 0
+
+
+@pytest.mark.parametrize("widths", [(), (16, 4, 16, 64), (8, 16, 8, 16, 8)])
+def test_choices_are_those_of_a_search_that_tries_each_layer(
+    widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = stack(24, widths)
+    done, counts = looked(program)
+    monkeypatch.setattr(alike.Answers, "get", lambda self, edit: None)
+    each, all_counts = looked(program)
+    assert done == each and done.steps == each.steps
+    assert all_counts["programs weighed"] > counts["programs weighed"]
+
+
+def test_layers_of_other_widths_do_not_look_alike() -> None:
+    program = stack(4, (16, 4, 16, 16))
+    facts = Facts(program)
+    looks = alike.Looks(facts, FACTS.statistics, frozenset(), frozenset(r for r in program.outputs if r is not None))
+    products = [r for r, n in enumerate(program.nodes) if isinstance(n, MatMul)]
+    assert len({looks._of[r] for r in products}) == len(products)
+
+
+def test_the_search_stops_at_its_bound_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "_MAX_WEIGHED_NODES", 100)
+    done, counts = looked(stack(6))
+    assert counts["search stopped at its bound"] == 1
+    assert counts["programs weighed"] == 3  # of about 40 nodes each
+    verify(done.program)
+    assert looked(stack(6))[0] == done, "the bound counts nodes, not seconds"
+
+
+def test_a_group_waits_for_what_the_groups_before_it_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masks of groups say what a walk over all groups before them says."""
+    told: list[bool] = []
+    ordered = grouping._Grouping.ordered
+
+    def checked(self: grouping._Grouping) -> tuple[grouping.Group, ...]:
+        for start in range(len(self.groups)):
+            walked = reached([start], lambda g: self.groups[g].before)
+            for target in range(len(self.groups)):
+                told.append(self._waits_for(start, target))
+                assert told[-1] == (target in walked), (start, target)
+        return ordered(self)
+
+    monkeypatch.setattr(grouping._Grouping, "ordered", checked)
+    facts = Facts(stack(6, (16, 4, 16, 64)))
+    given = frozenset[Ref]()
+    made = group(facts, demand(facts, given, facts.row_products), given, facts.row_products)
+    assert len(made.order) > 4 and set(told) == {False, True}
+
+
+def test_names_of_inputs_do_not_count() -> None:
+    program = stack(3)
+    facts, ends = Facts(program), frozenset[Ref]()
+    one = alike.Looks(facts, FACTS.statistics, frozenset(), ends)
+    nodes = tuple(replace(n, name=f"{n.name}_") if isinstance(n, Input) else n for n in program.nodes)
+    renamed = replace(program, nodes=nodes)
+    other = alike.Looks(Facts(renamed), FACTS.statistics, frozenset(), ends)
+    assert one._of == other._of
