@@ -8,11 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import torch
+import torch.nn.functional as F
 from matplotlib.figure import Figure
+from torch_geometric.nn import GAT
+
+import graphweave
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/pictures"
@@ -108,6 +114,47 @@ def _plain(axes: Any, colours: Colours) -> None:
     axes.set_title(axes.get_title(loc="left"), loc="left", size=10, color=colours.text)
 
 
+@cache
+def work_of_gat() -> tuple[int, int, int, float]:
+    """A training step of README's GAT: PyTorch's calls and bytes, and graphweave's kernels and bytes."""
+    torch.manual_seed(0)
+    model = GAT(64, 32, num_layers=2, out_channels=7, heads=4)
+    x, edge_index, y = torch.randn(1000, 64), torch.randint(1000, (2, 8000)), torch.randint(7, (1000,))
+
+    def loss(x: torch.Tensor, edge_index: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x, edge_index), y)
+
+    report = graphweave.explain(loss, x, edge_index, y)
+    (capture,) = report.captures
+    assert capture.eager_moved is not None and capture.moved is not None
+    return capture.eager_calls, capture.eager_moved, sum(len(g.kernels) for g in report.graphs), capture.moved
+
+
+def calls(colours: Colours) -> Figure:
+    """Calls and bytes of a training step, as PyTorch runs it and as graphweave does."""
+    eager_calls, eager_bytes, kernels, moved = work_of_gat()
+    figure = Figure(figsize=(9, 2.5))
+    axes = figure.subplots()
+    rows = (
+        ("PyTorch", eager_calls, "calls", eager_bytes, colours.others[1]),
+        ("graphweave", kernels, "kernels", moved, colours.ours),
+    )
+    for row, (system, count, what, size, colour) in enumerate(rows):
+        ticks = [(100 * i / eager_calls, 0.72 * 100 / eager_calls) for i in range(count)]
+        axes.broken_barh(ticks, (row * 2, 0.8), facecolors=colour)
+        axes.barh(row * 2 + 1.05, 100 * size / eager_bytes, 0.35, color=colour, alpha=0.6)
+        words = f"{count} {what}, {size / 1e6:.0f} MB read and written"
+        at = 100 * max(count / eager_calls, size / eager_bytes) + 1.5
+        axes.text(min(at, 101), row * 2 + 0.6, words, va="center", size=10, color=colours.text)
+        axes.text(-1.5, row * 2 + 0.6, system, va="center", ha="right", size=11, color=colours.text)
+    axes.set(xlim=(-14, 135), ylim=(3.5, -0.3), xticks=[], yticks=[])
+    title = "a training step of a two-layer GAT: each bar above is a call, the bar below is its bytes"
+    axes.set_title(title, loc="left")
+    _plain(axes, colours)
+    figure.tight_layout()
+    return figure
+
+
 STAGES = (
     ("model in plain PyTorch", "capture"), ("ATen graph, forward and backward together", "import"),
     ("message program: spaces, maps, pull, push", "merge relations, rewrite"), ("the same, cheaper", "partition"),
@@ -139,7 +186,7 @@ def road(colours: Colours) -> Figure:
     return figure
 
 
-PICTURES: dict[str, Callable[[Colours], Figure]] = {"speed": speed, "road": road}
+PICTURES: dict[str, Callable[[Colours], Figure]] = {"calls": calls, "speed": speed, "road": road}
 
 
 def main() -> int:
