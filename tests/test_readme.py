@@ -50,7 +50,7 @@ def test_readme_is_a_front_page() -> None:
 
 @pytest.mark.parametrize("page", FIRST_PAGES)
 def test_links_to_files_hold(page: str) -> None:
-    for path in re.findall(r"\]\((?!http)([^)#]+)", TEXTS[page]):
+    for path in re.findall(r"(?:\]\((?!http)|src(?:set)?=\")([^)#\"]+)", TEXTS[page]):
         assert ((ROOT / page).parent / path).exists(), path
 
 
