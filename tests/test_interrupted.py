@@ -39,6 +39,14 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_arrive() -> Iterator[None]:
+    """A shell starts what runs behind it with interrupts ignored, which processes inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """An empty cache. After the test, no compiler runs, no file is half written, and no lock is held."""

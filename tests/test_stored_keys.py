@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.core.choices import Choices
 from graphweave.core.settings import override
+from graphweave.frontends.stored import state_key
 from graphweave.frontends.stored.graph_key import Unkeyed, _function, graph_text
 from graphweave.frontends.stored.state_key import state_text
+from graphweave.nn import gat_conv
 
 
 def captured(f: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule:
@@ -163,3 +168,17 @@ def test_the_state_has_what_is_in_force() -> None:
         assert state_text(Choices()) in texts
     with torch.device("meta"), pytest.raises(Unkeyed, match="a default device"):
         state_text(Choices())
+
+
+def test_the_code_of_layers_is_part_of_each_key() -> None:
+    """A trace enters the layers of this package, whose functions are not compared one by one."""
+    read = dict(state_key._python_files(files("graphweave"), ""))
+    assert read["/nn/gat_conv.py"] == Path(gat_conv.__file__).read_bytes()
+    assert state_key._sources().startswith(digest_of(read))
+
+
+def digest_of(read: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, content in read.items():
+        digest.update(f"{path} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -24,11 +24,6 @@ from graphweave.runtime import kernel_cache, toolchain
 FORMAT = 1
 """Version of the entries; it is raised when their meaning changes without a change of the package's code."""
 
-_COMPILER = (
-    "core", "ir", "analysis", "passes", "lower", "codegen", "compiler", "runtime", "execute", "tuning", "frontends",
-    "extend",
-)  # fmt: skip
-"""The rooms whose code decides what a graph compiles to."""
 _WITHOUT_EFFECT = frozenset({
     "logs", "cache_dir", "cache_bytes", "format_bytes", "arena_bytes", "progress", "store_compilations",
 })  # fmt: skip
@@ -79,13 +74,11 @@ def _versions() -> str:
 
 
 def _sources() -> str:
-    """SHA-256 of the code of the rooms of the compiler, and of the packages whose code capture reads."""
+    """SHA-256 of this package's code (traces enter its layers, too), and versions of what capture uses."""
     digest = hashlib.sha256()
-    package = files("graphweave")
-    for name in _COMPILER:
-        for path, content in _python_files(package / name, name):
-            digest.update(f"{path} {len(content)}\n".encode())
-            digest.update(content)
+    for path, content in _python_files(files("graphweave"), ""):
+        digest.update(f"{path} {len(content)}\n".encode())
+        digest.update(content)
     return f"{digest.hexdigest()} sympy {version('sympy')}"
 
 
