@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import patience
 import pytest
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def test_a_forward_runs_while_the_kernels_of_its_backward_are_not_there(
 
     def held(step: CppStep) -> None:
         if step.name.startswith("backward"):
-            assert release.wait(60)
+            assert release.wait(patience.seconds())
         build(step)
 
     monkeypatch.setattr(CppStep, "build", held)
@@ -117,7 +118,7 @@ class _Kernel:
 
     def build(self) -> None:
         self.started.set()
-        assert self._until is None or self._until.wait(60)
+        assert self._until is None or self._until.wait(patience.seconds())
         self._built.append(self.name)
 
 
@@ -132,7 +133,7 @@ def test_kernels_that_are_needed_later_wait_for_all_others() -> None:
     ahead, behind = Begun(), Begun()
     ahead.add("forward", _steps(first))
     behind.add("backward", _steps(_Kernel("backward", built)), later=True)
-    assert first.started.wait(60)
+    assert first.started.wait(patience.seconds())
     ahead.add("another forward", _steps(_Kernel("another", built)))
     release.set()
     behind.wait()

@@ -19,6 +19,7 @@ WAITING = {"communicate", "join", "wait", "acquire", "poll", "result"}
 MEANT = {
     ("test_bench.py", "player", 1.0): "the player shall not answer",
     ("rank_pool.py", "join", 2): "the process is killed afterwards",
+    ("test_interrupted.py", "FileLock", 0): "a free lock is taken at once",
 }  # fmt: skip
 """(file, function, number) of limits that no busy machine can break, and why."""
 

@@ -144,6 +144,7 @@ def step(module: nn.Module, rows: int, graph: Tensor) -> list[Tensor | None]:
 
 
 def test_a_second_function_is_not_traced() -> None:
+    traced_and_restored()
     run(made())
     assert traced_and_restored() == (1, 0)
     forget()

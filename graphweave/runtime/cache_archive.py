@@ -188,8 +188,8 @@ def _unpack(archive: tarfile.TarFile, path: Path, root: Path, members: dict[str,
         said = members.get(member.name)
         if not member.isreg() or not _is_inside(member.name) or not isinstance(said, dict) or member.name in contents:
             raise CacheError(
-                f"{path}: expected the files of its manifest only (got {member.name!r}). It may be meant to harm: "
-                "delete it, and save a cache again."
+                f"{path}: expected the files of its manifest only (got {member.name!r}). It may be meant to harm. "
+                "Delete it, and save a cache again."
             )
         file = archive.extractfile(member) if member.size == said.get("bytes") else None
         content = b"" if file is None else file.read()
