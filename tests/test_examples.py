@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MARGIN = 0.15
 """The least difference between what a program has learned and what one gets without training."""
@@ -31,7 +33,7 @@ def run(command: list[str], folder: Path) -> str:
     """What a program prints. A warning of graphweave's ends it, and so does any other error."""
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=patience.seconds(), check=False
     )
     assert done.returncode == 0, done.stderr
     assert "graphweave:" not in done.stderr, done.stderr
