@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from graphweave.core import locks
 from graphweave.core.log import logger
@@ -28,6 +29,7 @@ _lock = locks.lock()
 _thread: threading.Thread | None = None
 _stops = False
 _at_exit = False
+_loads = False
 
 
 class _Stopped(BaseException):
@@ -59,6 +61,24 @@ def is_this_thread() -> bool:
 def is_at_work() -> bool:
     """Whether the thread has work."""
     return _thread is not None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Within the block, in the thread, the end of the process waits: an import that is cut short leaves files open."""
+    global _loads
+    if not is_this_thread():
+        yield
+        return
+    with _lock:
+        _loads = True
+    try:
+        yield
+    finally:
+        with _lock:
+            _loads = False
+    if _stops:
+        raise _Stopped
 
 
 def _work() -> None:
@@ -95,7 +115,7 @@ def _stop() -> None:
     with _lock:
         _stops = True
         _jobs.clear()
-        thread = _thread
+        thread = None if _loads else _thread
     if thread is not None and thread.ident is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
         refuse_compilers()

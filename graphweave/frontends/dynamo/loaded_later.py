@@ -88,7 +88,8 @@ class LoadedLater:
 
     def _load(self) -> Captured:
         with self._lock, collected_seldom():
-            from graphweave.frontends.dynamo.captured import Captured
+            with compile_thread.loading():
+                from graphweave.frontends.dynamo.captured import Captured
 
             if self._captured is None:
                 dynamic, options, fullgraph = self._arguments
