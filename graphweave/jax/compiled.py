@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,6 +18,7 @@ from graphweave.core.choices import Choices
 from graphweave.core.options import options_for
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import Space
+from graphweave.execute.begun import Begun
 from graphweave.execute.build import build
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.executable import Executable
@@ -95,9 +94,11 @@ def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
     preludes = [
         None if e.plan.prelude is None else Executable(e.plan.prelude, Contract(len(e.plan.hoisted))) for e in made
     ]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for kernel in [k for e in preludes if e is not None for k in e.steps.build(pool)]:
-            kernel.result()
+    begun = Begun()
+    for one in preludes:
+        if one is not None:
+            begun.add(str(one.plan.name), one.steps.all)
+    begun.wait()
     return [
         CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude)
         for e, prelude in zip(made, preludes, strict=True)

@@ -266,10 +266,7 @@ class Captured:
                 call.arguments = frame.f_locals["args"], frame.f_locals["kwargs"]
             try:
                 made = compile_frame(frame)
-                if outermost:
-                    self._traced, self._settings = True, tried
-                if call.left:
-                    leave_for_good(call)
+                self._succeeded(call, tried if outermost else None)
                 return made
             except Exception as error:
                 self._raise_unless_untraced(error, call)
@@ -280,6 +277,13 @@ class Captured:
                     self._count_breaks(call.breaks_before)
             tried = tried[1:]
         raise failed
+
+    def _succeeded(self, call: CallUnderWay, settings: tuple[CaptureSettings, ...] | None) -> None:
+        """Note that a call has been traced. `settings` are those of its outermost frame, if that was traced in it."""
+        if settings is not None:
+            self._traced, self._settings = True, settings
+        if call.left:
+            leave_for_good(call)
 
     def _tell_failed(self, error: Exception) -> None:
         leave_to_python(name_of(self._target), line_of(self._target), error)
@@ -297,9 +301,7 @@ class Captured:
                     self._dry.before(functools.partial(self._run, call), args, kwargs)
                 call.arguments = args, kwargs
                 out = self._compiled(*args, **kwargs)
-                self._traced, self._settings = True, tried
-                if call.left:
-                    leave_for_good(call)
+                self._succeeded(call, tried)
                 return out
             except Exception as error:
                 self._raise_unless_untraced(error, call)
