@@ -1,20 +1,18 @@
-"""Data sets of PyG and OGB as they lie on disk, and graphs of NetworkX, igraph and GraphML."""
+"""Data sets of PyG as they lie on disk, and graphs of NetworkX, igraph and GraphML."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from graphweave.cli.main import main
-from graphweave.cli.tasks import load, load_for, load_relational
+from graphweave.cli.tasks import load, load_relational
 from graphweave.core.errors import DataError
-from graphweave.data import GraphSet, NodeData, TypedNodeData, graphml, igraph, networkx, ogb, pyg
+from graphweave.data import GraphSet, NodeData, TypedNodeData, graphml, igraph, networkx, pyg
 
 nx = pytest.importorskip("networkx")
 
@@ -69,64 +67,6 @@ def test_bad_graphml_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "g.graphml").write_text(content)
     with pytest.raises(DataError, match="not readable GraphML"):
         graphml(tmp_path / "g.graphml")
-
-
-def write(file: Path, rows: Any) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(file, "wt") as stream:
-        stream.writelines(",".join(map(str, np.atleast_1d(row))) + "\n" for row in rows)
-
-
-def ogb_nodes(folder: Path) -> Path:
-    write(folder / "raw/edge.csv.gz", [(0, 1), (1, 2), (3, 0)])
-    write(folder / "raw/num-node-list.csv.gz", [4])
-    write(folder / "raw/num-edge-list.csv.gz", [3])
-    write(folder / "raw/node-feat.csv.gz", [(0.5, 1.5), (1, 2), (3, 4), (5, 6)])
-    write(folder / "raw/node-label.csv.gz", [0, 2, "nan", 1])
-    for part, rows in (("train", [0]), ("valid", [3]), ("test", [1])):
-        write(folder / f"split/time/{part}.csv.gz", rows)
-    return folder
-
-
-def ogb_graphs(folder: Path) -> Path:
-    write(folder / "raw/edge.csv.gz", [(0, 1), (0, 1), (1, 2)])
-    write(folder / "raw/num-node-list.csv.gz", [2, 3])
-    write(folder / "raw/num-edge-list.csv.gz", [1, 2])
-    write(folder / "raw/node-feat.csv.gz", [(5, 0), (6, 1), (5, 1), (8, 0), (5, 0)])
-    write(folder / "raw/graph-label.csv.gz", [(1, ""), (0, 1)])
-    for part, rows in (("train", [0]), ("valid", [1]), ("test", [1])):
-        write(folder / f"split/scaffold/{part}.csv.gz", rows)
-    return folder
-
-
-def test_ogb_of_nodes(tmp_path: Path) -> None:
-    data = ogb(ogb_nodes(tmp_path))
-    assert isinstance(data, NodeData)
-    assert data.edge_index.tolist() == [[0, 1, 3], [1, 2, 0]] and data.y.tolist() == [0, 2, -1, 1]
-    assert data.x[0].tolist() == [0.5, 1.5] and data.test_mask.tolist() == [False, True, False, False]
-    both = ogb(tmp_path, symmetric=True)
-    assert isinstance(both, NodeData) and both.num_edges == 6
-    assert isinstance(load(str(tmp_path), symmetric=True, seed=0), NodeData)
-
-
-def test_ogb_of_graphs(tmp_path: Path) -> None:
-    data = ogb(ogb_graphs(tmp_path), symmetric=True)
-    assert isinstance(data, GraphSet) and data.graph_ptr.tolist() == [0, 2, 5]
-    assert sorted(data.edge_index.T.tolist()) == [[0, 1], [1, 0], [2, 3], [3, 2], [3, 4], [4, 3]]
-    assert data.x.size(1) == 5 and data.y[0].isnan().tolist() == [False, True]  # 3 + 2 categories
-    assert isinstance(load_for("graph", str(tmp_path), seed=0), GraphSet)
-
-
-def test_other_layouts_of_ogb_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected OGB's layout"):
-        ogb(tmp_path)
-    ogb_nodes(tmp_path)
-    (tmp_path / "raw/node-label.csv.gz").unlink()
-    with pytest.raises(DataError, match="got neither, as links have"):
-        ogb(tmp_path)
-    (tmp_path / "raw/edge.csv.gz").write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="not a table of numbers"):
-        ogb(tmp_path)
 
 
 def pyg_data() -> Any:

@@ -13,7 +13,7 @@ from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import build
 from graphweave.cli.training import TrainingJob, wrap
 from graphweave.core.errors import DataError
-from graphweave.data import NodeData
+from graphweave.data import LinkData, NodeData
 from graphweave.distributed.ranks import ALONE, Ranks
 
 BATCH = 65_536
@@ -61,17 +61,18 @@ class PairModel(nn.Module):
 
 
 class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
-    """Joined pairs {u, v} are split at random; training pairs, both ways, are the graph that all encodings see.
+    """Joined pairs {u, v} are split at random, unless the data have a split; training pairs, both ways, are the graph
+    that all encodings see.
 
     Each step scores a batch of joined pairs, turned around at random, and `negatives` other pairs for each: (u, w), w
     uniform. These may be joined by chance. Measures: areas under the ROC and the precision-recall curves, against as
-    many pairs that are not joined (fewer where hardly any are left). The baseline counts common neighbours in the
-    training graph.
+    many pairs that are not joined (fewer where hardly any are left), or against those of the data. The baseline counts
+    common neighbours in the training graph.
     """
 
     measure = AUC
 
-    def __init__(self, way: str, job: TrainingJob, data: NodeData, ranks: Ranks = ALONE) -> None:
+    def __init__(self, way: str, job: TrainingJob, data: NodeData | LinkData, ranks: Ranks = ALONE) -> None:
         super().__init__(way, job, ranks)
         self.data, self.size, self.negatives = data, job.batch or BATCH, job.links.negatives or 1
         self.pairs, self.edges = _split(data, job.seed)
@@ -131,8 +132,10 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         return {f"test {name}": value for name, value in _measured(*found).items()}
 
 
-def _split(data: NodeData, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+def _split(data: NodeData | LinkData, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     """Pairs [2, n] by part, "not val" and "not test" those that are not joined; and the training graph, both ways."""
+    if isinstance(data, LinkData):
+        return {**data.joined, **{f"not {part}": pairs for part, pairs in data.others.items()}}, data.edge_index
     count = data.num_nodes
     low, high = data.edge_index.amin(0), data.edge_index.amax(0)
     keys = (low * count + high)[low != high].unique()

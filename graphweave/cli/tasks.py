@@ -25,10 +25,12 @@ from graphweave.data import (
     GraphSet,
     Interactions,
     KnowledgeGraph,
+    LinkData,
     NodeData,
     PointSet,
     TableGraph,
     TypedNodeData,
+    dgl,
     digits,
     families,
     from_tables,
@@ -43,9 +45,13 @@ from graphweave.data import (
     pyg,
     relational,
 )
+from graphweave.data.ogb_files import is_ogb
 from graphweave.distributed.ranks import ALONE, Ranks
 
-Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | PointSet | Interactions | TableGraph
+OfOthers: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | LinkData
+"""What is read of the data sets of other libraries."""
+
+Data: TypeAlias = OfOthers | PointSet | Interactions | TableGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ def load_for(task: str, name: str, *, seed: int) -> Data:
     return read(name, seed=seed)
 
 
-def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
+def load(name: str, *, symmetric: bool, seed: int) -> NodeData | LinkData:
     """The graph that `--data` names. DataError if there is none of that name."""
     kind, _, rest = name.partition(":")
     if kind == "planetoid":
@@ -106,12 +112,12 @@ def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
         return npz(name, symmetric=symmetric, seed=seed)
     if _is_of_others(name):
         data = _of_others(name, seed=seed, symmetric=symmetric)
-        if not isinstance(data, NodeData):
+        if not isinstance(data, (NodeData, LinkData)):
             raise DataError(f"--data must be one graph without types for this model (got {name}). Name another model.")
         return data
     raise DataError(
-        f"--data must be digits, karate, FILE.npz, FILE.graphml, a folder of PyG or OGB, or planetoid:NAME (got"
-        f" {name!r}). Name one of these."
+        f"--data must be digits, karate, FILE.npz, FILE.graphml, FILE.pt, FILE.bin, a folder of PyG, DGL or OGB, or"
+        f" planetoid:NAME (got {name!r}). Name one of these."
     )
 
 
@@ -123,7 +129,7 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
         return relational(name, seed=seed)
     if _is_of_others(name):
         data = _of_others(name, seed=seed)
-        if not isinstance(data, TypedNodeData):
+        if not isinstance(data, (TypedNodeData, KnowledgeGraph)):
             raise DataError(f"--data must be a graph with types for models over relations (got {name}). Name another.")
         return data
     raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
@@ -131,15 +137,18 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
 
 def _is_of_others(name: str) -> bool:
     """Whether `name` is a file or a folder that another library wrote."""
-    return name.endswith((".graphml", ".pt")) or Path(name).is_dir()
+    return name.endswith((".graphml", ".pt", ".bin")) or Path(name).is_dir()
 
 
-def _of_others(name: str, *, seed: int, symmetric: bool = False) -> NodeData | GraphSet | TypedNodeData:
-    if (Path(name) / "raw" / "edge.csv.gz").is_file():
+def _of_others(name: str, *, seed: int, symmetric: bool = False) -> OfOthers:
+    if is_ogb(Path(name)):
         return ogb(name, symmetric=symmetric, seed=seed)
     if symmetric:
         raise DataError(f"--symmetric is for FILE.npz and OGB's folders (got {name}). Leave it out.")
-    return graphml(name, seed=seed) if name.endswith(".graphml") else pyg(name, seed=seed)
+    if name.endswith(".graphml"):
+        return graphml(name, seed=seed)
+    is_dgl = name.endswith(".bin") or any(Path(name).glob("*.bin"))
+    return dgl(name, seed=seed) if is_dgl else pyg(name, seed=seed)
 
 
 def load_tables(source: str, target: str, **options: Any) -> TableGraph:
@@ -155,6 +164,8 @@ def check_trainable(data: Data, task: str) -> None:
                 raise DataError(f"{data.name}: a knowledge graph has no labels of nodes. Pass --task link.")
             if len(data.train) == 0:
                 raise DataError(f"{data.name}: no triple is in the train split. Add triples to it.")
+        case LinkData() if task != "link":
+            raise DataError(f"{data.name}: these data are pairs of nodes. Pass --task link.")
         case NodeData() if task == "link":
             return
         case NodeData() | TypedNodeData():
@@ -189,7 +200,7 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
             return RecommenderTraining(way, job, data, ranks)
         case TableGraph() if ranks.size == 1:
             return TableTraining(way, job, data, check_target(data))
-        case NodeData() if job.task == "link":
+        case NodeData() | LinkData() if job.task == "link":
             return PairTraining(way, job, data, ranks)
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)
@@ -231,6 +242,11 @@ def described(model: str, data: Data) -> str:
             sizes = (
                 f"{data.num_users} users, {data.num_items} items, "
                 f"{data.train.size(1)}/{data.val.size(1)}/{data.test.size(1)} pairs"
+            )
+        case LinkData():
+            sizes = (
+                f"{data.num_nodes} nodes, {data.x.size(1)} features, "
+                f"{'/'.join(str(data.joined[part].size(1)) for part in ('train', 'val', 'test'))} pairs"
             )
         case _:
             sizes = (

@@ -76,10 +76,9 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     add("--model", choices=tuple(models), help="layers (default: that of the task: "
         f"{', '.join(f'{name} {task.models[0]}' for name, task in TASKS.items())}); "
         f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
-    add("--data", help="digits (default), karate, FILE.npz, FILE.graphml, a folder of PyG or OGB, or planetoid:NAME; "
-        "with relations families (default), FILE.npz or a folder of PyG; FILE.npz for graph, points and recommend, for "
-        "graph also a folder of PyG or OGB; with --target a folder of .csv or .parquet files, or the URL of a "
-        "database")  # fmt: skip
+    add("--data", help="digits (default), karate, FILE.npz, FILE.graphml, FILE.pt, FILE.bin, a folder of PyG, DGL or "
+        "OGB, or planetoid:NAME; with relations families (default), FILE.npz or such a file or folder; FILE.npz for "
+        "points and recommend; with --target a folder of .csv or .parquet files, or the URL of a database")  # fmt: skip
     add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, pairs or rows of a step "
         f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs, "
         f"{ROWS} rows)")  # fmt: skip

@@ -1,10 +1,12 @@
 """Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads anything at all."""
 
+from graphweave.data.dgl import dgl
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families
 from graphweave.data.graph_set import GraphBatch, GraphSet, graph_set
 from graphweave.data.interactions import Interactions, interactions
 from graphweave.data.knowledge_graph import KnowledgeGraph
+from graphweave.data.link_data import LinkData
 from graphweave.data.networks import graphml, igraph, networkx
 from graphweave.data.node_data import NO_LABEL, NodeData
 from graphweave.data.npz import npz
@@ -29,11 +31,13 @@ __all__ = [
     "Interactions",
     "KnowledgeGraph",
     "KnownTails",
+    "LinkData",
     "NodeData",
     "PointSet",
     "Ranking",
     "TableGraph",
     "TypedNodeData",
+    "dgl",
     "digits",
     "families",
     "filtered_ranks",

@@ -10,22 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.data.archive import Archive
 from graphweave.data.graph_set import LAYOUT as SET_LAYOUT
 from graphweave.data.graph_set import GraphSet, graph_set_of
-from graphweave.data.knowledge_graph import KnowledgeGraph
 from graphweave.data.node_data import NodeData
 from graphweave.data.npz import LAYOUT, node_data
-from graphweave.data.relational import LAYOUT as TYPED_LAYOUT
-from graphweave.data.relational import relational_data
+from graphweave.data.stores import plain_arrays, typed_data
 from graphweave.data.typed_node_data import TypedNodeData
 
 _NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
-_MASKS = ("train_mask", "val_mask", "test_mask")
-_ARRAYS = ("x", "edge_index", "y", *_MASKS)
 
 
 def pyg(path: str | Path, *, seed: int = 0) -> NodeData | GraphSet | TypedNodeData:
@@ -55,13 +50,10 @@ def pyg(path: str | Path, *, seed: int = 0) -> NodeData | GraphSet | TypedNodeDa
     if any(isinstance(key, tuple) for key in stores):
         if slices:
             raise DataError(f"{file}: sets of graphs with types are not read. Name a file of one graph.")
-        arrays = _typed(stores, file)
-        data = relational_data(Archive.of(arrays, file.name, TYPED_LAYOUT), seed)
-        assert not isinstance(data, KnowledgeGraph)
-        return data
+        return typed_data({key: store for key, store in stores.items() if key != "_global_store"}, file.name, seed)
     if slices and len(slices.get("edge_index", ())) > 2:
         return graph_set_of(Archive.of(_set(stores, slices, file), file.name, SET_LAYOUT), seed=seed)
-    return node_data(Archive.of(_plain(stores), file.name, LAYOUT), seed=seed)
+    return node_data(Archive.of(plain_arrays(stores), file.name, LAYOUT), seed=seed)
 
 
 def _file(path: Path) -> Path:
@@ -87,22 +79,8 @@ def _stores(found: Any, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any] |
     return data, slices
 
 
-def _plain(store: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a store that are read, as NumPy has them."""
-    arrays = {key: store[key] for key in _ARRAYS if isinstance(store.get(key), Tensor)}
-    for key in _MASKS:
-        if key in arrays and arrays[key].dim() == 2:
-            arrays[key] = arrays[key][:, 0]
-    if isinstance(store.get("num_nodes"), int):
-        arrays["num_nodes"] = torch.tensor(store["num_nodes"])
-    y = arrays.get("y")
-    if y is not None and y.dim() == 2 and y.size(1) == 1:
-        arrays["y"] = y[:, 0]
-    return {key: value.numpy() for key, value in arrays.items()}
-
-
 def _set(store: Mapping[str, Any], slices: Mapping[str, Any], file: Path) -> dict[str, np.ndarray]:
-    arrays = _plain(store)
+    arrays = plain_arrays(store)
     sizes = store.get("_num_nodes")  # of each graph, where PyG keeps them
     if "x" in slices:
         ptr = torch.as_tensor(slices["x"])
@@ -113,35 +91,3 @@ def _set(store: Mapping[str, Any], slices: Mapping[str, Any], file: Path) -> dic
     counts = torch.as_tensor(slices["edge_index"]).diff()
     edge_index = store["edge_index"] + ptr[:-1].repeat_interleave(counts)
     return arrays | {"edge_index": edge_index.numpy(), "graph_ptr": ptr.numpy(), "num_nodes": np.array(int(ptr[-1]))}
-
-
-def _typed(stores: Mapping[Any, Any], file: Path) -> dict[str, np.ndarray]:
-    nodes = {key: store for key, store in stores.items() if isinstance(key, str) and key != "_global_store"}
-    labelled = [key for key, store in nodes.items() if "y" in store]
-    if len(labelled) != 1:
-        got = ", ".join(labelled) or "none"
-        raise DataError(f"{file}: expected labels y of one node type (got {got}). Leave the others out.")
-    counts = [_count(store, file) for store in nodes.values()]
-    plain = _plain(nodes[labelled[0]])
-    arrays = {
-        "node_type_names": np.array(list(nodes)), "node_counts": np.array(counts), "target": np.array(labelled[0]),
-        **{key: plain[key] for key in ("y", *_MASKS) if key in plain},
-    }  # fmt: skip
-    names = []
-    for key, store in stores.items():
-        if isinstance(key, tuple):
-            relation = "-".join(key)  # names of relations may occur between several types
-            names.append(f"{key[0]}|{relation}|{key[2]}")
-            ends = store["edge_index"].numpy()
-            arrays[f"edge_{relation}_src"], arrays[f"edge_{relation}_dst"] = ends[0], ends[1]
-    features = {f"feat_{key}": store["x"].numpy() for key, store in nodes.items() if "x" in store}
-    return arrays | features | {"edge_type_names": np.array(names)}
-
-
-def _count(store: Mapping[str, Any], file: Path) -> int:
-    if "num_nodes" in store:
-        return int(store["num_nodes"])
-    for key in ("x", "y"):
-        if key in store:
-            return int(store[key].size(0))
-    raise DataError(f"{file}: expected x or num_nodes of each node type (got neither). Give each type one.")

@@ -1,9 +1,10 @@
-"""`save_graphs` and `load_graphs`: graphs in a file that any program can read.
+"""`save_graphs` and `load_graphs`: graphs in a file that any program can read. DGL's binary files are read too.
 
-The file is a NumPy archive (.npz, a zip of .npy files with checksums). `manifest` holds JSON in UTF-8: the version, and
-for each graph its types, relations, numbers of nodes, idtype, batch, and the names and dtypes of its fields. Arrays are
-named `graphs/I/edges/R/src`, `.../dst`, `.../data/F`, `graphs/I/nodes/T/data/F` and `labels/L`, where I, R, T, F and L
-are positions in the manifest. Tensors of bfloat16, which NumPy lacks, are stored as int16 of the same bits.
+The file that is written is a NumPy archive (.npz, a zip of .npy files with checksums). `manifest` holds JSON in UTF-8:
+the version, and for each graph its types, relations, numbers of nodes, idtype, batch, and the names and dtypes of its
+fields. Arrays are named `graphs/I/edges/R/src`, `.../dst`, `.../data/F`, `graphs/I/nodes/T/data/F` and `labels/L`,
+where I, R, T, F and L are positions in the manifest. Tensors of bfloat16, which NumPy lacks, are stored as int16 of the
+same bits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
+from graphweave.data.dgl_file import StoredGraph, is_dgl_file, read_dgl_graphs, read_dgl_tensors
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph.assemble import assemble
 from graphweave.graph.relation import Relation
@@ -57,10 +59,15 @@ def save_graphs(
 def load_graphs(
     filename: str | Path, idx_list: Sequence[int] | int | None = None
 ) -> tuple[list[DGLGraph], dict[str, Tensor]]:
-    """The graphs of a file (those with the numbers `idx_list`, in this order) and its labels.
+    """The graphs of a file (those with the numbers `idx_list`, in this order) and its labels. DGL's own files are read
+    too.
 
     DataError if the file is damaged or is another file, or if it has no graph with one of the numbers.
     """
+    if _is_dgl_file(filename):
+        numbers = [idx_list] if isinstance(idx_list, int) else idx_list
+        stored, labels = read_dgl_graphs(Path(filename), numbers)
+        return [_from_stored(graph) for graph in stored], labels
     with _opened(Path(filename)) as (manifest, archive):
         described = manifest["graphs"]
         wanted = range(len(described)) if idx_list is None else [idx_list] if isinstance(idx_list, int) else idx_list
@@ -73,6 +80,8 @@ def load_graphs(
 
 def load_labels(filename: str | Path) -> dict[str, Tensor]:
     """The tensors that `save_graphs` got as `labels`."""
+    if _is_dgl_file(filename):
+        return read_dgl_tensors(Path(filename))
     with _opened(Path(filename)) as (manifest, archive):
         return _tensors(manifest["labels"], "labels", archive)
 
@@ -85,6 +94,15 @@ def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Tensor]) -> Non
 def load_tensors(filename: str | Path) -> dict[str, Tensor]:
     """The tensors of a file that `save_tensors` wrote."""
     return load_labels(filename)
+
+
+def _is_dgl_file(filename: str | Path) -> bool:
+    return Path(filename).is_file() and is_dgl_file(Path(filename))
+
+
+def _from_stored(graph: StoredGraph) -> DGLGraph:
+    relations = {key: Relation(*key, *ends.contiguous().unbind(0)) for key, ends in graph.ends.items()}
+    return assemble(DGLGraph, graph.num_nodes, relations, graph.node_fields, graph.edge_fields)
 
 
 def _described(g: Any, at: str, arrays: dict[str, Any]) -> dict[str, Any]:
