@@ -164,7 +164,7 @@ def test_ogb_of_triples(tmp_path: Path) -> None:
 
 def save_split(folder: Path, split: dict[str, Any]) -> None:
     (folder / "split/random").mkdir(parents=True)
-    torch.save(split, folder / "split/random/split_dict.pt", pickle_protocol=4)
+    torch.save(split, folder / "split/random/split_dict.pt")
     (folder / "raw").mkdir()
 
 

@@ -94,7 +94,7 @@ def read_dgl_tensors(path: Path) -> Fields:
         return _fields(file)
 
 
-class _Reader:
+class _DGLReader:
     """Takes values from a file one after the other."""
 
     def __init__(self, stream: BinaryIO, path: Path) -> None:
@@ -167,14 +167,14 @@ def _product(shape: Sequence[int]) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Reader]:
+def _opened(path: Path) -> Iterator[_DGLReader]:
     if not path.is_file():
         raise DataError(f"{path}: no such file. Check the path.")
     with path.open("rb") as stream:
-        yield _Reader(stream, path)
+        yield _DGLReader(stream, path)
 
 
-def _header(file: _Reader) -> int:
+def _header(file: _DGLReader) -> int:
     """The number of graphs. What follows are the labels."""
     magic, version, kind, count = (file.number() for _ in range(4))
     if magic != _GRAPHS:
@@ -188,11 +188,11 @@ def _header(file: _Reader) -> int:
     return count
 
 
-def _fields(file: _Reader) -> Fields:
+def _fields(file: _DGLReader) -> Fields:
     return dict(file.many(lambda: (file.text(), file.array())))
 
 
-def _graph(file: _Reader) -> StoredGraph:
+def _graph(file: _DGLReader) -> StoredGraph:
     file.expect(_TYPED_GRAPH, "graph")
     file.expect(_TYPES, "graph of types")
     types = _edges_by_row(file)
@@ -223,7 +223,7 @@ def _graph(file: _Reader) -> StoredGraph:
     )  # fmt: skip
 
 
-def _relation(file: _Reader) -> Tensor:
+def _relation(file: _DGLReader) -> Tensor:
     """Ends [2, E] of a relation's edges, in the order of their numbers."""
     file.expect(_RELATION, "relation")
     stored = file.number()
@@ -240,7 +240,7 @@ def _relation(file: _Reader) -> Tensor:
     return found[0]
 
 
-def _edges(file: _Reader) -> Tensor:
+def _edges(file: _DGLReader) -> Tensor:
     file.expect(_COO, "matrix")
     file.number(), file.number()  # columns, rows
     src, dst, numbers = file.indices(), file.indices(), file.indices()
@@ -248,7 +248,7 @@ def _edges(file: _Reader) -> Tensor:
     return _by_number(file, src, dst, numbers)
 
 
-def _edges_by_row(file: _Reader) -> Tensor:
+def _edges_by_row(file: _DGLReader) -> Tensor:
     file.expect(_CSR, "matrix")
     _, rows = file.number(), file.number()
     indptr, columns, numbers = file.indices(), file.indices(), file.indices()
@@ -259,11 +259,11 @@ def _edges_by_row(file: _Reader) -> Tensor:
     return _by_number(file, torch.arange(rows, dtype=columns.dtype).repeat_interleave(lengths), columns, numbers)
 
 
-def _edges_by_column(file: _Reader) -> Tensor:
+def _edges_by_column(file: _DGLReader) -> Tensor:
     return _edges_by_row(file).flip(0)
 
 
-def _by_number(file: _Reader, rows: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
+def _by_number(file: _DGLReader, rows: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
     """[2, E]: entry i belongs to edge numbers[i], or to edge i where there are no numbers."""
     if rows.shape != columns.shape:
         raise file.damaged(f"its edges have {rows.numel()} sources and {columns.numel()} destinations")
@@ -275,7 +275,7 @@ def _by_number(file: _Reader, rows: Tensor, columns: Tensor, numbers: Tensor) ->
     return ends[:, numbers.long().argsort()]
 
 
-def _check_range(file: _Reader, ends: Tensor, sources: int, destinations: int) -> None:
+def _check_range(file: _DGLReader, ends: Tensor, sources: int, destinations: int) -> None:
     for row, count in zip(ends, (sources, destinations), strict=True):
         if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < count:
             raise file.damaged(f"an edge ends at node {int(row.max())} of {count}")
