@@ -127,9 +127,9 @@ def markdown(found: dict[str, Needs]) -> str:
     data = [name for name in whole if uses_dgl[name].parts]
     lines = [
         "# DGL's examples", "",
-        "What each folder of DGL's public `examples/` needs of `dgl`, and what of it `graphweave.dgl` lacks. Written",
-        "by `python -m bench.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md`, which reads the scripts and",
-        "does not run them; methods of graphs are not seen in this way.", "",
+        "This page lists what each folder of DGL's public `examples/` needs of `dgl`, and what of it `graphweave.dgl`",
+        "lacks. `python -m bench.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md` wrote it; it reads the",
+        "scripts and does not run them, and methods of graphs are not seen in this way.", "",
         f"{len(uses_dgl)} folders use DGL. {len(whole)} need no name that is missing; {len(data)} of these read their",
         "graphs with `dgl.data`, which downloads them: give them graphs from elsewhere ([data](data.md)). DGL's other",
         "products (`dgl.graphbolt`, `dgl.distributed`, `dgl.sparse`) are not here.", "",

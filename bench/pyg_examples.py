@@ -198,8 +198,8 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
     other = {name: one for name, one in results.items() if one["status"] == "not run"}
     lines = [
         "# PyTorch Geometric's examples through graphweave", "",
-        "The programs of PyG's public `examples/`, unchanged but for one line. Written by",
-        "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md`.", "",
+        "This page lists how the programs of PyG's public `examples/` run, unchanged but for one line.",
+        "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md` wrote it.", "",
         "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
         "  program's name for it (in brackets where it is another). Where the program trains by a method of the model,",
         "  the line compiles that method:",

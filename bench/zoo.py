@@ -209,8 +209,9 @@ def markdown(rows: Sequence[Row]) -> str:
     by_door = {door: {row.case: row for row in rows if row.door == door} for door in DOORS}
     lines = [
         "# PyTorch Geometric through graphweave", "",
-        "Every convolution of `torch_geometric.nn.conv` and every model of `torch_geometric.nn.models`, forward and",
-        "gradients against eager. Written by `python -m bench.zoo --markdown docs/zoo.md`.", "",
+        "This page lists what becomes of every convolution of `torch_geometric.nn.conv` and every model of",
+        "`torch_geometric.nn.models`, forward and gradients against eager. `python -m bench.zoo --markdown docs/zoo.md`",
+        "wrote it.", "",
         f"`graphweave.compile(model)`: {summary(list(by_door['compile'].values()))}.", "",
         '`torch.compile(model, backend="graphweave", dynamic=True)`: '
         f"{summary(list(by_door['plain'].values()))}.", "",

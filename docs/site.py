@@ -1,7 +1,7 @@
 """Hooks of the site (mkdocs): pages and pictures that lie outside of `docs/`, and links to them.
 
-README is the home page and CONTRIBUTING a page. Pictures of `bench/results` are copied. A link to any other file of the
-repository is shown as its path, since the site does not hold it.
+README is the home page; CONTRIBUTING and the list of examples are pages. Pictures of `bench/results` and the programs of
+`examples` are copied. A link to any other file of the repository is shown as its path, since the site does not hold it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "examples/README.md": "examples.md"}
 """Pages outside of `docs/`, and their names on the site."""
+COPIED = ("bench/results/figures/*.png", "examples/*.py", "examples/*.sh", "examples/*.ipynb")
+"""Files outside of `docs/` that the site has under their own names."""
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)" alt="([^"]+)">\s*</picture>')
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for path, name in PAGES.items():
-        files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
-    for picture in sorted((ROOT / "bench/results/figures").glob("*.png")):
-        name = picture.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for page, name in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / page).read_text(encoding="utf-8")))
+    for path in sorted(path for pattern in COPIED for path in ROOT.glob(pattern)):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
@@ -49,7 +50,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
 def _two_pictures(match: re.Match[str]) -> str:
     """A picture for light and for dark pages, of which the site shows one by its own switch."""
     dark, light, words = (part.removeprefix("docs/") for part in match.groups())
-    return f"![{words}]({light}#only-light)\n![{words}]({dark}#only-dark)"
+    return f'<div class="picture" markdown>\n![{words}]({light}#only-light)\n![{words}]({dark}#only-dark)\n</div>'
 
 
 def _on_site(here: PurePosixPath, link: str) -> str:

@@ -200,7 +200,9 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
             return RecommenderTraining(way, job, data, ranks)
         case TableGraph() if ranks.size == 1:
             return TableTraining(way, job, data, check_target(data))
-        case NodeData() | LinkData() if job.task == "link":
+        case LinkData():
+            return PairTraining(way, job, data, ranks)
+        case NodeData() if job.task == "link":
             return PairTraining(way, job, data, ranks)
         case NodeData() if job.batch is not None:
             return SampledTraining(way, job, data, ranks)

@@ -7,6 +7,7 @@ their length in 8 bytes; an array has its device, type and shape before its byte
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,8 +75,7 @@ def read_dgl_graphs(path: Path, numbers: Sequence[int] | None = None) -> tuple[l
         file.go_to(file.size - 8)
         file.go_to(file.size - 8 - file.number())
         begins = file.many(file.number)
-        if len(begins) != count:
-            raise file.damaged(f"{len(begins)} of {count} graphs are listed")
+        file.check(len(begins) == count, f"{len(begins)} of {count} graphs are listed")
         graphs = []
         for number in wanted:
             file.go_to(begins[number])
@@ -101,17 +101,20 @@ class _DGLReader:
         self.stream, self.path = stream, path
         self.size = os.fstat(stream.fileno()).st_size
 
-    def damaged(self, reason: str) -> DataError:
-        return DataError(f"{self.path}: not a whole file of DGL's save_graphs ({reason}). Write it again.")
+    def check(self, holds: bool, reason: str) -> None:
+        """Raise DataError for a damaged file, of which `reason` says what is wrong, unless the condition `holds`."""
+        if not holds:
+            raise DataError(f"{self.path}: not a whole file of DGL's save_graphs ({reason}). Write it again.")
 
     def go_to(self, place: int) -> None:
-        if not 0 <= place <= self.size:
-            raise self.damaged(f"byte {place} is to follow, of {self.size}")
+        self.check(0 <= place <= self.size, f"byte {place} is to follow, of {self.size}")
         self.stream.seek(place)
 
     def check_left(self, nbytes: int) -> None:
-        if nbytes > self.size - self.stream.tell():
-            raise self.damaged(f"{nbytes} bytes are to follow byte {self.stream.tell()}, of {self.size}")
+        self.check(
+            nbytes <= self.size - self.stream.tell(),
+            f"{nbytes} bytes are to follow byte {self.stream.tell()}, of {self.size}",
+        )
 
     def number(self, nbytes: int = 8) -> int:
         self.check_left(nbytes)
@@ -119,8 +122,7 @@ class _DGLReader:
 
     def expect(self, magic: int, what: str) -> None:
         before = self.stream.tell()
-        if self.number() != magic:
-            raise self.damaged(f"no {what} begins at byte {before}")
+        self.check(self.number() == magic, f"no {what} begins at byte {before}")
 
     def text(self) -> str:
         length = self.number()
@@ -138,15 +140,13 @@ class _DGLReader:
         self.number()  # the device, which is the CPU in files
         dims = self.number(4)
         kind, bits, lanes = self.number(1), self.number(1), self.number(2)
-        if (kind, bits) not in _DTYPES or lanes != 1:
-            raise self.damaged(f"an array has the unknown type {kind}, {bits} bits")
+        self.check((kind, bits) in _DTYPES and lanes == 1, f"an array has the unknown type {kind}, {bits} bits")
         dtype = np.dtype(_DTYPES[kind, bits])
         self.check_left(8 * dims)
         shape = [self.number() for _ in range(dims)]
         nbytes = self.number()
         count = nbytes // dtype.itemsize
-        if _product(shape) * dtype.itemsize != nbytes:
-            raise self.damaged(f"an array of {dtype} {shape} has {nbytes} bytes")
+        self.check(math.prod(shape) * dtype.itemsize == nbytes, f"an array of {dtype} {shape} has {nbytes} bytes")
         self.check_left(nbytes)
         values = torch.from_numpy(np.fromfile(self.stream, dtype, count).reshape(shape))
         return values.view(torch.bfloat16) if kind == 4 else values
@@ -154,16 +154,8 @@ class _DGLReader:
     def indices(self) -> Tensor:
         """An array of whole numbers in one dimension."""
         found = self.array()
-        if found.dim() != 1 or found.is_floating_point():
-            raise self.damaged(f"indices are {found.dtype} {list(found.shape)}")
+        self.check(found.dim() == 1 and not found.is_floating_point(), f"indices are {found.dtype} {list(found.shape)}")
         return found
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
 
 
 @contextmanager
@@ -177,8 +169,7 @@ def _opened(path: Path) -> Iterator[_DGLReader]:
 def _header(file: _DGLReader) -> int:
     """The number of graphs. What follows are the labels."""
     magic, version, kind, count = (file.number() for _ in range(4))
-    if magic != _GRAPHS:
-        raise file.damaged("it does not begin as such files do")
+    file.check(magic == _GRAPHS, "it does not begin as such files do")
     if (version, kind) != (_VERSION, _TYPED_GRAPHS):
         raise DataError(
             f"{file.path}: expected version {_VERSION} of DGL's files (got version {version}, kind {kind} of graphs)."
@@ -204,10 +195,11 @@ def _graph(file: _DGLReader) -> StoredGraph:
     if len(set(node_types)) < len(node_types):
         raise DataError(f"{file.path}: expected graphs (got a block). Convert it with DGL's block_to_graph.")
     lengths = {len(relations), types.size(1), len(edge_fields), len(names)}
-    if len(lengths) > 1 or len({len(counts), len(node_fields), len(node_types)}) > 1:
-        raise file.damaged("the numbers of its types differ")
-    if max(counts, default=0) >= 1 << 63:
-        raise file.damaged(f"it has {max(counts)} nodes of a type")
+    file.check(
+        len(lengths) == 1 and len({len(counts), len(node_fields), len(node_types)}) == 1,
+        "the numbers of its types differ",
+    )
+    file.check(max(counts, default=0) < 1 << 63, f"it has {max(counts, default=0)} nodes of a type")
     _check_range(file, types, len(node_types), len(node_types))
     keys = [(node_types[s], name, node_types[d]) for (s, d), name in zip(types.T.tolist(), names, strict=True)]
     for (src, _, dst), ends in zip(keys, relations, strict=True):
@@ -215,8 +207,10 @@ def _graph(file: _DGLReader) -> StoredGraph:
     num_edges = [ends.size(1) for ends in relations]
     for rows, fields in zip([*counts, *num_edges], [*node_fields, *edge_fields], strict=True):
         for name, field in fields.items():
-            if field.dim() == 0 or field.size(0) != rows:
-                raise file.damaged(f"the field {name} has the shape {list(field.shape)} for {rows} rows")
+            file.check(
+                field.dim() > 0 and field.size(0) == rows,
+                f"the field {name} has the shape {list(field.shape)} for {rows} rows",
+            )
     return StoredGraph(
         dict(zip(node_types, counts, strict=True)), dict(zip(keys, relations, strict=True)),
         dict(zip(node_types, node_fields, strict=True)), dict(zip(keys, edge_fields, strict=True)),
@@ -235,8 +229,7 @@ def _relation(file: _DGLReader) -> Tensor:
             file.expect(_TYPES, "graph of types")
             _edges_by_row(file)  # of the types that the relation joins, which the graph says too
             found.append(read(file))
-    if not found:
-        raise file.damaged("a relation has no edges in any format")
+    file.check(bool(found), "a relation has no edges in any format")
     return found[0]
 
 
@@ -254,8 +247,10 @@ def _edges_by_row(file: _DGLReader) -> Tensor:
     indptr, columns, numbers = file.indices(), file.indices(), file.indices()
     file.number(1)  # whether columns are sorted
     lengths = indptr.long().diff()
-    if indptr.numel() != rows + 1 or bool((lengths < 0).any()) or int(lengths.sum()) != columns.numel():
-        raise file.damaged(f"a matrix of {rows} rows and {columns.numel()} entries has other rows")
+    file.check(
+        indptr.numel() == rows + 1 and bool((lengths >= 0).all()) and int(lengths.sum()) == columns.numel(),
+        f"a matrix of {rows} rows and {columns.numel()} entries has other rows",
+    )
     return _by_number(file, torch.arange(rows, dtype=columns.dtype).repeat_interleave(lengths), columns, numbers)
 
 
@@ -265,17 +260,17 @@ def _edges_by_column(file: _DGLReader) -> Tensor:
 
 def _by_number(file: _DGLReader, rows: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
     """[2, E]: entry i belongs to edge numbers[i], or to edge i where there are no numbers."""
-    if rows.shape != columns.shape:
-        raise file.damaged(f"its edges have {rows.numel()} sources and {columns.numel()} destinations")
+    file.check(rows.shape == columns.shape, f"its edges have {rows.numel()} sources and {columns.numel()} destinations")
     ends = torch.stack([rows, columns])
     if not numbers.numel():
         return ends
-    if numbers.shape != rows.shape or not numbers.sort().values.equal(torch.arange(len(rows), dtype=numbers.dtype)):
-        raise file.damaged("the numbers of its edges are not 0, 1, ... in some order")
+    in_some_order = numbers.sort().values.equal(torch.arange(len(rows), dtype=numbers.dtype))
+    file.check(in_some_order, "the numbers of its edges are not 0, 1, ... in some order")
     return ends[:, numbers.long().argsort()]
 
 
 def _check_range(file: _DGLReader, ends: Tensor, sources: int, destinations: int) -> None:
     for row, count in zip(ends, (sources, destinations), strict=True):
-        if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < count:
-            raise file.damaged(f"an edge ends at node {int(row.max())} of {count}")
+        if row.numel():
+            low, high = int(row.min()), int(row.max())
+            file.check(low >= 0 and high < count, f"an edge ends at node {low if low < 0 else high} of {count}")

@@ -204,10 +204,13 @@ def _saved(file: Path) -> Any:
     """What `torch.save` wrote, read without running what a pickle says, apart from arrays of NumPy."""
     _check_there(file)
     rebuild = np.empty(0).__reduce__()[0]
-    names = [f"{module}.multiarray._reconstruct" for module in ("numpy.core", "numpy._core")]
+    # NumPy 2 has another name for the function that every pickle of an array calls.
+    rebuilds: list[Any] = [(rebuild, f"{core}.multiarray._reconstruct") for core in ("numpy.core", "numpy._core")]
     kinds = {type(np.dtype(kind)) for kind in ("bool", "int32", "int64", "float32", "float64")}
     try:
-        with torch.serialization.safe_globals([*((rebuild, name) for name in names), np.ndarray, np.dtype, *kinds]):
+        with torch.serialization.safe_globals([*rebuilds, np.ndarray, np.dtype, *kinds]):
             return torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise DataError(f"{file}: not a split that torch.save wrote ({str(error).splitlines()[0]}).") from error
+        raise DataError(
+            f"{file}: not a split that torch.save wrote ({str(error).splitlines()[0]}). Save it again."
+        ) from error

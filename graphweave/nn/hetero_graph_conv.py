@@ -20,7 +20,7 @@ _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class HeteroGraphConv(nn.Module):
-    """h'_t = aggregate over relations r that end in type t of mods[r](graph[r], (h of r's source type, h_t)).
+    """h'_t = aggregate over relations r, from type s to type t, of `mods[r](graph[r], (h_s, h_t))`.
 
     `mods`: relation's name, or canonical relation, -> layer that is called with a graph and a pair of features; other
     relations are left out. `aggregate`: "sum", "mean", "max", "min", "stack" ([N_t, relations, ...]), or a function of
