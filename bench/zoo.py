@@ -210,8 +210,8 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = [
         "# PyTorch Geometric through graphweave", "",
         "This page lists what becomes of every convolution of `torch_geometric.nn.conv` and every model of",
-        "`torch_geometric.nn.models`, forward and gradients against eager. `python -m bench.zoo --markdown docs/zoo.md`",
-        "wrote it.", "",
+        "`torch_geometric.nn.models`, forward and gradients against eager.",
+        "`python -m bench.zoo --markdown docs/zoo.md` wrote it.", "",
         f"`graphweave.compile(model)`: {summary(list(by_door['compile'].values()))}.", "",
         '`torch.compile(model, backend="graphweave", dynamic=True)`: '
         f"{summary(list(by_door['plain'].values()))}.", "",

@@ -1,6 +1,6 @@
 """Hooks of the site (mkdocs): pages and pictures that lie outside of `docs/`, and links to them.
 
-README is the home page; CONTRIBUTING and the list of examples are pages. Pictures of `bench/results` and the programs of
+README is the home page; CONTRIBUTING and the list of examples are pages. Pictures of `bench/results` and programs of
 `examples` are copied. A link to any other file of the repository is shown as its path, since the site does not hold it.
 """
 

@@ -23,10 +23,10 @@ HEAD = """# The papers' tables and figures
 
 This page sets what was measured here beside the tables and figures of five papers, as far as a CPU can show them.
 `python -m bench.papers {featgraph,dgl,graphiler,zhang,hector}` measures, with the peers of this machine, and writes the
-JSON and the figures that `python -m bench.papers page` makes the page from. A column `paper:` is what the paper printed, on the paper's machine; a column `here:`
-was measured on the machine named below each title. If there are several, the last column says on which one; the systems
-of a row are always measured on one, and only numbers of one machine can be compared. `-` means that a number was not
-measured or not printed."""
+JSON and the figures that `python -m bench.papers page` makes the page from. A column `paper:` is what the paper
+printed, on the paper's machine; a column `here:` was measured on the machine named below each title. If there are
+several, the last column says on which one; the systems of a row are always measured on one, and only numbers of one
+machine can be compared. `-` means that a number was not measured or not printed."""
 
 
 def files(names: Iterator[str]) -> Iterator[Path]:
