@@ -6,7 +6,7 @@ Each is written twice, for light and for dark pages. All text is text, so that i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,17 +27,19 @@ RESULTS = ROOT / "bench/results"
 
 @dataclass(frozen=True)
 class Colours:
-    """The colours of a page. `ours` is for graphweave, `others` for what it is compared with."""
+    """The colours of a page. `ours` is for graphweave and `ours_faint` for a second kind of its bars, `others` are for
+    what it is compared with."""
 
     text: str
     faint: str
     box: str
     ours: str
     others: tuple[str, ...]
+    ours_faint: str
 
 
-LIGHT = Colours("#1f2328", "#8c959f", "#eef4f3", "#00796b", ("#b0b8bf", "#8793a0", "#5c6b7a"))
-DARK = Colours("#e6edf3", "#7d8590", "#16302d", "#4db6ac", ("#4a535d", "#6b7682", "#95a1ae"))
+LIGHT = Colours("#1f2328", "#8c959f", "#eef4f3", "#00796b", ("#b0b8bf", "#8793a0", "#5c6b7a"), "#80bdb5")
+DARK = Colours("#e6edf3", "#7d8590", "#16302d", "#4db6ac", ("#4a535d", "#6b7682", "#95a1ae"), "#2b6f68")
 
 MODELS = {
     "GCN": ("train_step_rmat", "gcn rmat"), "GraphSAGE": ("train_step_rmat", "sage rmat"),
@@ -101,12 +103,12 @@ def speed(colours: Colours) -> Figure:
     right.set_title("GAT: memory of a step", loc="left")
     for axes in (left, right):
         axes.set_xticks([])
-        _plain(axes, colours)
+        plain_axes(axes, colours)
     figure.tight_layout()
     return figure
 
 
-def _plain(axes: Any, colours: Colours) -> None:
+def plain_axes(axes: Any, colours: Colours) -> None:
     axes.patch.set_alpha(0)
     for side in axes.spines.values():
         side.set_visible(False)
@@ -150,7 +152,7 @@ def calls(colours: Colours) -> Figure:
     axes.set(xlim=(-14, 135), ylim=(3.5, -0.3), xticks=[], yticks=[])
     title = "a training step of a two-layer GAT: each bar above is a call, the bar below is its bytes"
     axes.set_title(title, loc="left")
-    _plain(axes, colours)
+    plain_axes(axes, colours)
     figure.tight_layout()
     return figure
 
@@ -189,15 +191,15 @@ def road(colours: Colours) -> Figure:
 PICTURES: dict[str, Callable[[Colours], Figure]] = {"calls": calls, "speed": speed, "road": road}
 
 
-def main() -> int:
+def write(pictures: Mapping[str, Callable[[Colours], Figure]]) -> None:
+    """Write each picture into `docs/pictures`, for light and for dark pages."""
     settings = {"svg.fonttype": "none", "svg.hashsalt": "graphweave", "font.family": "sans-serif"}
-    for name, draw in PICTURES.items():
+    for name, draw in pictures.items():
         for ending, colours in {"": LIGHT, "_dark": DARK}.items():
             with mpl.rc_context(settings):
                 figure = draw(colours)
                 figure.savefig(FOLDER / f"{name}{ending}.svg", transparent=True, metadata={"Date": None})
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    write(PICTURES)
