@@ -54,6 +54,13 @@ def test_networkx_directed_with_loops_and_missing_labels() -> None:
         networkx(g)
 
 
+def test_each_of_several_edges_counts() -> None:
+    g = nx.MultiDiGraph([("a", "b"), ("a", "b"), ("b", "b")])
+    assert networkx(g).edge_index.tolist() == [[0, 0, 1], [1, 1, 1]]
+    both = networkx(nx.MultiGraph([(0, 1), (0, 1), (1, 1)])).edge_index
+    assert sorted(both.T.tolist()) == [[0, 1], [0, 1], [1, 0], [1, 0], [1, 1]]
+
+
 def test_igraph_is_networkx() -> None:
     ig = pytest.importorskip("igraph")
     for g in (karate(), nx.DiGraph([(0, 1), (1, 1), (2, 0)])):
