@@ -36,7 +36,7 @@ INTERNALS = "internals of DGL: the C interface, its index classes, columns of fr
 SHARED_MEMORY = "graphs in named shared memory"
 DISTRIBUTED = "distributed stores and partitions"
 GPU = "needs a GPU or pinned memory"
-OLD_FILES = "binary files of DGL, which are not read here"
+OLD_FILES = "files that old versions of DGL wrote, and files of tensors that DGL is to read"
 DATA = "downloads a data set"
 
 EXCLUDED: tuple[tuple[str, str], ...] = (
