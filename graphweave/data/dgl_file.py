@@ -154,7 +154,10 @@ class _DGLReader:
     def indices(self) -> Tensor:
         """An array of whole numbers in one dimension."""
         found = self.array()
-        self.check(found.dim() == 1 and not found.is_floating_point(), f"indices are {found.dtype} {list(found.shape)}")
+        self.check(
+            found.dim() == 1 and found.dtype in (torch.int32, torch.int64),
+            f"indices are {found.dtype} {list(found.shape)}",
+        )
         return found
 
 
