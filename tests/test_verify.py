@@ -124,8 +124,8 @@ def _backward_of_largest(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_maximum_that_a_kernel_rounds_otherwise_is_no_mistake(dtype: torch.dtype) -> None:
-    """The backward computes tanh again and compares it with the maximum. The kernel's tanh differs from PyTorch's in the
-    last bits, so that the interpreter found no edge that has the maximum."""
+    """The backward computes tanh again and compares it with the maximum. The kernel's tanh differs from PyTorch's in
+    the last bits, so that the interpreter found no edge that has the maximum."""
     _backward_of_largest(dtype)
 
 
