@@ -28,6 +28,7 @@ from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain_details import break_even_text, costs_text, ir_text, loops_text, passes_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.dynamo.step_times import break_even
+from graphweave.frontends.dynamo.uncompiled import original_of
 from graphweave.frontends.tracing.reasons import line_of
 
 Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "time", "break-even", "all"]
@@ -110,8 +111,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     up to a dozen times, with gradients, buffers and random state left as they were.
     """
     checked(detail)
-    target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
-    dynamic, options, _ = getattr(fn, "_gw_arguments", (True, None, False))
+    target, dynamic, options = original_of(fn)
     name = f"traced_{name_of(target)}"
     before = recompilations(target, name, of_others=False)
     torch._dynamo.reset()
