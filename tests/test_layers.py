@@ -63,7 +63,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "sampling",
     },  # reads graphs' files, partitions as clusters do
     "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
-    "": _MODEL_SIDE | {"extend", "frontends.dynamo", "loops"},
+    "certificate": {"core", "ir", "compiler", "runtime", "pages"}
+    | {"frontends.dynamo", "frontends.halves", "frontends.tracing"},  # runs compiled programs beside eager mode
+    "": _MODEL_SIDE | {"certificate", "extend", "frontends.dynamo", "loops"},
     "pages": {"core"},
     "cli": _STAGES
     | _MODEL_SIDE

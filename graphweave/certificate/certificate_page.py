@@ -7,6 +7,7 @@ from graphweave.certificate.certificate_text import (
     machine_rows,
     most_wrong,
     title,
+    value_row,
     verdict,
 )
 from graphweave.certificate.findings import Findings
@@ -23,10 +24,10 @@ def as_page(found: Findings) -> str:
 
 def _summary(found: Findings) -> Html:
     times, steps = found.break_even, found.break_even.steps
-    worst = max((value.compiled.relative for value in found.values), default=0.0)
     body = facts({
         "verdict": verdict(found),
-        "largest relative error": worst,
+        "largest relative error": max((value.compiled.relative for value in found.values), default=0.0),
+        "that of eager mode": max((value.eager.relative for value in found.values), default=0.0),
         "a step, compiled": seconds_text(times.compiled_step_seconds),
         "a step, eagerly": seconds_text(times.eager_step_seconds),
         "compiling has paid after": "never" if steps is None else f"{steps:,} step{'s' if steps > 1 else ''}",
@@ -41,19 +42,20 @@ def _errors(found: Findings) -> Html:
         f"Compared with {found.reference}. An error is allowed up to {found.limits_text()}. Relative errors are those "
         "of the largest number of a tensor; ulps are units in the last place of each number. The worst stand first."
     )
-    header = ("value", "of", "absolute", "relative", "ulps", "eager: absolute", "eager: relative", "eager: ulps",
-              "allowed", "verdict")  # fmt: skip
+    header = (
+        "value", "verdict", "relative", "relative (eager)", "allowed", "absolute", "absolute (eager)", "ulps",
+        "ulps (eager)", "of",
+    )  # fmt: skip
     rows = map(_row, most_wrong(found.values))
     return section("Errors", table(header, rows, "Errors of the compiled program and of eager mode"), note)
 
 
 def _row(value: ValueCheck) -> tuple[Content, ...]:
-    on = f" (other data {value.data})" if value.data else ""
-    of = f"{' x '.join(map(str, value.shape)) or 'number'}, {value.dtype}"
+    name, of, *_ = value_row(value)
     ours, eager = value.compiled, value.eager
-    ties = f"ok, {value.ties:,} by ties" if value.ties else "ok"
-    return (value.name + on, of, ours.absolute, ours.relative, ours.ulps, eager.absolute, eager.relative, eager.ulps,
-            value.allowed, value.problem or ties)  # fmt: skip
+    said = value.problem or (f"ok, {value.ties:,} by ties" if value.ties else "ok")
+    return (name, said, ours.relative, eager.relative, value.allowed, ours.absolute, eager.absolute, ours.ulps,
+            eager.ulps, of)  # fmt: skip
 
 
 def _rest(found: Findings) -> Html:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from graphweave.certificate.findings import Findings, Repeats
 from graphweave.certificate.judge import ValueCheck
@@ -54,13 +54,16 @@ def most_wrong(values: Sequence[ValueCheck]) -> list[ValueCheck]:
 def value_row(value: ValueCheck) -> tuple[str, ...]:
     on = f" (other data {value.data})" if value.data else ""
     shape = " x ".join(map(str, value.shape)) or "number"
-    numbers = (
-        value.compiled.absolute, value.compiled.relative, value.compiled.ulps, value.eager.relative, value.eager.ulps,
-        value.allowed,
-    )  # fmt: skip
+    ours, eager = value.compiled, value.eager
+    numbers = (f"{ours.absolute:.2g}", f"{ours.relative:.2g}", _ulps(ours.ulps), f"{eager.relative:.2g}",
+               _ulps(eager.ulps), f"{value.allowed:.2g}")  # fmt: skip
     ties = f"{value.ties:,} tie{'s' if value.ties > 1 else ''}" if value.ties else ""
     said = "wrong" if value.problem else ties or "ok"
-    return (value.name + on, f"{shape}, {value.dtype}", *(f"{number:.2g}" for number in numbers), said)
+    return (value.name + on, f"{shape}, {value.dtype}", *numbers, said)
+
+
+def _ulps(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{number:,.0f}" if number < 1e6 else f"{number:.1g}"
 
 
 def about(found: Findings) -> dict[str, str]:
@@ -118,10 +121,8 @@ def _compiled_again(found: Findings) -> str:
 def _step(found: Findings) -> str:
     times = found.break_even
     ratio = times.eager_step_seconds / times.compiled_step_seconds if times.compiled_step_seconds else 0.0
-    said = (
-        f"{seconds_text(times.compiled_step_seconds)} compiled, {seconds_text(times.eager_step_seconds)} in eager mode: "
-        f"{ratio:.2f} times as fast"
-    )
+    own, eager = seconds_text(times.compiled_step_seconds), seconds_text(times.eager_step_seconds)
+    said = f"{own} compiled, {eager} in eager mode: {ratio:.2f} times as fast"
     other = found.inductor
     if other.step_seconds is None or other.first_call_seconds is None:
         return f"{said}; torch.compile's own backend: {other.why}"

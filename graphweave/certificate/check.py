@@ -109,7 +109,7 @@ class _Check:
     def _compile(self) -> tuple[CompiledParts, float]:
         """Run the first step, a second one, and one on each of the other arguments. Also returns the seconds of the
         first step."""
-        before, seen, compilations = counters()["graph_breaks"], breaks_seen(), []
+        before, seen, compilations = counters()["graph_breaks"], breaks_seen(), list[int]()
         with collect() as report:
             for data in (0, 0, *range(1, len(self._calls))):
                 known = _graphs_compiled()

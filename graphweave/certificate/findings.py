@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from graphweave.certificate.judge import NOISE_FLOOR, TIMES_EAGER, TOLERANCE, ValueCheck
+from graphweave.certificate.judge import LARGEST, NOISE_FLOOR, TIMES_EAGER, TOLERANCE, ValueCheck
 from graphweave.core.break_even import BreakEven
 
 
@@ -101,6 +101,7 @@ class Findings:
         return {
             "relative error": {str(dtype).removeprefix("torch."): limit for dtype, limit in TOLERANCE.items()},
             "times eager mode's own error": TIMES_EAGER,
+            "but at most": LARGEST,
             "share of the largest gradient that gradients are relative to": NOISE_FLOOR,
         }
 
@@ -108,7 +109,7 @@ class Findings:
         """The limits of errors in words."""
         dtypes = dict.fromkeys(value.dtype for value in self.values)
         always = [f"{self.limits['relative error'][t]:.1g} ({t})" for t in dtypes if t in self.limits["relative error"]]
-        return f"{', '.join(always) or 'none'}, or {TIMES_EAGER:.0f} times eager mode's own"
+        return f"{', '.join(always) or 'none'}, or {TIMES_EAGER:.0f} times eager mode's own, but {LARGEST:g}"
 
     def _problems(self) -> Iterator[str]:
         for value in self.values:

@@ -17,6 +17,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, 
 TIMES_EAGER = 4.0
 """An error that is larger may be this many times eager mode's own."""
 
+LARGEST = 1e-2
+"""Eager mode's own error, of a program that loses digits in its precision, allows a relative error up to this one.
+Where it is larger, the numbers must be those of eager mode, or lie within what the rounding of inputs explains."""
+
 NOISE_FLOOR = 1e-2
 """Errors of a gradient are relative to at least this fraction of the largest gradient of the program, and a number's
 units in the last place to at least this fraction of the largest number.
@@ -40,8 +44,9 @@ class ValueCheck:
     """A result, a gradient or a tensor changed in place: how far it is from float64, compiled and in eager mode.
 
     `data` numbers the arguments, of which 0 are the first. `allowed` bounds the compiled program's relative error.
-    `ties` numbers differ by more since rounding has decided a comparison the other way, such as which of two numbers is
-    the maximum. `problem` says what is wrong, and is empty if nothing is.
+    `ties` numbers differ by more, as those of eager mode do, or as they may if its inputs are rounded otherwise, since
+    rounding decides a comparison, such as which of two numbers is the maximum. `problem` says what is wrong, and is
+    empty if nothing is.
     """
 
     name: str
@@ -95,12 +100,12 @@ def _judged(
         return _lost(name, data, compiled, f"is {got}; in eager mode it is {want}")
     tolerance = TOLERANCE.get(_real(eager.dtype), 0.0)
     ours, theirs = (_Difference(x, eager, exact, floor, tolerance) for x in (compiled, eager))
-    allowed = max(tolerance, TIMES_EAGER * theirs.errors.relative)
-    beyond, ties, problem = ours.beyond(allowed), 0, ""
-    if beyond.any():
-        wrong = ours.beyond(allowed, TIMES_EAGER * spread(name))
-        ties = int((beyond & ~wrong).sum())
-        problem = _problem(wrong, ours, compiled, exact)
+    allowed = max(tolerance, min(TIMES_EAGER * theirs.errors.relative, LARGEST) if tolerance else 0.0)
+    beyond = ours.beyond(allowed)
+    wrong = beyond & _Difference(compiled, eager, eager, floor, tolerance).beyond(allowed)
+    if wrong.any():
+        wrong = wrong & ours.beyond(allowed, TIMES_EAGER * spread(name))
+    ties, problem = int((beyond & ~wrong).sum()), _problem(wrong, ours, compiled, exact)
     return ValueCheck(name, data, tuple(eager.shape), _dtype(eager), ours.errors, theirs.errors, allowed, ties, problem)
 
 

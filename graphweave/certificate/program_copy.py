@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map
+from torch.utils._pytree import MappingKey, keystr, tree_flatten_with_path, tree_map
 
 from graphweave.core.errors import DataError
 from graphweave.core.lines import is_library
@@ -47,10 +46,12 @@ class _Variable:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A tensor of a copy, by the user's name for it, and the value that it has before each run."""
+    """A tensor of a copy, by the user's name for it, and the value that it has before each run. `data` numbers the
+    call of which it is an argument; None if it belongs to the function."""
 
     name: str
     tensor: Tensor
+    data: int | None = None
     before: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class ProgramCopy:
         gradients = {id(t.grad) for t in tensors.values() if t.is_leaf and t.grad is not None}
         self._tensors = {key: t for key, t in tensors.items() if key not in gradients}
         for t in self._tensors.values():
-            if isinstance(t, UninitializedTensorMixin):
+            if isinstance(t, (nn.UninitializedParameter, nn.UninitializedBuffer)):
                 raise DataError("check needs parameters that have their values (got a lazy module). Call it once.")
             t.grad = None
             if wide and (t.is_floating_point() or t.is_complex()):
@@ -102,17 +103,20 @@ class ProgramCopy:
         of = [t.dtype for t in self._tensors.values() if t.is_floating_point()]
         return max(set(of), key=of.count, default=torch.float32)
 
-    def leaves(self) -> list[tuple[str, Tensor]]:
-        """The tensors that require a gradient, by name."""
-        return [(place.name, place.tensor) for place in self._places if place.tensor.requires_grad]
+    def leaves(self, data: int) -> list[tuple[str, Tensor]]:
+        """The tensors that require a gradient, by name: of the function and of call number `data`."""
+        return [(place.name, place.tensor) for place in self._read_in(data) if place.tensor.requires_grad]
 
-    def changed(self) -> dict[str, Tensor]:
-        """The tensors that a run has changed, by name."""
+    def changed(self, data: int) -> dict[str, Tensor]:
+        """The tensors that call number `data` has changed, by name."""
         return {
             place.name: place.tensor.detach().clone()
-            for place in self._places
+            for place in self._read_in(data)
             if not same_bits(place.tensor, place.before)
         }
+
+    def _read_in(self, data: int) -> Iterator[_Place]:
+        return (place for place in self._places if place.data in (None, data))
 
     def restore(self) -> None:
         """Give all tensors the values that they had when the copy was made."""
@@ -169,11 +173,13 @@ class ProgramCopy:
             for tensor_name, tensor in _tensors_of(root):
                 if left.pop(id(tensor), None) is not None:
                     yield _Place(".".join(filter(None, (name, tensor_name))), tensor)
-        for number, call in enumerate(self.calls):
-            of = f" of data {number}" if number else ""
+        arguments: dict[int, tuple[str, set[int]]] = {}
+        for data, call in enumerate(self.calls):
             for path, leaf in tree_flatten_with_path(call)[0]:
-                if isinstance(leaf, Tensor) and left.pop(id(leaf), None) is not None:
-                    yield _Place(f"{_argument(path, self._parameters)}{of}", leaf)
+                if id(leaf) in left:
+                    arguments.setdefault(id(leaf), (_argument(path, self._parameters), set()))[1].add(data)
+        for key, (name, used_in) in arguments.items():
+            yield _Place(name, left.pop(key), used_in.pop() if len(used_in) == 1 else None)
         for number, tensor in enumerate(left.values()):
             yield _Place(f"tensor {number + 1} inside of objects", tensor)
 
@@ -193,9 +199,10 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def _argument(path: Sequence[Any], parameters: Sequence[str]) -> str:
     """The place of a tensor among arguments: "x", "x_dict['paper']"; "argument 2" if its parameter has no name."""
     _, first, *inner = path
-    number = getattr(first, "idx", None)
-    named = first.key if number is None else (parameters[number : number + 1] or ("*",))[0]
-    return (f"argument {number + 1}" if named.startswith("*") else named) + keystr(tuple(inner))
+    if isinstance(first, MappingKey):
+        return str(first.key) + keystr(tuple(inner))
+    named = parameters[first.idx] if first.idx < len(parameters) else "*"
+    return (f"argument {first.idx + 1}" if named.startswith("*") else named) + keystr(tuple(inner))
 
 
 def _tensors_of(root: Any) -> Iterator[tuple[str, Tensor]]:

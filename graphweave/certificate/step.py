@@ -16,6 +16,7 @@ from graphweave.certificate.program_copy import ProgramCopy
 from graphweave.certificate.random_numbers import CounterBased, DrawnAs, default_dtype
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
+from graphweave.ir.philox import uniform
 
 Draws: TypeAlias = Literal["by position", "in order"]
 """How random numbers are drawn: from a seed and the position of each number, as compiled programs do for tensors on
@@ -54,7 +55,7 @@ class Stepper:
             draws = not torch.equal(state, torch.get_rng_state())
         tensors = {name: x.detach().clone() for name, x in results.items()}
         tensors |= {f"gradient of {name}": _dense(g.detach()).clone() for name, g in gradients.items()}
-        tensors |= {f"{name}, afterwards": x for name, x in self.program.changed().items()}
+        tensors |= {f"{name}, afterwards": x for name, x in self.program.changed(data).items()}
         self.program.restore()
         return Values(tensors, frozenset(f"gradient of {name}" for name in gradients), draws)
 
@@ -74,8 +75,8 @@ class Stepper:
         paths, _ = tree_flatten_with_path(self._call(*args, **kwargs))
         results = {f"result{keystr(path)}": _dense(x) for path, x in paths if isinstance(x, Tensor)}
         if not results:
-            raise DataError("check needs a function that returns tensors, also in lists or dicts (got none). Return some.")
-        leaves = self.program.leaves()
+            raise DataError("check needs a function that returns tensors (got none). Return some, in lists or dicts.")
+        leaves = self.program.leaves(data)
         live = [x for x in results.values() if x.requires_grad]
         found: Any = [None] * len(leaves)
         if live and leaves:
@@ -89,10 +90,9 @@ class Stepper:
         """Signed numbers of size about 1, the same in every precision, by which a result counts in the loss."""
         key = number, result.shape
         if key not in self._weights:
-            noise = torch.Generator().manual_seed(number)
-            wide = torch.complex128 if result.is_complex() else torch.float64
-            drawn = torch.randn(result.shape, generator=noise, dtype=torch.float64)
-            self._weights[key] = drawn.to(wide).to(device=result.device, dtype=result.dtype)
+            position = torch.arange(result.numel()).reshape(result.shape)  # no generator, whose numbers modes change
+            drawn = 4 * uniform(torch.tensor(number), position, torch.float64) - 2
+            self._weights[key] = drawn.to(device=result.device, dtype=result.dtype)
         return self._weights[key]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from graphweave.compiler.report import collect
 from graphweave.core.choices import check_option
@@ -57,4 +57,4 @@ def tune(
         warnings.warn(
             f"graphweave: {name_of(target)} runs untuned: {why}. Leave out tuning to silence this.", stacklevel=2
         )
-    return compiled
+    return cast("T", compiled)
