@@ -14,6 +14,9 @@ _MAX_VALUES = 16
 _WIDTH = 110
 """Width in characters of a line of text. What is longer goes on in the next line."""
 
+_LEAST_BYTES = 1 << 17
+"""A peak below this many bytes tells more of the allocator than of the program."""
+
 HEADER = ("value", "of", "absolute", "relative", "ulps", "eager's relative", "eager's ulps", "allowed", "")
 """Columns of the table of errors. Errors without a name of their own are those of the compiled program."""
 
@@ -84,6 +87,8 @@ def about(found: Findings) -> dict[str, str]:
     own, eager = found.peak_bytes
     if own is not None and eager is not None:
         rows["peak memory"] = f"{_bytes(own)} for a step, {_bytes(eager)} in eager mode"
+        if max(own, eager) < _LEAST_BYTES:
+            rows["peak memory"] = "a step takes too little to measure"
     for name, why in found.uncopied.items():
         rows[f"shared: {name}"] = why
     return rows
@@ -94,8 +99,8 @@ def machine_rows(found: Findings) -> dict[str, str]:
     devices = [device["name"] for device in found.machine["cuda"]["devices"]]
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
-        "machine": ", ".join([f"{cpu['model']}, {cpu['usable']} of {cpu['cores']} cores, {cpu['threads']} threads",
-                              *devices]),
+        "machine": ", ".join([f"{cpu['model']}, {cpu['usable']} of {cpu['cores']} cores, "
+                              f"{_many(cpu['threads'], 'thread')}", *devices]),
     }  # fmt: skip
 
 
