@@ -106,7 +106,7 @@ def machine_rows(found: Findings) -> dict[str, str]:
 
 def _repeated(repeats: Repeats) -> str:
     if not repeats.eager_twice:
-        return "not judged: eager mode itself gives other numbers in a second run, such as by state kept in Python"
+        return "not judged, as eager mode itself does not repeat its numbers"
     twice = f"two runs give {'the same bits' if repeats.twice else 'DIFFERENT bits'}"
     if repeats.across_threads is None:
         return f"{twice}; there is no other number of threads to try"

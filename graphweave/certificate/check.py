@@ -16,7 +16,7 @@ from graphweave.certificate.certificate import Certificate
 from graphweave.certificate.findings import CompiledParts, Inductor, PlacedReason, Repeats
 from graphweave.certificate.judge import ValueCheck, judge
 from graphweave.certificate.program_copy import Arguments, ProgramCopy, same_bits
-from graphweave.certificate.step import Draws, Stepper, Values, eager_mode
+from graphweave.certificate.step import Draws, Stepper, StepValues, eager_mode
 from graphweave.compiler.report import Report, collect
 from graphweave.core.break_even import BreakEven
 from graphweave.core.counters import counters, kept_as_they_are
@@ -169,7 +169,7 @@ class _Check:
 
         yield from judge(compiled, eager, exact, spread, data)
 
-    def _exact(self, data: int, draws: Draws) -> Values | None:
+    def _exact(self, data: int, draws: Draws) -> StepValues | None:
         """The values in float64; None if the program does not run so, which is noted."""
         copied = ProgramCopy(self._target, [self._calls[data]], wide=True)
         for mine, other in zip(_all_modules(copied), _all_modules(self._eager.program), strict=True):
@@ -184,7 +184,7 @@ class _Check:
             )
             return None
 
-    def _spreads(self, eager: Values, data: int) -> dict[str, Tensor]:
+    def _spreads(self, eager: StepValues, data: int) -> dict[str, Tensor]:
         """How much each number of each value changes if eager mode's inputs are rounded otherwise."""
         noise, found = torch.Generator().manual_seed(self._seed), dict[str, Tensor]()
 
@@ -241,7 +241,7 @@ def _repeats_of(stepper: Stepper, other_threads: int) -> tuple[bool, bool | None
         return twice, _alike(first, stepper.values())
 
 
-def _alike(a: Values, b: Values) -> bool:
+def _alike(a: StepValues, b: StepValues) -> bool:
     return a.tensors.keys() == b.tensors.keys() and all(same_bits(x, b.tensors[name]) for name, x in a.tensors.items())
 
 

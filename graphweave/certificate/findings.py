@@ -112,6 +112,11 @@ class Findings:
         return f"{', '.join(always) or 'none'}, or {TIMES_EAGER:.0f} times eager mode's own, but {LARGEST:g}"
 
     def _problems(self) -> Iterator[str]:
+        if not self.repeats.eager_twice:
+            yield (
+                "eager mode itself gives other numbers in a second run with the same seed, such as by state that the "
+                "function keeps in Python, so that nothing can be compared with it"
+            )
         for value in self.values:
             if value.problem:
                 on = f" on other data {value.data}" if value.data else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphweave.certificate.step import Values
+from graphweave.certificate.step import StepValues
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5}
 """Relative error that is always allowed. Sums in another order differ by a few roundings for each addition."""
@@ -68,7 +68,9 @@ Spread = Callable[[str], Tensor]
 """Name of a value -> how much each of its numbers changes when the inputs of eager mode are rounded otherwise."""
 
 
-def judge(compiled: Values, eager: Values, exact: Values, spread: Spread, data: int = 0) -> Iterator[ValueCheck]:
+def judge(
+    compiled: StepValues, eager: StepValues, exact: StepValues, spread: Spread, data: int = 0
+) -> Iterator[ValueCheck]:
     """Compare a compiled step with eager mode, and both with float64. All have the same seed."""
     gradients = compiled.gradients | eager.gradients | exact.gradients
     largest = max((_magnitude(exact.tensors[name]) for name in exact.gradients), default=0.0)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import MappingKey, keystr, tree_flatten_with_path, tree_map
+from torch.utils._pytree import MappingKey, keystr, tree_flatten_with_path, tree_leaves
 
 from graphweave.core.errors import DataError
 from graphweave.core.lines import is_library
@@ -45,7 +45,7 @@ class _Variable:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _NamedTensor:
     """A tensor of a copy, by the user's name for it, and the value that it has before each run. `data` numbers the
     call of which it is an argument; None if it belongs to the function."""
 
@@ -69,7 +69,7 @@ class ProgramCopy:
     def __init__(self, target: Callable[..., Any], calls: Sequence[Arguments], *, wide: bool = False) -> None:
         """`wide`: the copy has float64 in place of every other type of floating-point numbers."""
         self._memo: dict[int, Any] = {}
-        calls = [tree_map(_leaf, call) for call in calls]
+        self._wide = wide
         self._kept: list[Any] = [target, calls]  # the memo knows objects by their addresses
         self.uncopied: dict[str, str] = {}
         self.call = self._copied(getattr(target, "__name__", "the function"), target)
@@ -82,13 +82,14 @@ class ProgramCopy:
         self._parameters = parameters_of(target)
         tensors = {id(t): t for t in self._memo.values() if isinstance(t, Tensor)}
         gradients = {id(t.grad) for t in tensors.values() if t.is_leaf and t.grad is not None}
-        self._tensors = {key: t for key, t in tensors.items() if key not in gradients}
+        # Sparse tensors are taken to stay as they are: no model edits one in place.
+        self._tensors = {key: t for key, t in tensors.items() if key not in gradients and t.layout is torch.strided}
         for t in self._tensors.values():
             if isinstance(t, (nn.UninitializedParameter, nn.UninitializedBuffer)):
                 raise DataError("check needs parameters that have their values (got a lazy module). Call it once.")
             t.grad = None
-            if wide and (t.is_floating_point() or t.is_complex()):
-                t.data = t.data.to(torch.complex128 if t.is_complex() else torch.float64)
+            if wide:
+                t.data = _widened(t.data)
         self._places = [*self._named()]
 
     @property
@@ -115,7 +116,7 @@ class ProgramCopy:
             if not same_bits(place.tensor, place.before)
         }
 
-    def _read_in(self, data: int) -> Iterator[_Place]:
+    def _read_in(self, data: int) -> Iterator[_NamedTensor]:
         return (place for place in self._places if place.data in (None, data))
 
     def restore(self) -> None:
@@ -146,6 +147,10 @@ class ProgramCopy:
 
     def _copied(self, name: str, value: Any) -> Any:
         memo = dict(self._memo)
+        for leaf in tree_leaves(value):  # deepcopy takes neither tensors that were computed from others nor all layouts
+            if isinstance(leaf, Tensor) and not (leaf.is_leaf and leaf.layout is torch.strided):
+                made = _widened(leaf.detach()) if self._wide else leaf.detach().clone()
+                memo.setdefault(id(leaf), made.requires_grad_(leaf.requires_grad))
         try:
             copied = copy.deepcopy(value, memo)
         except Exception as error:  # a class may refuse by any error
@@ -160,11 +165,11 @@ class ProgramCopy:
     def _copied_variables(self, target: Callable[..., Any]) -> Iterator[tuple[_Variable, Any]]:
         for variable in _read_by(target):
             try:
-                yield variable, self._copied(variable.name, _leaf(variable.value))
+                yield variable, self._copied(variable.name, variable.value)
             except DataError as error:
                 self.uncopied[variable.name] = str(error)
 
-    def _named(self) -> Iterator[_Place]:
+    def _named(self) -> Iterator[_NamedTensor]:
         """The tensors of the copy, each once, by the user's names for them where they have any."""
         left = dict(self._tensors)
         roots = [("", self.call), *((variable.name, copied) for variable, copied in self._variables)]
@@ -172,23 +177,21 @@ class ProgramCopy:
         for name, root in roots:
             for tensor_name, tensor in _tensors_of(root):
                 if left.pop(id(tensor), None) is not None:
-                    yield _Place(".".join(filter(None, (name, tensor_name))), tensor)
+                    yield _NamedTensor(".".join(filter(None, (name, tensor_name))), tensor)
         arguments: dict[int, tuple[str, set[int]]] = {}
         for data, call in enumerate(self.calls):
             for path, leaf in tree_flatten_with_path(call)[0]:
                 if id(leaf) in left:
                     arguments.setdefault(id(leaf), (_argument(path, self._parameters), set()))[1].add(data)
         for key, (name, used_in) in arguments.items():
-            yield _Place(name, left.pop(key), used_in.pop() if len(used_in) == 1 else None)
+            yield _NamedTensor(name, left.pop(key), used_in.pop() if len(used_in) == 1 else None)
         for number, tensor in enumerate(left.values()):
-            yield _Place(f"tensor {number + 1} inside of objects", tensor)
+            yield _NamedTensor(f"tensor {number + 1} inside of objects", tensor)
 
 
-def _leaf(value: Any) -> Any:
-    """A tensor that was computed from others as one that was not, since only those can be copied."""
-    if not isinstance(value, Tensor) or value.is_leaf:
-        return value
-    return value.detach().clone().requires_grad_(value.requires_grad)
+def _widened(x: Tensor) -> Tensor:
+    """A copy of `x` with numbers of 64 bits in place of other floating-point numbers."""
+    return x.to(torch.float64 if x.is_floating_point() else torch.complex128 if x.is_complex() else x.dtype, copy=True)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -79,8 +79,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def draw(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Uniform numbers in the shape of `like`, by the next seed of PyTorch's generator."""
-    seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
-    position = torch.arange(like.numel()).reshape(like.shape)
+    seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=like.device)
+    position = torch.arange(like.numel(), device=like.device).reshape(like.shape)
     return uniform(seed, position, dtype or like.dtype)
 
 

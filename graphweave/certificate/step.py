@@ -24,7 +24,7 @@ rows of a graph, or one after the other, as PyTorch does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class StepValues:
     """The tensors that a step has computed, by name: results, gradients (`gradients` are their names), and tensors that
     it has changed in place. `draws` says whether it has drawn random numbers.
 
@@ -44,20 +44,20 @@ class Stepper:
         self.program, self._call, self._seed = program, call, seed
         self._weights: dict[tuple[int, torch.Size], Tensor] = {}
 
-    def values(self, data: int = 0, prepare: Callable[[], None] = lambda: None) -> Values:
+    def values(self, data: int = 0, prepare: Callable[[], None] = lambda: None) -> StepValues:
         """Run a step on the arguments number `data`, after `prepare`."""
         self.program.restore()
         prepare()
         with self.program.in_place():
             torch.manual_seed(self._seed)
-            state = torch.get_rng_state()
+            state = _random_state()
             results, gradients = self._run(data)
-            draws = not torch.equal(state, torch.get_rng_state())
+            draws = state != _random_state()
         tensors = {name: x.detach().clone() for name, x in results.items()}
         tensors |= {f"gradient of {name}": _dense(g.detach()).clone() for name, g in gradients.items()}
         tensors |= {f"{name}, afterwards": x for name, x in self.program.changed(data).items()}
         self.program.restore()
-        return Values(tensors, frozenset(f"gradient of {name}" for name in gradients), draws)
+        return StepValues(tensors, frozenset(f"gradient of {name}" for name in gradients), draws)
 
     def seconds(self, data: int = 0) -> float:
         """The time of a step, forward and backward."""
@@ -113,6 +113,12 @@ def eager_mode(draws: Draws, drawn: torch.dtype | None = None) -> Iterator[None]
 
 def _dense(x: Tensor) -> Tensor:
     return x if x.layout is torch.strided else x.to_dense()
+
+
+def _random_state() -> list[bytes]:
+    """The states of PyTorch's generators, on all devices in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
 
 
 def _synchronize() -> None:
