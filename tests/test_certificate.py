@@ -138,7 +138,7 @@ def test_the_page_stands_by_itself_and_escapes_names(tmp_path: Path) -> None:
     bad.save(tmp_path / "found.html")
     reader = read((tmp_path / "found.html").read_text())
     assert not any(name in ("img", "script") for name, _ in reader.found)
-    assert reader.text.count("onerror") >= 3 and "FAILED, 1 problem" in reader.text
+    assert reader.text.count("onerror") >= 4 and "FAILED, 1 problem" in reader.text
     for value in found.values:
         assert value.name in reader.text
     assert json.loads(bad.json())["problems"] == [f"{hostile}: {hostile}"]
@@ -182,7 +182,7 @@ def test_a_tie_is_counted_and_no_mistake() -> None:
     found = _judge(_values(out=compiled), _values(out=compiled), _values(out=eager.double()))
     assert found.ok and found.ties == 2 and found.eager.absolute == 1.0  # eager mode has decided it so, too
     found = _judge(_values(out=compiled), _values(out=eager), _values(out=eager.double()))
-    assert found.ties == 0 and found.problem == "2 of 3 numbers are wrong, the worst at [0]: 0 for 1"
+    assert found.ties == 0 and found.problem == "2 of 3 numbers are wrong, the worst at [0]: 0 instead of 1"
 
 
 def test_an_error_is_judged_beside_that_of_eager_mode() -> None:
@@ -196,7 +196,7 @@ def test_an_error_is_judged_beside_that_of_eager_mode() -> None:
 @pytest.mark.parametrize(
     ("compiled", "said"),
     [
-        (torch.tensor([1.0, math.nan]), "1 of 2 numbers are wrong, the worst at [1]: nan for inf"),
+        (torch.tensor([1.0, math.nan]), "1 of 2 numbers are wrong, the worst at [1]: nan instead of inf"),
         (torch.tensor([[1.0, 2.0]]), "is float32 [1, 2]; in eager mode it is float32 [2]"),
         (torch.tensor([1, 2]), "is int64 [2]; in eager mode it is float32 [2]"),
         (None, "is missing; eager mode has it"),

@@ -53,14 +53,14 @@ def _errors(found: Findings) -> Html:
 def _row(value: ValueCheck) -> tuple[Content, ...]:
     name, of, *_ = value_row(value)
     ours, eager = value.compiled, value.eager
-    said = value.problem or (f"ok, {value.ties:,} by ties" if value.ties else "ok")
+    said = tag("strong", "wrong") if value.problem else f"ok, {value.ties:,} by ties" if value.ties else "ok"
     return (name, said, ours.relative, eager.relative, value.allowed, ours.absolute, eager.absolute, ours.ulps,
             eager.ulps, of)  # fmt: skip
 
 
 def _rest(found: Findings) -> Html:
-    return section("What else was found", table(("", "found"), about(found).items(), "Everything but the errors"))
+    return section("What else was found", table(("about", "found"), about(found).items(), "Everything but the errors"))
 
 
 def _machine(found: Findings) -> Html:
-    return section("Measured on", table(("", ""), machine_rows(found).items(), "Versions and machine"))
+    return section("Measured on", table(("what", "which"), machine_rows(found).items(), "Versions and machine"))

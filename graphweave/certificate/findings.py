@@ -109,7 +109,7 @@ class Findings:
         """The limits of errors in words."""
         dtypes = dict.fromkeys(value.dtype for value in self.values)
         always = [f"{self.limits['relative error'][t]:.1g} ({t})" for t in dtypes if t in self.limits["relative error"]]
-        return f"{', '.join(always) or 'none'}, or {TIMES_EAGER:.0f} times eager mode's own, but {LARGEST:g}"
+        return f"{', '.join(always) or 'none'}, or {TIMES_EAGER:.0f} times eager mode's own, up to {LARGEST:g}"
 
     def _problems(self) -> Iterator[str]:
         if not self.repeats.eager_twice:

@@ -119,7 +119,8 @@ def _problem(wrong: Tensor, found: _Difference, compiled: Tensor, exact: Tensor)
     at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
     got, want = (float(_as_double(x)[at]) for x in (compiled, exact))
     place = f" at [{', '.join(map(str, at))}]" if at else ""
-    return f"{int(wrong.sum()):,} of {wrong.numel():,} numbers are wrong, the worst{place}: {got:.9g} for {want:.9g}"
+    count = f"{int(wrong.sum()):,} of {wrong.numel():,} numbers"
+    return f"{count} are wrong, the worst{place}: {got:.9g} instead of {want:.9g}"
 
 
 class _Difference:
