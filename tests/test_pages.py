@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from graphweave.pages.frame import asset, page
 from graphweave.pages.elements import Html, code, escape, facts, figure, fold, join, section, slug, table, tag
+from graphweave.pages.frame import asset, page
 
 HOSTILE = """</script><img src=x onerror="alert(1)">&'"""
 """Text that would load something and run if it were not escaped."""
