@@ -13,10 +13,10 @@ from graphweave.analysis.flow import Extract, extract
 from graphweave.analysis.halo_statistics import with_halo
 from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.contract import Contract
+from graphweave.compiler.describe_values import describe_rewrites
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import PlanName
-from graphweave.compiler.describe_values import describe_rewrites
 from graphweave.compiler.report import PassNote, collecting, record_pass, record_rewrites
 from graphweave.compiler.request import Half, Halves, Request
 from graphweave.compiler.walk import begin, rewrite

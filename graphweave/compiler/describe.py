@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from graphweave.analysis.edge_rows import EdgeRows
 from graphweave.analysis.typed import is_typed
+from graphweave.compiler.describe_values import describe_spaces, describe_values, kind_of
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
-from graphweave.compiler.describe_values import describe_spaces, describe_values, kind_of
 from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote
 from graphweave.core.errors import NO_KERNEL, Reason
 from graphweave.core.lines import Location
