@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphweave.core.kernel_cost import KernelCost
 from graphweave.core.lines import Location
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.show import show
@@ -29,6 +30,9 @@ class KernelNote:
 
     not_taken: tuple[tuple[str, str], ...] = ()
     """Fields of the user's schedule that do not apply to the kernel, with the reasons."""
+
+    cost: KernelCost | None = None
+    """The bytes and operations of one run, for the sizes of the first call."""
 
 
 @dataclass(frozen=True, slots=True)
