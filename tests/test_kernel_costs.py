@@ -76,3 +76,12 @@ def test_rates_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(rates, "triad_bandwidth", again)
     assert rates.rates() == measured
     rates.rates.cache_clear()
+
+
+def test_each_call_of_eager_mode_has_its_bytes_and_the_users_line() -> None:
+    explained = graphweave.explain(layer, features(50, 8), features(8, 4), graph(50, 400))
+    (capture,) = explained.captures
+    gathers = [c.moved for c in capture.eager if c.name == "aten::index" and "h[src]" in c.where.code]
+    assert gathers == [8 * 400 + 2 * 16 * 400, 8 * 400 + 2 * 4 * 400]  # the index, the rows read and the rows written
+    assert capture.eager_calls == len(capture.eager)
+    assert capture.eager_moved == sum(c.moved or 0 for c in capture.eager)
