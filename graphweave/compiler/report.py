@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphweave.core.kernel_cost import KernelCost
 from graphweave.core.lines import Location
 from graphweave.passes.rewritten import Step
 
@@ -27,6 +28,9 @@ class KernelNote:
 
     not_taken: tuple[tuple[str, str], ...] = ()
     """Fields of the user's schedule that do not apply to the kernel, with the reasons."""
+
+    cost: KernelCost | None = None
+    """The bytes and operations of one run, for the sizes of the first call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +128,37 @@ class GraphNote:
 
 
 @dataclass(frozen=True, slots=True)
+class EagerCall:
+    """A call of PyTorch's that eager mode makes, and the bytes that it reads and writes; None if data decides its
+    sizes."""
+
+    name: str
+    moved: int | None
+    where: Location
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureNote:
     """One captured graph: its spaces in the user's words with their rows, and its work for one call.
 
     `moved` are the bytes that the compiled programs move according to the cost model: forward, and backward if there is
-    one; None if operations are not fused, as the model supposes. PyTorch's operators would move `eager_moved` bytes in
-    `eager_calls` calls; None if data decides some of the sizes.
+    one; None if operations are not fused, as the model supposes. `eager` are the calls that eager mode would make.
     """
 
     spaces: tuple[tuple[str, int], ...]
     moved: float | None
-    eager_calls: int
-    eager_moved: int | None
+    eager: tuple[EagerCall, ...]
     trains: bool
+
+    @property
+    def eager_calls(self) -> int:
+        return len(self.eager)
+
+    @property
+    def eager_moved(self) -> int | None:
+        """The bytes that all calls of eager mode read and write; None if those of one are not known."""
+        moved = [call.moved for call in self.eager if call.moved is not None]
+        return sum(moved) if len(moved) == len(self.eager) else None
 
 
 Stage = Literal["spellings", "joint", "partition", "half", "prelude"]
