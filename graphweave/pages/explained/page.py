@@ -1,0 +1,76 @@
+"""The page about a compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphweave.pages.elements import Html, code, facts, fold, join, section, table, tag
+from graphweave.pages.explained.charts import memory, roofline
+from graphweave.pages.explained.data import ExplainedData
+from graphweave.pages.explained.kernels import kernels, run_table
+from graphweave.pages.explained.links import place_link
+from graphweave.pages.explained.programs import graphs
+from graphweave.pages.explained.sources import sources
+from graphweave.pages.frame import asset, page
+
+
+def explained_page(data: ExplainedData) -> str:
+    """The page as one HTML document."""
+    title = f"graphweave: what became of {data.what}"
+    return page(title, list(_parts(data)), script=asset("explained.js"), style=asset("explained.css"))
+
+
+def _parts(data: ExplainedData) -> Iterator[Html]:
+    defined = f", defined at {data.where}" if data.where else ""
+    yield tag("p", f"What graphweave made of {data.what}{defined}, in one call.")
+    yield facts(dict(data.numbers))
+    yield section("Your source", sources(data), "Beside each line stands what became of it. A kernel's name leads to its "
+                  "code; a line's number marks its values in the graph below.", key="source")  # fmt: skip
+    yield section("The program", graphs(data), "Choose a form of the program. Click a value, or walk with the arrow keys: "
+                  "up to what it reads, down to what reads it, left and right along its layer.", key="program")  # fmt: skip
+    if data.kernels:
+        yield section("Time and bytes", join([run_table(data), roofline(data)]), "A kernel cannot take less time than "
+                      "the machine needs to move its bytes once, or to compute its operations: its bound.", key="bound")  # fmt: skip
+        yield section("Kernels", kernels(data), "The code of each kernel, with the lines that it comes from.")
+    if data.memory:
+        yield section(
+            "Memory", memory(data), "Bytes besides arguments and parameters, step by step, by the cost model."
+        )
+    if data.saved:
+        yield section("Saved for the backward", _saved(data))
+    yield section("Left out and why", _troubles(data), key="left")
+    if data.choices:
+        yield section("Rules by cost", _choices(data), "Rules that rewrite the program are taken if the cost model says "
+                      "that they gain.", key="rules")  # fmt: skip
+    yield section("Listings", join(fold(title, code(text)) for title, text in (_summary(data), *data.listings)))
+
+
+def _saved(data: ExplainedData) -> Html:
+    rows = ((space, shape, nbytes, place_link(place)) for space, shape, nbytes, place in data.saved)
+    return table(["rows", "a row", "bytes", "line"], rows, "Values that the forward keeps besides the arguments")
+
+
+def _troubles(data: ExplainedData) -> Html:
+    if not data.troubles:
+        return tag("p", "Nothing: all of it was captured, and all work has kernels.", class_="good")
+    rows = ((about, line.text, place_link(line.place)) for about, line in data.troubles)
+    return table(["what", "why", "line"], rows, "What has no kernel, or is not compiled")
+
+
+def _choices(data: ExplainedData) -> Html:
+    units = (1e6, 1e6, 1e6)
+    rows = []
+    for c in data.choices:
+        moved = [
+            f"{b / u:.4g} → {a / u:.4g}" if a != b else "same" for b, a, u in zip(c.before, c.after, units, strict=True)
+        ]
+        taken = tag("span", "taken" if c.taken else "refused", class_="good" if c.taken else "warn")
+        rows.append((c.rules, taken, *moved, f"{1e3 * c.seconds:+.3g} ms", place_link(c.place)))
+    header = ["rules", "", "MB moved", "Mflop on vectors", "Mflop in products", "gain", "line"]
+    return table(header, rows, "Rules that were tried, with the cost of the whole program before and after")
+
+
+def _summary(data: ExplainedData) -> tuple[str, str]:
+    width = max((len(about) for about, _, _ in data.summary), default=0)
+    lines = [f"{about:<{width}}  {text}  {place}".rstrip() for about, text, place in data.summary]
+    return "Short form", "\n".join(lines)
