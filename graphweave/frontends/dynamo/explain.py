@@ -95,9 +95,9 @@ class Explanation:
                 text = json.dumps(asdict(self.data()), indent=1)
             case ".txt":
                 text = self.text("all")
-            case other:
+            case _:
                 raise SettingsError(
-                    f"save: expected a file that ends in .html, .json or .txt, got {other or path.name!r}"
+                    f"save: expected a file that ends in .html, .json or .txt, got {str(path)!r}"
                 )
         path.write_text(text, encoding="utf-8")
         return path

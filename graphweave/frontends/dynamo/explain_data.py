@@ -13,7 +13,7 @@ from graphweave.core.lines import Location
 from graphweave.core.spans import FirstCall, time_text
 from graphweave.frontends.dynamo.explain_details import passes_text
 from graphweave.frontends.dynamo.explain_sources import sources_of
-from graphweave.frontends.dynamo.explain_steps import steps_program
+from graphweave.frontends.dynamo.explain_steps import kind_shown, steps_program
 from graphweave.frontends.dynamo.explain_summary import Explained, Row, size
 from graphweave.pages.explained.data import (
     Became,
@@ -145,7 +145,7 @@ def _fates(report: Whole) -> Iterator[ShownFate]:
     """What became of each line, in the order of the halves; equal fates of a line are told once."""
     found: dict[ShownFate, None] = {}
     for graph in report.graphs:
-        for fate in (*_fates_of_values(graph), *_fates_of_kernels(graph)):
+        for fate in (*_fates_of_values(graph), *_fates_of_notes(graph)):
             found.setdefault(fate)
     for at in report.breaks:
         found.update(dict.fromkeys(_at(at.where, "break", at.why)))
@@ -156,52 +156,60 @@ def _fates(report: Whole) -> Iterator[ShownFate]:
     yield from found
 
 
-def _at(loc: Location, became: Became, text: str, kernels: tuple[str, ...] = ()) -> list[ShownFate]:
-    """A fate of the user's line, and of the library's line inside it."""
-    places = dict.fromkeys(filter(None, (loc.own, loc.line)))
-    return [ShownFate(place, became, text, kernels) for place in places]
+def _at(loc: Location, became: Became, text: str) -> list[ShownFate]:
+    return [ShownFate(place, became, text) for place in _lines_of(loc)]
 
 
 def _fates_of_values(graph: GraphNote) -> Iterator[ShownFate]:
     kernels: dict[str, dict[str, None]] = {}
     once: Counter[str] = Counter()
     called: dict[str, dict[str, None]] = {}
+    told = {place for f in graph.fallbacks for loc in f.where for place in _lines_of(loc)}
     for value in graph.values:
-        for place in dict.fromkeys(filter(None, (value.where.own, value.where.line))):
+        for place in _lines_of(value.where):
             kernels.setdefault(place, {}).update(dict.fromkeys(_key(graph, k) for k in value.kernels))
             once[place] += value.role == "once"
-            if value.role == "pytorch":
-                called.setdefault(place, {})[value.kind] = None
+            if value.role == "pytorch" and place not in told:
+                called.setdefault(place, {})[value.kind.removeprefix("aten.")] = None
     for place, names in kernels.items():
         if names:
             yield ShownFate(place, "kernel", graph.half, tuple(names))
-    for place, n in once.items():
-        if n:
-            yield ShownFate(place, "once", f"{n} value{'s' * (n > 1)} computed once a graph")
     for place, kinds in called.items():
-        yield ShownFate(place, "pytorch", f"{graph.half}: {', '.join(kinds)} by PyTorch's own call")
-
-
-def _fates_of_kernels(graph: GraphNote) -> Iterator[ShownFate]:
+        yield ShownFate(place, "call", f"{graph.half}: {', '.join(kinds)}, by PyTorch")
+    preludes: dict[str, dict[str, None]] = {}
     for k in graph.once:
         for loc in k.lines:
-            yield from _at(loc, "once", _ONCE, (_key(graph, k.name),))
+            for place in _lines_of(loc):
+                preludes.setdefault(place, {})[_key(graph, k.name)] = None
+    for place, n in once.items():
+        if n or place in preludes:
+            words = f"once a graph, for the {graph.half}: {n} value{'s' * (n > 1)}"
+            yield ShownFate(place, "once", words, tuple(preludes.get(place, ())))
+
+
+def _fates_of_notes(graph: GraphNote) -> Iterator[ShownFate]:
+    """What is left to PyTorch, and what is saved for the backward."""
     for fallback in graph.fallbacks:
         for loc in fallback.where:
-            yield from _at(loc, "pytorch", f"left to PyTorch: {fallback.what}: {' '.join(fallback.why.split())}")
+            yield from _at(loc, "pytorch", f"{fallback.what}: {' '.join(fallback.why.split())}")
     kept: Counter[str] = Counter()
     for s in graph.keeps:
-        for place in dict.fromkeys(filter(None, (s.where.own, s.where.line))):
+        for place in _lines_of(s.where):
             kept[place] += s.bytes
     for place, held in kept.items():
         yield ShownFate(place, "saved", f"{size(held)} saved for the backward")
+
+
+def _lines_of(loc: Location) -> list[str]:
+    """The user's line, and the library's line inside it."""
+    return list(dict.fromkeys(filter(None, (loc.own, loc.line))))
 
 
 def _eager(report: Whole) -> Iterator[ShownCalls]:
     calls: Counter[str] = Counter()
     moved: dict[str, int | None] = {}
     for call in (call for capture in report.captures for call in capture.eager):
-        for place in dict.fromkeys(filter(None, (call.where.own, call.where.line))):
+        for place in _lines_of(call.where):
             calls[place] += 1
             so_far = moved.get(place, 0)
             moved[place] = None if so_far is None or call.moved is None else so_far + call.moved
@@ -231,7 +239,7 @@ def _programs(report: Whole) -> Iterator[ShownProgram]:
 
 def _value(v: ValueNote, kernels: tuple[str, ...]) -> ShownValue:
     place = _place(v.where)
-    return ShownValue(v.kind, v.type, v.operation, v.operands, place, v.role, kernels, v.stored, v.made_from)
+    return ShownValue(kind_shown(v), v.type, v.operation, v.operands, place, v.role, kernels, v.stored, v.made_from)
 
 
 def _choice(note: RewriteNote, at: int) -> ShownChoice:

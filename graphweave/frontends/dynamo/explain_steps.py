@@ -70,7 +70,7 @@ def _makers(graph: GraphNote, handed: Sequence[str]) -> dict[int, str]:
         elif value.role == "view" and value.operands:
             made[i] = made[value.operands[0]]
         elif value.role == "given" and i in given[len(handed) :]:
-            made[i] = f"input {value.kind}"
+            made[i] = f"input {kind_shown(value)}"
     return made
 
 
@@ -85,10 +85,19 @@ def _read(
             continue
         if maker.endswith("-once"):
             steps.add(maker, "once a graph", "values from index tensors alone", "once", ShownPlace())
-        elif maker not in steps.reads and operand.role in ("given", "view"):
+        elif maker.startswith("input ") and not is_number(operand):
             steps.add(maker, maker.removeprefix("input "), operand.type, "given", place_of(operand.where))
         if maker in steps.reads:
             steps.reads[key][maker] = None
+
+
+def kind_shown(value: ValueNote) -> str:
+    """The word for a value's kind. AOTAutograd calls the gradients of results, which a backward is given, tangents."""
+    return value.kind.replace("tangents_", "gradient ") if value.role == "given" else value.kind
+
+
+def is_number(value: ValueNote) -> bool:
+    return value.type.startswith('any "Sym')
 
 
 def _order(steps: _Steps) -> list[str]:

@@ -115,11 +115,8 @@ class _Axes:
 
 
 def _power(power: int) -> str:
-    names = {0: "1", 3: "1 k", 6: "1 M", 9: "1 G", 12: "1 T"}
-    base = power - power % 3
-    return names.get(power) or (
-        f"{10 ** (power - base)} {names[base][-1]}" if base in names and base else f"{10.0**power:g}"
-    )
+    """A power of ten: "100 M"."""
+    return f"{10.0**power:g}" if power < 3 else f"{10 ** (power % 3)} {'kMGTP'[power // 3 - 1]}"
 
 
 def _svg(parts: Sequence[str]) -> Html:

@@ -7,9 +7,10 @@ from typing import Literal
 
 from graphweave.core.kernel_cost import KernelCost, Rates
 
-Became = Literal["kernel", "once", "pytorch", "saved", "break", "eager", "again"]
-"""What became of a line: a kernel computes it, it runs once for each graph, it is left to PyTorch, its value is saved
-for the backward, the capture breaks there, it runs eagerly, or it was compiled again."""
+Became = Literal["kernel", "call", "once", "saved", "pytorch", "break", "eager", "again"]
+"""What became of a line: a kernel computes it, or a call of PyTorch as it should, it runs once for each graph, its
+value is saved for the backward, it is left to PyTorch for a reason, the capture breaks there, it runs eagerly, or it
+was compiled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ class ShownPiece:
 
 @dataclass(frozen=True, slots=True)
 class ShownKernel:
-    """A kernel, the `number`th of the page. `half` is "forward", "backward", "inference" or "once a graph"; `does` is what it computes, in words;
-    `ignored` has the fields of the user's schedule that do not apply, with reasons."""
+    """A kernel, the `number`th of the page. `half` is "forward", "backward", "inference" or "once a graph"; `does` is
+    what it computes, in words; `ignored` has the fields of the user's schedule that do not apply, with reasons."""
 
     number: int
     key: str

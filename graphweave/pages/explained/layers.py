@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 FAR = 6
 """An edge over more layers than this is not routed; it is drawn only for a node that is looked at."""
@@ -50,7 +51,7 @@ def draw(operands: Sequence[Sequence[int]], widths: Sequence[int]) -> Drawing:
             at.append(level)
             above.append([])
         path.append(b)
-        for upper, lower in zip(path, path[1:], strict=False):
+        for upper, lower in pairwise(path):
             above[lower].append(upper)
         paths.append(path)
     below = [list[int]() for _ in sizes]

@@ -11,7 +11,7 @@ from graphweave.pages.explained.data import ExplainedData, ShownProgram, ShownVa
 from graphweave.pages.explained.layers import draw
 
 _MAX_LABEL = 22
-"""Characters of a node's label; longer words end in dots."""
+"""Characters of a node's label; of longer words the end is shown."""
 
 _CHARACTER, _PADDING = 7, 14
 """Pixels of a character of a label, and around it."""
@@ -89,4 +89,4 @@ def is_drawn(value: ShownValue) -> bool:
 
 def label(value: ShownValue) -> str:
     words = value.kind.removeprefix("aten.").removesuffix(".default")
-    return words if len(words) <= _MAX_LABEL else f"{words[: _MAX_LABEL - 2]}.."
+    return words if len(words) <= _MAX_LABEL else f"..{words[2 - _MAX_LABEL :]}"

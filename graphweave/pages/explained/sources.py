@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from graphweave.pages.elements import Html, fold, join, tag
-from graphweave.pages.explained.data import ExplainedData, ShownCalls, ShownFate, ShownKernel, ShownSource
+from graphweave.pages.explained.data import Became, ExplainedData, ShownCalls, ShownFate, ShownKernel, ShownSource
 from graphweave.pages.explained.links import kernel_link, kernels_by_key, line_key
 
-_WORDS = {"pytorch": "PyTorch", "break": "graph break", "eager": "runs eagerly", "again": "compiled again"}
-"""Names of what may become of a line, for those that a name leads."""
+_ORDER = get_args(Became)
 
-_TROUBLES = frozenset(_WORDS)
+_WORDS = {"pytorch": "left to PyTorch", "break": "graph break", "eager": "runs eagerly", "again": "compiled again"}
+"""What a user may want to mend, as words before the reason."""
 
 
 def sources(data: ExplainedData) -> Html:
@@ -57,12 +58,11 @@ def _block(
 
 def _became(fates: Sequence[ShownFate], calls: ShownCalls | None, kernels: Mapping[str, ShownKernel]) -> Html:
     parts = []
-    for fate in fates:
-        links = [kernel_link(kernels[key]) for key in fate.kernels if key in kernels]
-        word = _WORDS.get(fate.became, "")
-        named = tag("strong", word + ": " if word else "", class_="warn") if fate.became in _TROUBLES else Html("")
-        text = Html("") if fate.became == "kernel" else join([named, fate.text, *([": "] if links else [])])
-        parts.append(tag("li", text, join(links, " ")))
+    for fate in sorted(fates, key=lambda fate: _ORDER.index(fate.became)):
+        named = sorted((kernels[key] for key in fate.kernels if key in kernels), key=lambda k: k.number)
+        links = join(map(kernel_link, named), " ")
+        word = tag("strong", f"{_WORDS[fate.became]}: ", class_="warn") if fate.became in _WORDS else Html("")
+        parts.append(tag("li", word, fate.text, " by " if links and fate.became == "once" else " ", links))
     if calls is not None:
         moved = f", {_megabytes(calls.moved)}" if calls.moved else ""
         words = f"eager mode: {calls.calls:,} call{'s' * (calls.calls != 1)}{moved}"
