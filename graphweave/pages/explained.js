@@ -83,8 +83,12 @@
       make("div", {}, make("dt", {}, name), make("dd", {}, `${words} (${rows.toLocaleString("en")})`)));
     about.replaceChildren(make("h3", {}, program.title),
       make("p", {}, `${program.values.length} values, ${program.nodes.length} drawn. Choose one to follow it.`),
+      make("p", {}, "A coloured frame: computed by the kernel of that colour. Dashes: by a call of PyTorch's. Dots: once a " +
+        "graph. Grey: a view, or rewritten into others. Round: given. Constants, maps and sizes are not drawn, and long " +
+        "connections only from a value that is chosen."),
       make("dl", {}, ...spaces));
-    canvas.scrollTo(Math.max(0, (width - canvas.clientWidth) / 2), 0);
+    const middle = program.nodes.reduce((sum, node) => sum + node[2], 0) / Math.max(1, program.nodes.length);
+    canvas.scrollTo(Math.max(0, middle - canvas.clientWidth / 2), 0);
   }
 
   // Marks what the node under the pointer reads and who reads it.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, KernelNote, PassNote, RewriteNote, ValueNote
 from graphweave.core.kernel_cost import Rates
-from graphweave.core.lines import Location
+from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import FirstCall, time_text
 from graphweave.frontends.dynamo.explain_details import passes_text
 from graphweave.frontends.dynamo.explain_sources import sources_of
@@ -127,18 +127,18 @@ def _kernel(number: int, graph: GraphNote, note: KernelNote, half: str, rates: R
 
 def _pieces(graph: GraphNote, note: KernelNote) -> Iterator[ShownPiece]:
     """The code of a kernel, divided at the comments that name lines of the user's."""
-    places = {str(v.where): _place(v.where) for v in graph.values if v.where}
-    places |= {str(loc): _place(loc) for loc in note.lines}
-    place, lines = ShownPlace(), list[str]()
+    places = {str(v.where): v.where for v in graph.values if v.where}
+    places |= {str(loc): loc for loc in note.lines}
+    at, lines = NOWHERE, list[str]()
     for line in note.text.splitlines():
         named = places.get(line.strip().removeprefix("//").removeprefix("#").strip())
         if named is None:
             lines.append(line)
-        elif named != place:
+        elif named != at:
             if lines:
-                yield ShownPiece(place, "\n".join(lines))
-            place, lines = named, []
-    yield ShownPiece(place, "\n".join(lines))
+                yield ShownPiece(_place(at), at.code, "\n".join(lines))
+            at, lines = named, []
+    yield ShownPiece(_place(at), at.code, "\n".join(lines))
 
 
 def _fates(report: Whole) -> Iterator[ShownFate]:

@@ -86,9 +86,10 @@ class ShownProgram:
 
 @dataclass(frozen=True, slots=True)
 class ShownPiece:
-    """Lines of a kernel's code, and the place in the user's program that they come from."""
+    """Lines of a kernel's code, and the place in the user's program that they come from, with its text."""
 
     place: ShownPlace
+    text: str
     code: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphweave.pages.elements import Content, Html, code, fold, join, table, tag
-from graphweave.pages.explained.data import ExplainedData, ShownKernel
+from graphweave.pages.explained.data import ExplainedData, ShownKernel, ShownPiece
 from graphweave.pages.explained.links import kernel_class, kernel_key, kernel_link, place_link
 
 
@@ -42,7 +42,7 @@ def _kernel(kernel: ShownKernel) -> Html:
     title = tag("span", kernel.name, class_=kernel_class(kernel), data_kernel=kernel.key)
     summary = join([title, Html(" "), f"{kernel.half}: {kernel.does}"])
     rows = [
-        tag("tr", tag("td", place_link(piece.place)), tag("td", tag("pre", tag("code", piece.code))))
+        tag("tr", tag("td", place_link(piece.place), _text(piece)), tag("td", tag("pre", tag("code", piece.code))))
         for piece in kernel.pieces
     ]
     head = tag("tr", tag("th", "line", scope="col"), tag("th", "code", scope="col"))
@@ -51,3 +51,7 @@ def _kernel(kernel: ShownKernel) -> Html:
     scrolling = tag("div", pieces, class_="wide tall", tabindex="0", role="region", aria_label=f"code of {kernel.name}")
     body = join([*ignored, scrolling, fold("Loop IR", code(kernel.loops))])
     return fold(summary, body, key=kernel_key(kernel.key))
+
+
+def _text(piece: ShownPiece) -> Html:
+    return tag("div", tag("code", piece.text)) if piece.text else Html("")

@@ -1,8 +1,9 @@
 """Drawings of graphs in layers: what is computed first stands above what is computed from it.
 
-A node stands one layer below the lowest of its operands. Edges lead through the layers between by bends of their own.
-The order within a layer follows the mean position of neighbours (the barycentre method of Sugiyama et al.), and
-positions are then the nearest to those means that leave room for all (least squares, by pooling adjacent violators).
+A node stands right above the first that reads it. Edges lead through the layers between by bends of their own. The
+order within a layer follows the mean position of neighbours (the barycentre method of Sugiyama et al.), and positions
+are then the nearest to those means that leave room for all (least squares, by pooling adjacent violators). Parts that
+no edge connects are moved together.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def draw(operands: Sequence[Sequence[int]], widths: Sequence[int]) -> Drawing:
     for i, level in enumerate(at):
         rows[level].append(i)
     x = _positions(rows, sizes, above, below)
+    _move_together(x, at, sizes, above)
     left = min((x[i] - widths[i] / 2 for i in range(n)), default=0.0)
     right = max((x[i] + widths[i] / 2 for i in range(n)), default=0.0)
     shifted = [round(v - left) for v in x]
@@ -71,15 +73,39 @@ def draw(operands: Sequence[Sequence[int]], widths: Sequence[int]) -> Drawing:
 
 
 def _layers(operands: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of each node. Nodes without operands stand right above the first that reads them."""
+    """The layer of each node: below all that it reads, and right above the first that reads it."""
     layer = [0] * len(operands)
     for i, read in enumerate(operands):
         layer[i] = max((layer[a] + 1 for a in read), default=0)
     first: dict[int, int] = {}
-    for i, read in enumerate(operands):
-        for a in read:
+    for i in reversed(range(len(operands))):
+        layer[i] = first.get(i, layer[i] + 1) - 1
+        for a in operands[i]:
             first[a] = min(first.get(a, layer[i]), layer[i])
-    return [first[i] - 1 if not read and i in first else layer[i] for i, read in enumerate(operands)]
+    return layer
+
+
+def _move_together(x: list[float], at: Sequence[int], sizes: Sequence[int], above: Sequence[Sequence[int]]) -> None:
+    """Move each connected part as far to the left as the parts before it leave room, the largest part first."""
+    part = list(range(len(x)))
+
+    def root(i: int) -> int:
+        while part[i] != i:
+            part[i] = i = part[part[i]]
+        return i
+
+    for i, found in enumerate(above):
+        for a in found:
+            part[root(i)] = root(a)
+    members: dict[int, list[int]] = {}
+    for i in range(len(x)):
+        members.setdefault(root(i), []).append(i)
+    taken: dict[int, float] = {}
+    for inside in sorted(members.values(), key=len, reverse=True):
+        move = max(taken.get(at[i], 0.0) + _GAP - (x[i] - sizes[i] / 2) for i in inside)
+        for i in inside:
+            x[i] += move
+            taken[at[i]] = max(taken.get(at[i], 0.0), x[i] + sizes[i] / 2)
 
 
 def _positions(

@@ -16,9 +16,12 @@ def kernel_key(key: str) -> str:
 
 
 def place_link(place: ShownPlace) -> Html:
-    """The user's line, and the library's line inside it, as links to the source."""
-    own, inner = (tag("a", text, href=f"#{line_key(text)}") if text else Html("") for text in (place.own, place.inner))
-    return join([own, Html(" ("), inner, Html(")")]) if own and inner else own or inner
+    """The user's line, and the library's line inside it by the name of its file, as links to the source."""
+    own = tag("a", place.own, href=f"#{line_key(place.own)}") if place.own else Html("")
+    if not place.inner:
+        return own
+    inner = tag("a", place.inner.rpartition("/")[2], href=f"#{line_key(place.inner)}", title=place.inner)
+    return join([own, " (", inner, ")"]) if own else inner
 
 
 def kernel_link(kernel: ShownKernel) -> Html:

@@ -82,9 +82,9 @@ def _graph(program: ShownProgram, places: _Table, keys: Sequence[str]) -> dict[s
 
 
 def is_drawn(value: ShownValue) -> bool:
-    """Whether a value is a node of the drawing. Constants, maps and sizes would clutter it; they are named where a
+    """Whether a value is a node of the drawing. Constants, maps, sizes and checks would clutter it; they are named where a
     value that reads them is looked at."""
-    return value.role not in ("constant", "index") and not value.type.startswith('any "Sym')
+    return value.role not in ("constant", "index") and not value.type.startswith(('any "Sym', 'any "none'))
 
 
 def label(value: ShownValue) -> str:
