@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, KernelNote, PassNote, RewriteNote, ValueNote
@@ -50,6 +50,7 @@ class Whole(Explained, Protocol):
 def explained_data(report: Whole, rates: Rates) -> ExplainedData:
     """The data of `report`; bounds of kernels are those of a machine of these rates."""
     graphs, rows = report.graphs, report.rows()
+    names = _graph_names(graphs)
     troubles = tuple(
         (r.about, ShownLine(r.text, ShownPlace(r.where, r.inside)))
         for r in rows
@@ -63,8 +64,8 @@ def explained_data(report: Whole, rates: Rates) -> ExplainedData:
         sources_of(_locations(report)),
         tuple(_fates(report)),
         tuple(_eager(report)),
-        tuple(_programs(report)),
-        tuple(_kernel(n, *one, rates) for n, one in enumerate(one for g in graphs for one in _kernels(g))),
+        tuple(_programs(report, names)),
+        tuple(_kernel(n, g, *one, names[_captured(g)], rates) for n, (g, one) in enumerate(_kernels(graphs))),
         tuple(ShownStep(g.half, m.step, m.during, m.after) for g in graphs for m in g.memory),
         tuple((s.space, s.shape, s.bytes, _place(s.where)) for g in graphs for s in g.keeps),
         troubles,
@@ -111,27 +112,38 @@ def _key(graph: GraphNote, kernel: str) -> str:
     return f"{graph.name}-{kernel}"
 
 
-def _kernels(graph: GraphNote) -> Iterator[tuple[GraphNote, KernelNote, str]]:
-    """The kernels of a graph with the half that they belong to, those that run once first."""
-    yield from ((graph, k, _ONCE) for k in graph.once)
-    yield from ((graph, k, graph.half) for k in graph.kernels)
+def _captured(graph: GraphNote) -> str:
+    """The name of the captured graph whose half this is."""
+    return graph.name.rpartition("_")[0]
 
 
-def _kernel(number: int, graph: GraphNote, note: KernelNote, half: str, rates: Rates) -> ShownKernel:
+def _graph_names(graphs: Iterable[GraphNote]) -> dict[str, str]:
+    """What follows the names of things, by captured graph: " of graph 2", or nothing if there is only one."""
+    names = list(dict.fromkeys(map(_captured, graphs)))
+    return {name: f" of graph {i}" if len(names) > 1 else "" for i, name in enumerate(names, 1)}
+
+
+def _kernels(graphs: Iterable[GraphNote]) -> Iterator[tuple[GraphNote, tuple[KernelNote, str]]]:
+    """The kernels of all graphs with the half that they belong to, those that run once first."""
+    for graph in graphs:
+        yield from ((graph, (k, _ONCE)) for k in graph.once)
+        yield from ((graph, (k, graph.half)) for k in graph.kernels)
+
+
+def _kernel(number: int, graph: GraphNote, note: KernelNote, half: str, suffix: str, rates: Rates) -> ShownKernel:
     cost = note.cost if note.cost is None or note.cost.bound_seconds is not None else note.cost.bounded_by(rates)
+    lines_of = {str(loc): loc for loc in (*(v.where for v in graph.values), *note.lines) if loc}
     return ShownKernel(
-        number, _key(graph, note.name), note.name, half, note.does, tuple(map(_place, note.lines)),
-        tuple(_pieces(graph, note)), note.loops, cost, note.not_taken,
+        number, _key(graph, note.name), note.name + suffix, half, note.does, tuple(map(_place, note.lines)),
+        tuple(_pieces(note.text, lines_of)), _loops(note.loops, lines_of), cost, note.not_taken,
     )  # fmt: skip
 
 
-def _pieces(graph: GraphNote, note: KernelNote) -> Iterator[ShownPiece]:
+def _pieces(text: str, lines_of: Mapping[str, Location]) -> Iterator[ShownPiece]:
     """The code of a kernel, divided at the comments that name lines of the user's."""
-    places = {str(v.where): v.where for v in graph.values if v.where}
-    places |= {str(loc): loc for loc in note.lines}
     at, lines = NOWHERE, list[str]()
-    for line in note.text.splitlines():
-        named = places.get(line.strip().removeprefix("//").removeprefix("#").strip())
+    for line in text.splitlines():
+        named = lines_of.get(_comment(line))
         if named is None:
             lines.append(line)
         elif named != at:
@@ -139,6 +151,21 @@ def _pieces(graph: GraphNote, note: KernelNote) -> Iterator[ShownPiece]:
                 yield ShownPiece(_place(at), at.code, "\n".join(lines))
             at, lines = named, []
     yield ShownPiece(_place(at), at.code, "\n".join(lines))
+
+
+def _loops(text: str, lines_of: Mapping[str, Location]) -> str:
+    """The loop IR of a kernel, in which comments name lines as a reader does."""
+    lines = []
+    for line in text.splitlines():
+        named = lines_of.get(_comment(line))
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(line if named is None else f"{indent}# {named.shown} {named.code}")
+    return "\n".join(lines)
+
+
+def _comment(line: str) -> str:
+    """The text of a line that is a comment, in C++, Triton or the loop IR."""
+    return line.strip().removeprefix("//").removeprefix("#").strip().strip('"')
 
 
 def _fates(report: Whole) -> Iterator[ShownFate]:
@@ -216,12 +243,14 @@ def _eager(report: Whole) -> Iterator[ShownCalls]:
     yield from (ShownCalls(place, n, moved[place]) for place, n in calls.items())
 
 
-def _programs(report: Whole) -> Iterator[ShownProgram]:
-    """Each captured program, and the halves that became of it."""
+def _programs(report: Whole, names: Mapping[str, str]) -> Iterator[ShownProgram]:
+    """Each captured program, and the halves that became of it. What became of a graph that was left to PyTorch, after
+    it was rewritten, is nothing."""
     for note in report.rewrites:
-        halves = [g for g in report.graphs if g.name.rpartition("_")[0] == note.name]
+        halves = [g for g in report.graphs if _captured(g) == note.name]
+        of = names.get(note.name, "")
         if halves:
-            yield steps_program(note.name, halves, _place)
+            yield steps_program(note.name, f"kernels and calls{of}", halves, _place)
         spaces = dict.fromkeys((s.name, s.words, s.rows) for g in halves for s in g.spaces)
         before = f"{note.name}_captured"
         became: dict[int, dict[str, None]] = {}
@@ -230,11 +259,11 @@ def _programs(report: Whole) -> Iterator[ShownProgram]:
                 for old in value.made_from:
                     became.setdefault(old, {}).update(dict.fromkeys(_key(g, k) for k in value.kernels))
         values = tuple(_value(v, tuple(became.get(i, ()))) for i, v in enumerate(note.values))
-        yield ShownProgram(before, "as captured", tuple(spaces), values)
+        yield ShownProgram(before, f"as captured{of}", tuple(spaces), values)
         for g in halves:
             made = tuple(_value(v, tuple(_key(g, k) for k in v.kernels)) for v in g.values)
             own = tuple((s.name, s.words, s.rows) for s in g.spaces)
-            yield ShownProgram(g.name, f"{g.half}, as it runs", own, made, g.outputs, before)
+            yield ShownProgram(g.name, f"{g.half}{of}, as it runs", own, made, g.outputs, before)
 
 
 def _value(v: ValueNote, kernels: tuple[str, ...]) -> ShownValue:
