@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, KernelNote, PassNote, RewriteNote, ValueNote
+from graphweave.core.break_even import BreakEven
 from graphweave.core.kernel_cost import Rates
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import FirstCall, time_text
-from graphweave.frontends.dynamo.explain_details import passes_text
+from graphweave.frontends.dynamo.explain_details import break_even_text, passes_text
 from graphweave.frontends.dynamo.explain_sources import sources_of
 from graphweave.frontends.dynamo.explain_steps import kind_shown, steps_program
 from graphweave.frontends.dynamo.explain_summary import Explained, Row, size
@@ -35,7 +36,7 @@ _PLACE = re.compile(r"[^\s()'\"]+\.py:\d+")
 """A line of a file in the text of a reason."""
 
 
-class Whole(Explained, Protocol):
+class WholeReport(Explained, Protocol):
     """An Explanation, for the parts that its data holds."""
 
     @property
@@ -44,10 +45,12 @@ class Whole(Explained, Protocol):
     def passes(self) -> Sequence[PassNote]: ...
     @property
     def time(self) -> FirstCall: ...
+    @property
+    def break_even(self) -> BreakEven | None: ...
     def rows(self) -> list[Row]: ...
 
 
-def explained_data(report: Whole, rates: Rates) -> ExplainedData:
+def explained_data(report: WholeReport, rates: Rates) -> ExplainedData:
     """The data of `report`; bounds of kernels are those of a machine of these rates."""
     graphs, rows = report.graphs, report.rows()
     names = _graph_names(graphs)
@@ -71,11 +74,18 @@ def explained_data(report: Whole, rates: Rates) -> ExplainedData:
         troubles,
         tuple(_choice(note, i) for note in report.rewrites for i in range(len(note.steps))),
         rates,
-        (("Passes", passes_text(report.passes)), ("Time of the first call", time_text(report.time))),
+        tuple(_listings(report)),
     )
 
 
-def _numbers(report: Whole) -> Iterator[tuple[str, str]]:
+def _listings(report: WholeReport) -> Iterator[tuple[str, str]]:
+    yield "Passes", passes_text(report.passes)
+    yield "Time of the first call", time_text(report.time)
+    if report.break_even is not None:
+        yield "Break-even", break_even_text(report.break_even, compiled=bool(report.graphs))
+
+
+def _numbers(report: WholeReport) -> Iterator[tuple[str, str]]:
     """The facts that a reader wants first."""
     graphs, captures = report.graphs, report.captures
     eager = sum(c.eager_calls for c in captures)
@@ -95,7 +105,7 @@ def _count(graphs: Iterable[GraphNote], what: str) -> int:
     return sum(len(getattr(g, what)) for g in graphs)
 
 
-def _locations(report: Whole) -> Iterator[Location]:
+def _locations(report: WholeReport) -> Iterator[Location]:
     for graph in report.graphs:
         yield from (value.where for value in graph.values)
         yield from (where for fallback in graph.fallbacks for where in fallback.where)
@@ -168,7 +178,7 @@ def _comment(line: str) -> str:
     return line.strip().removeprefix("//").removeprefix("#").strip().strip('"')
 
 
-def _fates(report: Whole) -> Iterator[ShownFate]:
+def _fates(report: WholeReport) -> Iterator[ShownFate]:
     """What became of each line, in the order of the halves; equal fates of a line are told once."""
     found: dict[ShownFate, None] = {}
     for graph in report.graphs:
@@ -232,7 +242,7 @@ def _lines_of(loc: Location) -> list[str]:
     return list(dict.fromkeys(filter(None, (loc.own, loc.line))))
 
 
-def _eager(report: Whole) -> Iterator[ShownCalls]:
+def _eager(report: WholeReport) -> Iterator[ShownCalls]:
     calls: Counter[str] = Counter()
     moved: dict[str, int | None] = {}
     for call in (call for capture in report.captures for call in capture.eager):
@@ -243,7 +253,7 @@ def _eager(report: Whole) -> Iterator[ShownCalls]:
     yield from (ShownCalls(place, n, moved[place]) for place, n in calls.items())
 
 
-def _programs(report: Whole, names: Mapping[str, str]) -> Iterator[ShownProgram]:
+def _programs(report: WholeReport, names: Mapping[str, str]) -> Iterator[ShownProgram]:
     """Each captured program, and the halves that became of it. What became of a graph that was left to PyTorch, after
     it was rewritten, is nothing."""
     for note in report.rewrites:
