@@ -34,6 +34,9 @@ class KernelNote:
     cost: KernelCost | None = None
     """The bytes and operations of one run, for the sizes of the first call."""
 
+    label: str = ""
+    """The kernel's name in profiles."""
+
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
