@@ -9,9 +9,7 @@ from typing import Literal
 
 from graphweave.core.kernel_cost import KernelCost
 from graphweave.core.lines import Location
-from graphweave.ir.message.nodes import Program
-from graphweave.ir.message.show import show
-from graphweave.passes.rewritten import Rewritten, Step
+from graphweave.passes.rewritten import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,50 @@ class SavedNote:
     where: Location
 
 
+Role = Literal["given", "constant", "index", "kernel", "pytorch", "view", "once", "unused"]
+"""What becomes of a value of a program: the caller gives it, it is a constant, a map or a number that holds no data, a
+kernel computes it, PyTorch does, it shares the memory of another value, it is computed once for each graph, or nothing
+needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueNote:
+    """A value of a program: the node that makes it, as the IR writes it, and the word for its kind, which for an input
+    is the user's name; its type; the positions of its operands; the line that made it.
+
+    `kernels` are the names of all kernels that compute it, each for itself. A value that is `stored` exists as a
+    tensor. `made_from` are the positions of those values of the captured program that became this one.
+    """
+
+    operation: str
+    kind: str
+    type: str
+    operands: tuple[int, ...]
+    where: Location
+    role: Role
+    kernels: tuple[str, ...] = ()
+    stored: bool = False
+    made_from: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceNote:
+    """A space of a program, in the user's words, and its rows in the first call."""
+
+    name: str
+    words: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNote:
+    """Bytes of tensors, besides arguments and parameters, that exist `during` a step of a call and `after` it."""
+
+    step: str
+    during: int
+    after: int
+
+
 @dataclass(frozen=True, slots=True)
 class GraphNote:
     """One compiled graph. Its `half` is "forward", "backward" or "inference", and `recompute` is the policy by which
@@ -66,7 +108,8 @@ class GraphNote:
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
-    prelude.
+    prelude. `values` and `spaces` are the program, of which `outputs` are results, and `memory` has the steps of a
+    call, by the cost model.
     """
 
     name: str
@@ -81,6 +124,10 @@ class GraphNote:
     keeps: tuple[SavedNote, ...] = ()
     products: int = 0
     once: tuple[KernelNote, ...] = ()
+    values: tuple[ValueNote, ...] = ()
+    spaces: tuple[SpaceNote, ...] = ()
+    outputs: tuple[int, ...] = ()
+    memory: tuple[MemoryNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +193,15 @@ class PassNote:
 
 @dataclass(frozen=True, slots=True)
 class RewriteNote:
-    """A program before and after rewriting, the choices made by cost, taken and refused, and those made by
-    measuring."""
+    """The program of the graph `name` before and after rewriting, the choices made by cost, taken and refused, and
+    those made by measuring. `values` are those of the program before."""
 
     before: str
     after: str
     steps: tuple[Step, ...]
     measured: tuple[str, ...] = ()
+    name: str = ""
+    values: tuple[ValueNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +283,9 @@ def record_pass(note: PassNote) -> None:
         report.passes.append(note)
 
 
-def record_rewrites(before: Program, done: Rewritten) -> None:
-    if _collecting:
-        note = RewriteNote(show(before), show(done.program), done.steps, done.notes)
-        for report in _collecting:
-            report.rewrites.append(note)
+def record_rewrites(note: RewriteNote) -> None:
+    for report in _collecting:
+        report.rewrites.append(note)
 
 
 def record_tuning(note: TuningNote) -> None:
