@@ -76,8 +76,8 @@ class PlanName:
 
 
 def label_of(name: PlanName, step: str) -> str:
-    """The name of a kernel or call of a plan in profiles: "graphweave::graph3.forward_0"."""
-    return f"graphweave::{name.graph}.{step}" if name.graph else f"graphweave::{step}"
+    """The name of a kernel or call of a plan where several graphs may have one of that name: "graph3.forward_0"."""
+    return f"{name.graph}.{step}" if name.graph else step
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class KernelNote:
     """The bytes and operations of one run, for the sizes of the first call."""
 
     label: str = ""
-    """The kernel's name in profiles."""
+    """The kernel's name among those of all graphs, as profiles have it after "graphweave::"."""
 
 
 @dataclass(frozen=True, slots=True)

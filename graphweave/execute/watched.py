@@ -19,7 +19,11 @@ def watcher() -> Around | None:
     """The watcher of the call that begins now in this thread; None if there is none."""
     if _watchers:
         return _watchers[-1]
-    return _RecordFunctionFast if torch._C._autograd._profiler_enabled() else None
+    return _in_profile if torch._C._autograd._profiler_enabled() else None
+
+
+def _in_profile(name: str) -> AbstractContextManager[Any]:
+    return _RecordFunctionFast(f"graphweave::{name}")
 
 
 @contextmanager
