@@ -12,9 +12,11 @@ from graphweave.core.kernel_cost import Rates
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import FirstCall, time_text
 from graphweave.frontends.dynamo.explain_details import passes_text
+from graphweave.frontends.dynamo.explain_measured import measured_step
 from graphweave.frontends.dynamo.explain_sources import sources_of
 from graphweave.frontends.dynamo.explain_steps import kind_shown, steps_program
 from graphweave.frontends.dynamo.explain_summary import Explained, Row, size
+from graphweave.frontends.dynamo.step_profile import StepProfile
 from graphweave.pages.explained.data import (
     Became,
     ExplainedData,
@@ -44,6 +46,8 @@ class Whole(Explained, Protocol):
     def passes(self) -> Sequence[PassNote]: ...
     @property
     def time(self) -> FirstCall: ...
+    @property
+    def step(self) -> StepProfile | None: ...
     def rows(self) -> list[Row]: ...
 
 
@@ -71,6 +75,7 @@ def explained_data(report: Whole, rates: Rates) -> ExplainedData:
         tuple(_choice(note, i) for note in report.rewrites for i in range(len(note.steps))),
         rates,
         (("Passes", passes_text(report.passes)), ("Time of the first call", time_text(report.time))),
+        None if report.step is None else measured_step(report.step, graphs, _keys(graphs)),
     )
 
 
@@ -109,6 +114,11 @@ def _place(loc: Location) -> ShownPlace:
 
 def _key(graph: GraphNote, kernel: str) -> str:
     return f"{graph.name}-{kernel}"
+
+
+def _keys(graphs: Iterable[GraphNote]) -> dict[str, str]:
+    """The keys of kernels by their labels."""
+    return {k.label: _key(g, k.name) for g in graphs for k in (*g.once, *g.kernels)}
 
 
 def _kernels(graph: GraphNote) -> Iterator[tuple[GraphNote, KernelNote, str]]:

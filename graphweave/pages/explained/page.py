@@ -11,6 +11,7 @@ from graphweave.pages.explained.kernels import kernels, run_table
 from graphweave.pages.explained.links import place_link
 from graphweave.pages.explained.programs import graphs
 from graphweave.pages.explained.sources import sources
+from graphweave.pages.explained.step import step
 from graphweave.pages.frame import asset, page
 
 _SOURCE = (
@@ -39,6 +40,8 @@ def _parts(data: ExplainedData) -> Iterator[Html]:
     defined = f", defined at {data.where}" if data.where else ""
     yield tag("p", f"What graphweave made of {data.what}{defined}, in one call.")
     yield facts(dict(data.numbers))
+    if data.measured is not None:
+        yield section("Time of a step", step(data, data.measured), key="step")
     yield section("Your source", sources(data), _SOURCE, key="source")
     yield section("The program", graphs(data), _PROGRAM, key="program")
     if data.kernels:
