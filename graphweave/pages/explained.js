@@ -87,8 +87,9 @@
         "graph. Grey: a view, or rewritten into others. Round: given. Constants, maps and sizes are not drawn, and long " +
         "connections only from a value that is chosen."),
       make("dl", {}, ...spaces));
-    const middle = program.nodes.reduce((sum, node) => sum + node[2], 0) / Math.max(1, program.nodes.length);
-    canvas.scrollTo(Math.max(0, middle - canvas.clientWidth / 2), 0);
+    const top = program.nodes.filter((node) => node[3] === 0);
+    const middle = top.reduce((sum, node) => sum + node[2], 0) / Math.max(1, top.length);
+    canvas.scrollTo(Math.max(0, middle + MARGIN - canvas.clientWidth / 2), 0);
   }
 
   // Marks what the node under the pointer reads and who reads it.

@@ -99,7 +99,7 @@ class Explanation:
             case ".txt":
                 text = self.text("all")
             case _:
-                raise SettingsError(f"save: expected a file that ends in .html, .json or .txt, got {str(path)!r}")
+                raise SettingsError(f"save: expected a file that ends in .html, .json or .txt (got {str(path)!r})")
         path.write_text(text, encoding="utf-8")
         return path
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from graphweave.compiler.report import GraphNote, KernelNote, PassNote, RewriteNote, ValueNote
+from graphweave.core.break_even import BreakEven
 from graphweave.core.kernel_cost import Rates
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import FirstCall, time_text
-from graphweave.frontends.dynamo.explain_details import passes_text
+from graphweave.frontends.dynamo.explain_details import break_even_text, passes_text
 from graphweave.frontends.dynamo.explain_measured import measured_step
 from graphweave.frontends.dynamo.explain_sources import sources_of
 from graphweave.frontends.dynamo.explain_steps import kind_shown, steps_program
@@ -37,7 +38,7 @@ _PLACE = re.compile(r"[^\s()'\"]+\.py:\d+")
 """A line of a file in the text of a reason."""
 
 
-class Whole(Explained, Protocol):
+class WholeReport(Explained, Protocol):
     """An Explanation, for the parts that its data holds."""
 
     @property
@@ -48,12 +49,15 @@ class Whole(Explained, Protocol):
     def time(self) -> FirstCall: ...
     @property
     def step(self) -> StepProfile | None: ...
+    @property
+    def break_even(self) -> BreakEven | None: ...
     def rows(self) -> list[Row]: ...
 
 
-def explained_data(report: Whole, rates: Rates) -> ExplainedData:
+def explained_data(report: WholeReport, rates: Rates) -> ExplainedData:
     """The data of `report`; bounds of kernels are those of a machine of these rates."""
     graphs, rows = report.graphs, report.rows()
+    names = _graph_names(graphs)
     troubles = tuple(
         (r.about, ShownLine(r.text, ShownPlace(r.where, r.inside)))
         for r in rows
@@ -67,19 +71,26 @@ def explained_data(report: Whole, rates: Rates) -> ExplainedData:
         sources_of(_locations(report)),
         tuple(_fates(report)),
         tuple(_eager(report)),
-        tuple(_programs(report)),
-        tuple(_kernel(n, *one, rates) for n, one in enumerate(one for g in graphs for one in _kernels(g))),
+        tuple(_programs(report, names)),
+        tuple(_kernel(n, g, *one, names[_captured(g)], rates) for n, (g, one) in enumerate(_kernels(graphs))),
         tuple(ShownStep(g.half, m.step, m.during, m.after) for g in graphs for m in g.memory),
         tuple((s.space, s.shape, s.bytes, _place(s.where)) for g in graphs for s in g.keeps),
         troubles,
         tuple(_choice(note, i) for note in report.rewrites for i in range(len(note.steps))),
         rates,
-        (("Passes", passes_text(report.passes)), ("Time of the first call", time_text(report.time))),
+        tuple(_listings(report)),
         None if report.step is None else measured_step(report.step, graphs, _keys(graphs)),
     )
 
 
-def _numbers(report: Whole) -> Iterator[tuple[str, str]]:
+def _listings(report: WholeReport) -> Iterator[tuple[str, str]]:
+    yield "Passes", passes_text(report.passes)
+    yield "Time of the first call", time_text(report.time)
+    if report.break_even is not None:
+        yield "Break-even", break_even_text(report.break_even, compiled=bool(report.graphs))
+
+
+def _numbers(report: WholeReport) -> Iterator[tuple[str, str]]:
     """The facts that a reader wants first."""
     graphs, captures = report.graphs, report.captures
     eager = sum(c.eager_calls for c in captures)
@@ -99,7 +110,7 @@ def _count(graphs: Iterable[GraphNote], what: str) -> int:
     return sum(len(getattr(g, what)) for g in graphs)
 
 
-def _locations(report: Whole) -> Iterator[Location]:
+def _locations(report: WholeReport) -> Iterator[Location]:
     for graph in report.graphs:
         yield from (value.where for value in graph.values)
         yield from (where for fallback in graph.fallbacks for where in fallback.where)
@@ -121,27 +132,38 @@ def _keys(graphs: Iterable[GraphNote]) -> dict[str, str]:
     return {k.label: _key(g, k.name) for g in graphs for k in (*g.once, *g.kernels)}
 
 
-def _kernels(graph: GraphNote) -> Iterator[tuple[GraphNote, KernelNote, str]]:
-    """The kernels of a graph with the half that they belong to, those that run once first."""
-    yield from ((graph, k, _ONCE) for k in graph.once)
-    yield from ((graph, k, graph.half) for k in graph.kernels)
+def _captured(graph: GraphNote) -> str:
+    """The name of the captured graph whose half this is."""
+    return graph.name.rpartition("_")[0]
 
 
-def _kernel(number: int, graph: GraphNote, note: KernelNote, half: str, rates: Rates) -> ShownKernel:
+def _graph_names(graphs: Iterable[GraphNote]) -> dict[str, str]:
+    """What follows the names of things, by captured graph: " of graph 2", or nothing if there is only one."""
+    names = list(dict.fromkeys(map(_captured, graphs)))
+    return {name: f" of graph {i}" if len(names) > 1 else "" for i, name in enumerate(names, 1)}
+
+
+def _kernels(graphs: Iterable[GraphNote]) -> Iterator[tuple[GraphNote, tuple[KernelNote, str]]]:
+    """The kernels of all graphs with the half that they belong to, those that run once first."""
+    for graph in graphs:
+        yield from ((graph, (k, _ONCE)) for k in graph.once)
+        yield from ((graph, (k, graph.half)) for k in graph.kernels)
+
+
+def _kernel(number: int, graph: GraphNote, note: KernelNote, half: str, suffix: str, rates: Rates) -> ShownKernel:
     cost = note.cost if note.cost is None or note.cost.bound_seconds is not None else note.cost.bounded_by(rates)
+    lines_of = {str(loc): loc for loc in (*(v.where for v in graph.values), *note.lines) if loc}
     return ShownKernel(
-        number, _key(graph, note.name), note.name, half, note.does, tuple(map(_place, note.lines)),
-        tuple(_pieces(graph, note)), note.loops, cost, note.not_taken,
+        number, _key(graph, note.name), note.name + suffix, half, note.does, tuple(map(_place, note.lines)),
+        tuple(_pieces(note.text, lines_of)), _loops(note.loops, lines_of), cost, note.not_taken,
     )  # fmt: skip
 
 
-def _pieces(graph: GraphNote, note: KernelNote) -> Iterator[ShownPiece]:
+def _pieces(text: str, lines_of: Mapping[str, Location]) -> Iterator[ShownPiece]:
     """The code of a kernel, divided at the comments that name lines of the user's."""
-    places = {str(v.where): v.where for v in graph.values if v.where}
-    places |= {str(loc): loc for loc in note.lines}
     at, lines = NOWHERE, list[str]()
-    for line in note.text.splitlines():
-        named = places.get(line.strip().removeprefix("//").removeprefix("#").strip())
+    for line in text.splitlines():
+        named = lines_of.get(_comment(line))
         if named is None:
             lines.append(line)
         elif named != at:
@@ -151,7 +173,22 @@ def _pieces(graph: GraphNote, note: KernelNote) -> Iterator[ShownPiece]:
     yield ShownPiece(_place(at), at.code, "\n".join(lines))
 
 
-def _fates(report: Whole) -> Iterator[ShownFate]:
+def _loops(text: str, lines_of: Mapping[str, Location]) -> str:
+    """The loop IR of a kernel, in which comments name lines as a reader does."""
+    lines = []
+    for line in text.splitlines():
+        named = lines_of.get(_comment(line))
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(line if named is None else f"{indent}# {named.shown} {named.code}")
+    return "\n".join(lines)
+
+
+def _comment(line: str) -> str:
+    """The text of a line that is a comment, in C++, Triton or the loop IR."""
+    return line.strip().removeprefix("//").removeprefix("#").strip().strip('"')
+
+
+def _fates(report: WholeReport) -> Iterator[ShownFate]:
     """What became of each line, in the order of the halves; equal fates of a line are told once."""
     found: dict[ShownFate, None] = {}
     for graph in report.graphs:
@@ -215,7 +252,7 @@ def _lines_of(loc: Location) -> list[str]:
     return list(dict.fromkeys(filter(None, (loc.own, loc.line))))
 
 
-def _eager(report: Whole) -> Iterator[ShownCalls]:
+def _eager(report: WholeReport) -> Iterator[ShownCalls]:
     calls: Counter[str] = Counter()
     moved: dict[str, int | None] = {}
     for call in (call for capture in report.captures for call in capture.eager):
@@ -226,12 +263,14 @@ def _eager(report: Whole) -> Iterator[ShownCalls]:
     yield from (ShownCalls(place, n, moved[place]) for place, n in calls.items())
 
 
-def _programs(report: Whole) -> Iterator[ShownProgram]:
-    """Each captured program, and the halves that became of it."""
+def _programs(report: WholeReport, names: Mapping[str, str]) -> Iterator[ShownProgram]:
+    """Each captured program, and the halves that became of it. What became of a graph that was left to PyTorch, after
+    it was rewritten, is nothing."""
     for note in report.rewrites:
-        halves = [g for g in report.graphs if g.name.rpartition("_")[0] == note.name]
+        halves = [g for g in report.graphs if _captured(g) == note.name]
+        of = names.get(note.name, "")
         if halves:
-            yield steps_program(note.name, halves, _place)
+            yield steps_program(note.name, f"kernels and calls{of}", halves, _place)
         spaces = dict.fromkeys((s.name, s.words, s.rows) for g in halves for s in g.spaces)
         before = f"{note.name}_captured"
         became: dict[int, dict[str, None]] = {}
@@ -240,11 +279,11 @@ def _programs(report: Whole) -> Iterator[ShownProgram]:
                 for old in value.made_from:
                     became.setdefault(old, {}).update(dict.fromkeys(_key(g, k) for k in value.kernels))
         values = tuple(_value(v, tuple(became.get(i, ()))) for i, v in enumerate(note.values))
-        yield ShownProgram(before, "as captured", tuple(spaces), values)
+        yield ShownProgram(before, f"as captured{of}", tuple(spaces), values)
         for g in halves:
             made = tuple(_value(v, tuple(_key(g, k) for k in v.kernels)) for v in g.values)
             own = tuple((s.name, s.words, s.rows) for s in g.spaces)
-            yield ShownProgram(g.name, f"{g.half}, as it runs", own, made, g.outputs, before)
+            yield ShownProgram(g.name, f"{g.half}{of}, as it runs", own, made, g.outputs, before)
 
 
 def _value(v: ValueNote, kernels: tuple[str, ...]) -> ShownValue:

@@ -25,7 +25,9 @@ class _Steps:
             self.reads[key] = {}
 
 
-def steps_program(name: str, halves: Sequence[GraphNote], place_of: Callable[[Location], ShownPlace]) -> ShownProgram:
+def steps_program(
+    name: str, title: str, halves: Sequence[GraphNote], place_of: Callable[[Location], ShownPlace]
+) -> ShownProgram:
     """The kernels and calls of the halves of the graph `name`. The backward reads what the forward saves for it."""
     steps, handed = _Steps(), list[str]()
     for graph in halves:
@@ -49,7 +51,7 @@ def steps_program(name: str, halves: Sequence[GraphNote], place_of: Callable[[Lo
         )
         for key in order
     )  # fmt: skip
-    return ShownProgram(f"{name}_steps", "kernels and calls", (), values)
+    return ShownProgram(f"{name}_steps", title, (), values)
 
 
 def _add_kernel(steps: _Steps, graph: GraphNote, note: KernelNote, place_of: Callable[[Location], ShownPlace]) -> None:

@@ -12,6 +12,9 @@ from graphweave.pages.explained.links import kernel_class
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 64, 44, 14, 20
 
+_MAX_STEP = 60
+"""Pixels of a step in the chart of memory, at most."""
+
 
 def roofline(data: ExplainedData) -> Html:
     """Operations a second against operations a byte, below the roof that the machine's rates make."""
@@ -48,7 +51,7 @@ def memory(data: ExplainedData) -> Html:
     """Bytes over the steps of a call, as a line of steps."""
     steps = data.memory
     peak = max(1, *(max(s.during, s.after) for s in steps))
-    room, tall = (_WIDTH - _LEFT - _RIGHT) / max(1, len(steps)), _HEIGHT - _TOP - _BOTTOM
+    room, tall = min(_MAX_STEP, (_WIDTH - _LEFT - _RIGHT) / len(steps)), _HEIGHT - _TOP - _BOTTOM
     parts = [
         tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=_TOP + tall, y2=_TOP + tall, class_="rule"),
         tag("text", _bytes(peak), x=_LEFT - 6, y=_TOP + 10, text_anchor="end"),

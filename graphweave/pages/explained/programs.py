@@ -82,8 +82,8 @@ def _graph(program: ShownProgram, places: _Table, keys: Sequence[str]) -> dict[s
 
 
 def is_drawn(value: ShownValue) -> bool:
-    """Whether a value is a node of the drawing. Constants, maps, sizes and checks would clutter it; they are named where a
-    value that reads them is looked at."""
+    """Whether a value is a node of the drawing. Constants, maps, sizes and checks would clutter it; they are
+    named where a value that reads them is looked at."""
     return value.role not in ("constant", "index") and not value.type.startswith(('any "Sym', 'any "none'))
 
 
