@@ -89,7 +89,8 @@ def _status(error: BaseException | None, script: str) -> int:
         case SystemExit(code=code):
             sys.stderr.write(f"{code}\n")
             return _FAILED
-    sys.excepthook(type(error), error, _from_script(error.__traceback__, script))
+    trace = _from_script(error.__traceback__, script)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
 
 

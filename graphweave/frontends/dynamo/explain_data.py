@@ -79,7 +79,7 @@ def explained_data(report: WholeReport, rates: Rates) -> ExplainedData:
         tuple(_choice(note, i) for note in report.rewrites for i in range(len(note.steps))),
         rates,
         tuple(_listings(report)),
-        None if report.step is None else measured_step(report.step, graphs, _keys(graphs)),
+        None if report.step is None else measured_step(report.step, graphs, _keys(graphs), names),
     )
 
 

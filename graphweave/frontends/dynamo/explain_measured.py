@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from graphweave.compiler.report import GraphNote
 from graphweave.frontends.dynamo.explain_summary import size
 from graphweave.frontends.dynamo.step_profile import StepProfile
 from graphweave.pages.explained.data import ShownMeasured, ShownWork
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
 _KINDS = {"kernel": "kernels", "call": "calls left to PyTorch", "other": "all else: Python, autograd, eager calls"}
 """Kind of work -> its heading."""
 
 
-def measured_step(step: StepProfile, graphs: Sequence[GraphNote], keys: Mapping[str, str]) -> ShownMeasured:
-    """A step as data. `keys` has the key of each kernel by its label."""
+def measured_step(
+    step: StepProfile, graphs: Sequence[GraphNote], keys: Mapping[str, str] = _NONE, names: Mapping[str, str] = _NONE
+) -> ShownMeasured:
+    """A step as data. `keys` has the key of each kernel by its label, and `names` what follows the name of a call of
+    each graph."""
     does = {k.label: k.does for g in graphs for k in (*g.once, *g.kernels)}
     work = [
-        ShownWork("kernel" if w.label in does else "call", w.label, does.get(w.label, ""), w.runs, w.seconds,
-                  keys.get(w.label, ""))
+        ShownWork("kernel", w.label, does[w.label], w.runs, w.seconds, keys.get(w.label, "")) if w.label in does else
+        ShownWork("call", _call_name(w.label, names), "", w.runs, w.seconds, "")
         for w in sorted(step.work, key=lambda w: -w.seconds) if w.runs
     ]  # fmt: skip
     other = max(0.0, step.seconds - sum(w.seconds for w in work))
@@ -26,9 +32,14 @@ def measured_step(step: StepProfile, graphs: Sequence[GraphNote], keys: Mapping[
     return ShownMeasured(_about(step), step.seconds, tuple(work), step.peak, step.above)
 
 
+def _call_name(label: str, names: Mapping[str, str]) -> str:
+    graph, _, call = label.partition(".")
+    return f"{call}{names[graph]}" if graph in names else label
+
+
 def step_text(step: StepProfile, graphs: Sequence[GraphNote]) -> str:
     """A step as text."""
-    shown = measured_step(step, graphs, {})
+    shown = measured_step(step, graphs)
     return "\n".join([f"== time of a step: {_ms(shown.seconds)}", f"-- {shown.about}", *_lines(shown)]) + "\n"
 
 

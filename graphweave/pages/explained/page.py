@@ -37,8 +37,8 @@ def explained_page(data: ExplainedData) -> str:
 
 
 def _parts(data: ExplainedData) -> Iterator[Html]:
-    defined = f", defined at {data.where}" if data.where else ""
-    yield tag("p", f"What graphweave made of {data.what}{defined}, in one call.")
+    place = f", defined at {data.where}, in one call" if data.where else ""
+    yield tag("p", f"What graphweave made of {data.what}{place}.")
     yield facts(dict(data.numbers))
     if data.measured is not None:
         yield section("Time of a step", step(data, data.measured), key="step")
