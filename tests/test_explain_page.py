@@ -124,6 +124,13 @@ def test_programs_show_where_each_value_went(data: ExplainedData) -> None:
     assert any(kind.startswith("forward") for kind in after), "the backward reads what the forward has saved"
 
 
+def test_programs_are_there_as_text(data: ExplainedData, document: str) -> None:
+    text = read(document).text
+    for program in data.programs:
+        assert f"The program, {program.title}" in text
+        assert all(f"%{i}: {v.type} = {v.operation}" in text for i, v in enumerate(program.values))
+
+
 def test_code_stands_next_to_its_lines(data: ExplainedData) -> None:
     kernel = next(k for k in data.kernels if k.half == "forward" and len(k.pieces) > 3)
     assert kernel.pieces[0].place == ShownPlace() and "#include" in kernel.pieces[0].code

@@ -9,7 +9,7 @@ from graphweave.pages.explained.charts import memory, roofline
 from graphweave.pages.explained.data import ExplainedData
 from graphweave.pages.explained.kernels import kernels, run_table
 from graphweave.pages.explained.links import place_link
-from graphweave.pages.explained.programs import graphs
+from graphweave.pages.explained.programs import graphs, listing
 from graphweave.pages.explained.sources import sources
 from graphweave.pages.explained.step import step
 from graphweave.pages.frame import asset, page
@@ -54,11 +54,12 @@ def _parts(data: ExplainedData) -> Iterator[Html]:
     yield section("Left out and why", _troubles(data), key="left")
     if data.choices:
         yield section("Rules by cost", _choices(data), _RULES, key="rules")
-    yield section("Listings", join(fold(title, code(text)) for title, text in (_summary(data), *data.listings)))
+    yield section("Listings", join(fold(title, code(text)) for title, text in _listings(data)))
 
 
 def _saved(data: ExplainedData) -> Html:
-    rows = ((space, shape, nbytes, place_link(place)) for space, shape, nbytes, place in data.saved)
+    largest_first = sorted(data.saved, key=lambda one: -one[2])
+    rows = ((space, shape, nbytes, place_link(place)) for space, shape, nbytes, place in largest_first)
     return table(["rows", "a row", "bytes", "line"], rows, "Values that the forward keeps besides the arguments")
 
 
@@ -72,11 +73,22 @@ def _troubles(data: ExplainedData) -> Html:
 def _choices(data: ExplainedData) -> Html:
     rows = []
     for c in data.choices:
-        costs = [f"{b / 1e6:.4g} → {a / 1e6:.4g}" if a != b else "same" for b, a in zip(c.before, c.after, strict=True)]
+        pairs = [(b / 1e6, a / 1e6) for b, a in zip(c.before, c.after, strict=True)]
+        costs = [_unbroken(f"{b:.4g} → {a:.4g}") if a != b else "same" for b, a in pairs]
         taken = tag("span", "taken" if c.taken else "refused", class_="good" if c.taken else "warn")
-        rows.append((c.rules, taken, *costs, f"{1e3 * c.seconds:+.3g} ms", place_link(c.place)))
+        rows.append((c.rules, taken, *costs, _unbroken(f"{1e3 * c.seconds:+.3g} ms"), place_link(c.place)))
     header = ["rules", "", "MB moved", "Mflop on vectors", "Mflop in products", "gain", "line"]
     return table(header, rows, "Rules that were tried, with the cost of the whole program before and after")
+
+
+def _unbroken(text: str) -> Html:
+    return tag("span", text, class_="unbroken")
+
+
+def _listings(data: ExplainedData) -> Iterator[tuple[str, str]]:
+    yield _summary(data)
+    yield from ((f"The program, {program.title}", listing(program)) for program in data.programs)
+    yield from data.listings
 
 
 def _summary(data: ExplainedData) -> tuple[str, str]:

@@ -36,6 +36,15 @@ def graphs(data: ExplainedData) -> Html:
     )
 
 
+def listing(program: ShownProgram) -> str:
+    """The program as text, a line for each value."""
+    lines = [f"space {name}: {words}, {rows:,} rows" for name, words, rows in program.spaces]
+    for i, v in enumerate(program.values):
+        place = f"  # {v.place.text}" if v.place.text else ""
+        lines.append(f"%{i}: {v.type} = {v.operation}{place}")
+    return "\n".join(lines)
+
+
 class _Table:
     """Texts by number, each once."""
 
