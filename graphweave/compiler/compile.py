@@ -36,6 +36,7 @@ _serial = itertools.count()
 def compile(request: Request) -> Halves:
     """The halves of a request, optimised as one program. Raises ShardError if it cannot be divided among ranks."""
     name = f"graph{next(_serial)}"
+    dump_program(f"{name}_captured", request.program)
     joint = _optimise_over_ranks(request, name)
     if collecting():
         record_rewrites(describe_rewrites(name, request.program, joint, request.names))

@@ -10,7 +10,7 @@ from graphweave.analysis.typed import is_typed
 from graphweave.compiler.describe_values import describe_spaces, describe_values, kind_of
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.kernel_costs import kernel_cost
-from graphweave.compiler.plan import Plan
+from graphweave.compiler.plan import Plan, label_of
 from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote
 from graphweave.core.errors import NO_KERNEL, Reason
 from graphweave.core.lines import Location
@@ -79,6 +79,7 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
                 "\n".join(map(show_kernel, k.kernels)),
                 tuple(k.scheduled.not_taken.items()),
                 kernel_cost(program, k, glossary.statistics),
+                label_of(plan.name, k.lowered.kernel.name),
             )
         )
     return tuple(notes)

@@ -32,6 +32,9 @@ class KernelNote:
     cost: KernelCost | None = None
     """The bytes and operations of one run, for the sizes of the first call."""
 
+    label: str = ""
+    """The kernel's name among those of all graphs, as profiles have it after "graphweave::"."""
+
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:

@@ -30,7 +30,9 @@ from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain_data import explained_data
 from graphweave.frontends.dynamo.explain_details import break_even_text, costs_text, ir_text, loops_text, passes_text
+from graphweave.frontends.dynamo.explain_measured import step_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
+from graphweave.frontends.dynamo.step_profile import StepProfile
 from graphweave.frontends.dynamo.step_times import break_even
 from graphweave.frontends.tracing.reasons import line_of
 from graphweave.pages.explained.data import ExplainedData
@@ -52,7 +54,7 @@ class Explanation:
     the graphs that run as PyTorch's own, since they would gain nothing. `eager` says what runs eagerly and why.
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
     what was compiled again, before and during `explain`. `time` has the seconds of the call by stage. `break_even` is
-    measured with `detail="break-even"` only, as that takes more calls.
+    measured with `detail="break-even"` only, as that takes more calls. `step` is measured by `graphweave profile` only.
     """
 
     what: str
@@ -70,6 +72,7 @@ class Explanation:
     left: tuple[str, ...] = ()
     time: FirstCall = field(default_factory=FirstCall)
     break_even: BreakEven | None = None
+    step: StepProfile | None = None
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -106,7 +109,7 @@ class Explanation:
         return self.text(self.detail)
 
     def _details(self, detail: Detail) -> list[str]:
-        parts = []
+        parts = [] if self.step is None else [step_text(self.step, self.graphs)]
         if detail in ("costs", "all"):
             parts += [costs_text(r) for r in self.rewrites]
         if detail in ("passes", "all"):

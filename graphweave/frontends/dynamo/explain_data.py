@@ -13,9 +13,11 @@ from graphweave.core.kernel_cost import Rates
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import FirstCall, time_text
 from graphweave.frontends.dynamo.explain_details import break_even_text, passes_text
+from graphweave.frontends.dynamo.explain_measured import measured_step
 from graphweave.frontends.dynamo.explain_sources import sources_of
 from graphweave.frontends.dynamo.explain_steps import kind_shown, steps_program
 from graphweave.frontends.dynamo.explain_summary import Explained, Row, size
+from graphweave.frontends.dynamo.step_profile import StepProfile
 from graphweave.pages.explained.data import (
     Became,
     ExplainedData,
@@ -46,6 +48,8 @@ class WholeReport(Explained, Protocol):
     @property
     def time(self) -> FirstCall: ...
     @property
+    def step(self) -> StepProfile | None: ...
+    @property
     def break_even(self) -> BreakEven | None: ...
     def rows(self) -> list[Row]: ...
 
@@ -75,6 +79,7 @@ def explained_data(report: WholeReport, rates: Rates) -> ExplainedData:
         tuple(_choice(note, i) for note in report.rewrites for i in range(len(note.steps))),
         rates,
         tuple(_listings(report)),
+        None if report.step is None else measured_step(report.step, graphs, _keys(graphs), names),
     )
 
 
@@ -120,6 +125,11 @@ def _place(loc: Location) -> ShownPlace:
 
 def _key(graph: GraphNote, kernel: str) -> str:
     return f"{graph.name}-{kernel}"
+
+
+def _keys(graphs: Iterable[GraphNote]) -> dict[str, str]:
+    """The keys of kernels by their labels."""
+    return {k.label: _key(g, k.name) for g in graphs for k in (*g.once, *g.kernels)}
 
 
 def _captured(graph: GraphNote) -> str:

@@ -134,6 +134,31 @@ class ShownStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownWork:
+    """Work of a measured step: a kernel (with its `key` and what it `does`), a call left to PyTorch, or all else. It
+    ran `runs` times, for so many seconds together."""
+
+    kind: Literal["kernel", "call", "other"]
+    name: str
+    does: str
+    runs: float
+    seconds: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMeasured:
+    """A step as it was measured, `about` says how. `peak` are the most bytes in use at once, `above` those of them that
+    were taken in the step; None if they are not known."""
+
+    about: str
+    seconds: float
+    work: tuple[ShownWork, ...]
+    peak: int | None
+    above: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ShownLine:
     """Something that is told in one line, about a place."""
 
@@ -146,7 +171,8 @@ class ExplainedData:
     """What the compiler made of the function `what`, defined at `where`. `numbers` are its few facts, `summary` the
     short form: (heading, text, place). `saved` has (space, shape, bytes, place) of what the backward needs besides the
     arguments, and `troubles` has (heading, line) of what is left to PyTorch, runs eagerly, breaks the capture or was
-    compiled again. `rates` are those of the machine. `listings` are texts with their titles."""
+    compiled again. `rates` are those of the machine. `listings` are texts with their titles. `measured` is
+    there after `graphweave profile` only."""
 
     what: str
     where: str
@@ -163,3 +189,4 @@ class ExplainedData:
     choices: tuple[ShownChoice, ...]
     rates: Rates
     listings: tuple[tuple[str, str], ...]
+    measured: ShownMeasured | None = None

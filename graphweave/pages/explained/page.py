@@ -11,6 +11,7 @@ from graphweave.pages.explained.kernels import kernels, run_table
 from graphweave.pages.explained.links import place_link
 from graphweave.pages.explained.programs import graphs, listing
 from graphweave.pages.explained.sources import sources
+from graphweave.pages.explained.step import step
 from graphweave.pages.frame import asset, page
 
 _SOURCE = (
@@ -36,9 +37,11 @@ def explained_page(data: ExplainedData) -> str:
 
 
 def _parts(data: ExplainedData) -> Iterator[Html]:
-    defined = f", defined at {data.where}" if data.where else ""
-    yield tag("p", f"What graphweave made of {data.what}{defined}, in one call.")
+    place = f", defined at {data.where}, in one call" if data.where else ""
+    yield tag("p", f"What graphweave made of {data.what}{place}.")
     yield facts(dict(data.numbers))
+    if data.measured is not None:
+        yield section("Time of a step", step(data, data.measured), key="step")
     yield section("Your source", sources(data), _SOURCE, key="source")
     yield section("The program", graphs(data), _PROGRAM, key="program")
     if data.kernels:
