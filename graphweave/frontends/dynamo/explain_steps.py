@@ -69,7 +69,7 @@ def _makers(graph: GraphNote, handed: Sequence[str]) -> dict[int, str]:
             made[i] = f"{graph.name}-{value.kernels[0]}"
         elif value.role == "once":
             made[i] = f"{graph.name}-once"
-        elif value.role == "view" and value.operands:
+        elif value.role == "view" and value.operands and not is_number(graph.values[value.operands[0]]):
             made[i] = made[value.operands[0]]
         elif value.role == "given" and i in given[len(handed) :]:
             made[i] = f"input {kind_shown(value)}"
