@@ -41,7 +41,7 @@ def steps_program(
                 key = f"{graph.name}%{at}"
                 steps.add(key, value.kind, value.type, "pytorch", place_of(value.where))
                 _read(steps, key, graph, value, makers, place_of)
-        handed = [makers[r] for r in graph.outputs[len(graph.outputs) - len(graph.saved) :]] if graph.saved else []
+        handed = [makers[r] for r in graph.handed]
     order = _order(steps)
     at_of = {key: i for i, key in enumerate(order)}
     values = tuple(
