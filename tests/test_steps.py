@@ -1,4 +1,4 @@
-"""StepCounter of programs: where they end, and what is measured in them."""
+"""Steps of programs: where they end, and what is measured in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StepCounter of a program that is not ours: they end with steps of an optimizer, or begin with calls of a compiled
+"""Steps of a program that is not ours: they end with steps of an optimizer, or begin with calls of a compiled
 function."""
 
 from __future__ import annotations
