@@ -12,7 +12,11 @@ from graphweave.pages.explained.data import ShownMeasured, ShownWork
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
-_KINDS = {"kernel": "kernels", "call": "calls of PyTorch's in compiled code", "other": "all else: Python, autograd, eager calls"}
+_KINDS = {
+    "kernel": "kernels",
+    "call": "calls of PyTorch's in compiled code",
+    "other": "all else: Python, autograd, eager calls",
+}
 """Kind of work -> its heading."""
 
 _SHORT = 0.005
