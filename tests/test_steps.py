@@ -15,7 +15,7 @@ from graphweave.execute.watched import watcher
 from graphweave.frontends.dynamo import step_profile
 from graphweave.frontends.dynamo.explain_measured import step_text
 from graphweave.frontends.dynamo.step_profile import StepClock
-from graphweave.frontends.dynamo.steps import Steps, listeners
+from graphweave.frontends.dynamo.steps import StepCounter, listeners
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -33,7 +33,7 @@ def call(function: object) -> None:
 def counted(program: Callable[[], Any], limit: int | None = None) -> list[int]:
     """The numbers of the steps that ended."""
     ended: list[int] = []
-    with Steps(limit, ended.append).counted():
+    with StepCounter(limit, ended.append).counted():
         program()
     assert not listeners
     return ended
@@ -100,7 +100,7 @@ def work(label: str, now: list[float], milliseconds: float) -> None:
 
 
 def test_a_step_is_the_median_of_those_without_compilation(now: list[float]) -> None:
-    clock, steps = StepClock(), Steps()
+    clock, steps = StepClock(), StepCounter()
     with clock.running():
         work("graph0.prelude_0", now, 7)
         work("graph0.forward_0", now, 30)
@@ -130,7 +130,7 @@ def test_a_program_of_one_step_shows_that_one_with_what_it_compiled(now: list[fl
     with clock.running():
         work("graph0.forward_0", now, 1)
         clock.end(1)
-    found = clock.profile(Steps())
+    found = clock.profile(StepCounter())
     assert found is not None and (found.steps, found.warm) == (1, False)
     assert "includes compilation" in step_text(found, ())
 
@@ -142,7 +142,7 @@ def test_peak_memory_of_a_step_is_that_above_its_beginning() -> None:
         large = torch.ones(32 << 20)
         del large
         clock.end(2)
-    found = clock.profile(Steps())
+    found = clock.profile(StepCounter())
     assert found is not None
     if found.peak is not None and found.above is not None:
         assert found.above >= 100 << 20 and found.peak > found.above
@@ -152,5 +152,5 @@ def test_no_step_gives_no_profile(now: list[float]) -> None:
     clock = StepClock()
     with clock.running():
         work("graph0.forward_0", now, 1)
-    assert clock.profile(Steps()) is None
+    assert clock.profile(StepCounter()) is None
     assert clock.per_run() == pytest.approx({"graph0.forward_0": 0.001})

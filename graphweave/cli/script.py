@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(f"{script}: expected a Python program, found no such file. Check the path.")
     out: Path = args.out or Path(f"{script.stem}_{args.ending}.html")
     if out.suffix not in _FORMS or not out.parent.is_dir():
-        raise DataError(f"--out {out}: expected a file in a folder that exists, ending in {', '.join(_FORMS)}.")
+        raise DataError(
+            f"--out {out}: expected a file in a folder that exists, ending in {', '.join(_FORMS)}. Pass one."
+        )
     explained = ExplainedRun(script.name, args.steps, measured=args.measured)
     error: BaseException | None = None
     try:

@@ -33,4 +33,4 @@ def _status(key: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
-    raise GraphweaveError(f"/proc/self/status has no {key}. Measure memory on another system.")
+    raise GraphweaveError(f"/proc/self/status has no {key}. Use a system that has it.")

@@ -7,13 +7,20 @@ from types import MappingProxyType
 
 from graphweave.compiler.report import GraphNote
 from graphweave.frontends.dynamo.explain_summary import size
-from graphweave.frontends.dynamo.step_profile import StepProfile
+from graphweave.frontends.dynamo.step_profile import StepProfile, TimedWork
 from graphweave.pages.explained.data import ShownMeasured, ShownWork
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
-_KINDS = {"kernel": "kernels", "call": "calls left to PyTorch", "other": "all else: Python, autograd, eager calls"}
+_KINDS = {
+    "kernel": "kernels",
+    "call": "calls of PyTorch's in compiled code",
+    "other": "all else: Python, autograd, eager calls",
+}
 """Kind of work -> its heading."""
+
+_SHORT = 0.005
+"""Calls of PyTorch that take less than this share of a step (views, sizes) are shown together."""
 
 
 def measured_step(
@@ -22,11 +29,18 @@ def measured_step(
     """A step as data. `keys` has the key of each kernel by its label, and `names` what follows the name of a call of
     each graph."""
     does = {k.label: k.does for g in graphs for k in (*g.once, *g.kernels)}
-    work = [
-        ShownWork("kernel", w.label, does[w.label], w.runs, w.seconds, keys.get(w.label, "")) if w.label in does else
-        ShownWork("call", _call_name(w.label, names), "", w.runs, w.seconds, "")
-        for w in sorted(step.work, key=lambda w: -w.seconds) if w.runs
-    ]  # fmt: skip
+    ran = sorted((w for w in step.work if w.runs), key=lambda w: -w.seconds)
+    work, short = list[ShownWork](), list[TimedWork]()
+    for w in ran:
+        if w.label in does:
+            work.append(ShownWork("kernel", w.label, does[w.label], w.runs, w.seconds, keys.get(w.label, "")))
+        elif w.seconds >= _SHORT * step.seconds:
+            work.append(ShownWork("call", _call_name(w.label, names), "", w.runs, w.seconds, ""))
+        else:
+            short.append(w)
+    if short:
+        what = f"{len(short)} short call{'s' * (len(short) != 1)} of PyTorch's"
+        work.append(ShownWork("call", what, "", sum(w.runs for w in short), sum(w.seconds for w in short), ""))
     other = max(0.0, step.seconds - sum(w.seconds for w in work))
     work.append(ShownWork("other", _KINDS["other"], "", 1, other, ""))
     return ShownMeasured(_about(step), step.seconds, tuple(work), step.peak, step.above)

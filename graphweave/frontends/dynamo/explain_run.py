@@ -12,7 +12,7 @@ from graphweave.core.spans import FirstCall, timed
 from graphweave.frontends.dynamo.breaks import breaks_seen, breaks_since, every_recompilation
 from graphweave.frontends.dynamo.explain import Explanation
 from graphweave.frontends.dynamo.step_profile import StepClock
-from graphweave.frontends.dynamo.steps import Steps
+from graphweave.frontends.dynamo.steps import StepCounter
 
 
 class ExplainedRun:
@@ -24,7 +24,7 @@ class ExplainedRun:
     def __init__(self, what: str, limit: int | None = None, *, measured: bool = False) -> None:
         self._what = what
         self._clock = StepClock() if measured else None
-        self._steps = Steps(limit) if self._clock is None else Steps(limit, self._clock.end)
+        self._steps = StepCounter(limit) if self._clock is None else StepCounter(limit, self._clock.end)
         self._report, self._spent = Report(), FirstCall()
         self._breaks, self._seen = 0, 0
 

@@ -13,7 +13,7 @@ import torch
 from graphweave.core import process_memory
 from graphweave.core.counters import counters
 from graphweave.execute.watched import watching
-from graphweave.frontends.dynamo.steps import Steps
+from graphweave.frontends.dynamo.steps import StepCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class StepClock:
         self._ended = [step] if number == 1 else [*self._ended, step]
         self._now = self._begin()
 
-    def profile(self, steps: Steps) -> StepProfile | None:
+    def profile(self, steps: StepCounter) -> StepProfile | None:
         """The step that was measured; None if none has ended."""
         if not self._ended:
             return None

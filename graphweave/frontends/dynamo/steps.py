@@ -17,7 +17,7 @@ class EnoughSteps(BaseException):
     """Ends a program after as many steps as were asked for. It is no Exception, so that programs let it pass."""
 
 
-class Steps:
+class StepCounter:
     """Counts steps, and calls `ended` after each with their number.
 
     In training, steps of the optimizer that first made one are counted. A program without optimizers has a step for

@@ -16,7 +16,7 @@ def step(data: ExplainedData, measured: ShownMeasured) -> Html:
     numbers: dict[str, Content] = {
         "step": _ms(measured.seconds),
         "in kernels": _ms(of_kind["kernel"]),
-        "in calls left to PyTorch": _ms(of_kind["call"]),
+        "in calls of PyTorch's": _ms(of_kind["call"]),
         "all else": _ms(of_kind["other"]),
     }
     if measured.peak is not None and measured.above is not None:
@@ -27,8 +27,8 @@ def step(data: ExplainedData, measured: ShownMeasured) -> Html:
     for w in measured.work:
         name = kernel_link(kernels[w.key]) if w.key in kernels else w.name
         share = w.seconds / measured.seconds if measured.seconds else 0.0
-        rows.append([name, w.does, _runs(w), 1e3 * w.seconds, f"{100 * share:.0f} %", _bar(share)])
-    header = ["what", "what it computes", "runs", "ms", "of the step", ""]
+        rows.append([name, 1e3 * w.seconds, f"{100 * share:.0f} %", _bar(share), _runs(w), w.does])
+    header = ["what", "ms", "of the step", "", "runs", "what it computes"]
     return join([facts(numbers), table(header, rows, f"Work of a step: {measured.about}")])
 
 
