@@ -384,7 +384,7 @@ def nothing():
 def test_the_command_checks_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, page = tmp_path / "script_to_check.py", tmp_path / "found.html"
     script.write_text(SCRIPT)
-    assert main(["check", f"{script}:checked", "--seconds", "0.05", "--save", str(page)]) == 0
+    assert main(["check", f"{script}:checked", "--seconds", "0.05", "-o", str(page)]) == 0
     assert capsys.readouterr().out.startswith("summed (") and "Certificate of summed" in page.read_text()
     for spec, said in ((f"{script}:nothing", "return model, x"), (f"{script}:missing", "has no function 'missing'"),
                        ("missing.py:checked", "SCRIPT.py:FUNCTION")):  # fmt: skip

@@ -22,7 +22,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     add = sub.add_argument
     add("function", metavar="SCRIPT.py:FUNCTION", help="a function without parameters that returns what is checked: "
         "a model or function, and its arguments after it, as `return model, x, edge_index`")  # fmt: skip
-    add("--save", type=Path, action="append", default=[], metavar="FILE",
+    add("-o", "--out", type=Path, action="append", default=[], metavar="FILE",
         help="also write FILE.html, FILE.json or FILE.txt; may be repeated")  # fmt: skip
     add("--inductor", action="store_true", help="also time torch.compile's own backend")
     add("--seconds", type=positive, default=10.0, help="about the time that timing may take (default: %(default)s)")
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         )
     certificate = check(fn, *given, inductor=args.inductor, seconds=args.seconds, seed=args.seed)
     sys.stdout.write(str(certificate))
-    for file in args.save:
+    for file in args.out:
         certificate.save(file)
     return 0 if certificate.ok else _NOT_OK
 

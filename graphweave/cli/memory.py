@@ -16,6 +16,7 @@ import torch
 
 from graphweave.cli.tasks import Data, start
 from graphweave.cli.training import TrainingJob
+from graphweave.core import process_memory
 from graphweave.core.errors import GraphweaveError
 from graphweave.runtime import peak_memory
 
@@ -25,7 +26,7 @@ _STEPS = 3
 
 def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     """The largest number of bytes above the base; None if the system cannot tell."""
-    if not sys.platform.startswith("linux"):
+    if not process_memory.is_told():
         return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "training.pt"

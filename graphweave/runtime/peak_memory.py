@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from graphweave.core import process_memory
 from graphweave.runtime import arena
 
 
@@ -18,9 +17,8 @@ def peak_extra_bytes(work: Callable[[], Any]) -> int | None:
     """Run `work`, and return the largest number of bytes that it took on the devices in use; None if the system cannot
     tell.
 
-    On a GPU this is what PyTorch allocates there. On the CPU it is the resident size of the process. Freed memory and
-    unused buffers go back to the system first; then the resident size is the base, and the high-water mark is reset (by
-    writing 5 to /proc/self/clear_refs). This works only on Linux.
+    On a GPU this is what PyTorch allocates there. On the CPU it is the resident size of the process, after freed memory
+    and unused buffers have gone back to the system.
     """
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -28,18 +26,11 @@ def peak_extra_bytes(work: Callable[[], Any]) -> int | None:
         base = torch.cuda.memory_allocated()
         work()
         return max(torch.cuda.max_memory_allocated() - base, 0)
-    if not sys.platform.startswith("linux"):
+    if not process_memory.is_told():
         work()
         return None
     arena.trim()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    base = _status("VmRSS")
+    base = process_memory.begin_peak()
     work()
-    return max(_status("VmHWM") - base, 0)
-
-
-def _status(key: str) -> int:
-    """The value of a line of /proc/self/status, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key + ":"))
+    return max(process_memory.peak_bytes() - base, 0)
