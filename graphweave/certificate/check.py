@@ -44,6 +44,9 @@ def check(
 ) -> Certificate:  # fmt: skip
     """Compile `fn` again and certify it on these arguments: errors, repeatability, fallbacks, speed and memory.
 
+    The certificate prints as text. `.ok` says whether it passes, `.problems` why not, `.values` has the errors of each
+    result and gradient, `.json()` everything as data, and `.save(path)` writes a page (.html), data (.json) or text.
+
     `fn` is a module or function as `graphweave.compile` takes it; if it is compiled already, its options are kept.
     Every result and every gradient (of parameters and arguments that require one, of a loss in which results are
     weighted by fixed signed numbers) is compared with eager mode in float64, and so is eager mode in the program's own
