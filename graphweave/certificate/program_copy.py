@@ -237,6 +237,8 @@ def _read_by(target: Callable[..., Any]) -> Iterator[_Variable]:
 
 def _functions_of(value: Any) -> Iterator[FunctionType]:
     """The functions that a call of `value` runs and that may read the user's variables, as far as can be told."""
+    if isinstance(value, ModuleType):
+        return
     value = getattr(value, "_gw_original", value)  # of a compiled function
     value = getattr(value, "__func__", getattr(value, "func", value))  # of a method, of a partial
     if isinstance(value, FunctionType):
