@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bench.randomness import CounterBased
+from graphweave.certificate.random_numbers import CounterBased
 
 FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest relative error that is accepted. Sums in another order differ by a few ulp per addition."""

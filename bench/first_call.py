@@ -36,7 +36,7 @@ import torch
 
 from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
 from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
-from bench.randomness import CounterBased
+from graphweave.certificate.random_numbers import CounterBased
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
 """graphweave, and backends of torch.compile."""

@@ -188,7 +188,7 @@ def around(steps: Steps) -> Iterator[None]:
             torch.set_default_dtype(torch.float64)
             steps.drawing.enter_context(DrawnInFloat32())
         if steps.system in ("eager", "exact"):
-            from bench.randomness import CounterBased
+            from graphweave.certificate.random_numbers import CounterBased
 
             steps.drawing.enter_context(CounterBased())
         else:

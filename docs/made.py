@@ -33,6 +33,7 @@ _LANGUAGES = {"layer": "python", "relations": "python", "cpp": "cpp"}
 
 START = {
     "analysis": "facts.py",
+    "certificate": "check.py",
     "cli": "train.py",
     "codegen": "cpp/kernel.py",
     "compiler": "road.py",
@@ -57,6 +58,7 @@ START = {
     "lower": "region.py",
     "nn": "gat_conv.py",
     "ops": "verbs.py",
+    "pages": "elements.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
     "sampling": "hops.py",
@@ -181,7 +183,7 @@ def versions() -> Iterator[str]:
         yield f"| {name} | {of.oldest or 'any'} | {of.checked} | {of.tried or '-'} |"
 
 
-COMPILING = ("compile", "explain", "counters", "reset_counters", "tune", "Schedule")
+COMPILING = ("compile", "explain", "check", "counters", "reset_counters", "tune", "Schedule")
 """The names of the package itself that are about compiling; its other functions and classes are about graphs."""
 
 

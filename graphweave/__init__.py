@@ -12,6 +12,7 @@ from graphweave.core.versions import tell_newer_torch
 
 if TYPE_CHECKING:
     from graphweave import extend, loops
+    from graphweave.certificate.check import check
     from graphweave.core.counters import counters, reset_counters
     from graphweave.core.schedule import Schedule
     from graphweave.frontends.dynamo.compile import compile
@@ -65,6 +66,7 @@ __all__ = [
     "batch",
     "broadcast_edges",
     "broadcast_nodes",
+    "check",
     "compile",
     "counters",
     "edge_softmax",
@@ -105,6 +107,7 @@ __all__ = [
 ]
 
 _FROM = {
+    "certificate.check": ("check",),
     "core.counters": (
         "counters",
         "reset_counters",

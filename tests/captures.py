@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental import _config as shape_config
 
-from bench.randomness import CounterBased
+from graphweave.certificate.random_numbers import CounterBased
 from graphweave.core.types import Space
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.importing.importer import Imported, import_graph

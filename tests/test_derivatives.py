@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
-from bench.randomness import CounterBased
+from graphweave.certificate.random_numbers import CounterBased
 from graphweave.core.errors import DerivativeError
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -20,7 +20,7 @@ from graphweave.cli import machine, trial
 from graphweave.cli.main import main
 from graphweave.cli.trial import Trial
 from graphweave.core.settings import GIB, override
-from graphweave.runtime import kernel_cache, threads, toolchain, triton_kernel
+from graphweave.runtime import kernel_cache, machine_facts, threads, toolchain, triton_kernel
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
 needs_triton = pytest.mark.skipif(triton_kernel.triton_version() is None, reason="Triton is not installed")
@@ -117,7 +117,7 @@ def test_for_the_reader_and_to_a_file(capsys: pytest.CaptureFixture[str], tmp_pa
 @needs_cxx
 @pytest.mark.usefixtures("triton_works")
 def test_without_an_openmp_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "find_pool", lambda: None)
+    monkeypatch.setattr(machine_facts, "find_pool", lambda: None)
     assert "OpenMP runtime none: kernels run on one thread" in as_text(capsys)
 
 
@@ -205,8 +205,8 @@ def test_without_a_compiler_for_the_reader(capsys: pytest.CaptureFixture[str]) -
 def test_without_triton(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_kernel, "triton_version", lambda: None)
     found = as_json(capsys)
-    assert found["versions"]["triton"] == machine.NOT_INSTALLED
-    assert found["checks"]["triton"] == {"works": False, "seconds": None, "why": machine.NOT_INSTALLED}
+    assert found["versions"]["triton"] == machine_facts.NOT_INSTALLED
+    assert found["checks"]["triton"] == {"works": False, "seconds": None, "why": machine_facts.NOT_INSTALLED}
     assert found["placement"]["cpu"]["runs"] == "cpp"
 
 

@@ -19,6 +19,7 @@ PUBLIC: dict[str, list[str]] = {
         "batch",
         "broadcast_edges",
         "broadcast_nodes",
+        "check",
         "compile",
         "counters",
         "edge_softmax",

@@ -407,3 +407,13 @@ def test_a_function_that_makes_a_matrix_is_compiled_once(fresh_compiler: None) -
         for _ in range(2):
             torch.testing.assert_close(compiled(x, edges), f(x, edges))
     assert counts() == (1, 0, 0)
+
+
+def test_an_embedding_gets_its_sparse_gradient(fresh_compiler: None) -> None:
+    embedding = nn.Embedding(20, 4, sparse=True)
+    ids = torch.tensor([3, 7, 3])
+    compiled = graphweave.compile(lambda ids: embedding(ids).sigmoid())
+    want = torch.autograd.grad(embedding(ids).sigmoid().sum(), embedding.weight)[0]
+    got = torch.autograd.grad(compiled(ids).sum(), embedding.weight)[0]
+    assert got.layout == torch.sparse_coo
+    torch.testing.assert_close(got.to_dense(), want.to_dense())

@@ -12,9 +12,11 @@ from torch import Tensor, fx
 
 import graphweave
 from graphweave.core.errors import VerifyError
+from graphweave.execute import region_check
 from graphweave.frontends.importing import importer
 from graphweave.frontends.importing.context import Context
 from graphweave.ir.message import layouts
+from graphweave.ir.message.interp import interp
 
 INDEX = torch.tensor([0, 1, 2, 0, 3, 1, 2, 0, 5])
 
@@ -105,6 +107,37 @@ def test_a_tie_decided_by_rounding_is_no_mistake() -> None:
 
     x = torch.randn(9, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
     compiled(larger, "graphweave.compile", verify=True)(x, INDEX).sum().backward()
+
+
+def largest(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    messages = (x[src] * w).tanh()
+    return torch.zeros_like(x).scatter_reduce(0, dst[:, None].expand(-1, 4), messages, "amax", include_self=False)
+
+
+def _backward_of_largest(dtype: torch.dtype) -> None:
+    noise = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(rows, 4, generator=noise, dtype=dtype) for rows in (300, 2000))
+    src, dst = torch.randint(300, (2, 2000), generator=noise)
+    made = compiled(largest, "graphweave.compile", verify=True)
+    made(x.requires_grad_(), w, src, dst).square().sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_maximum_that_a_kernel_rounds_otherwise_is_no_mistake(dtype: torch.dtype) -> None:
+    """The backward computes tanh again and compares it with the maximum. The kernel's tanh differs from PyTorch's in
+    the last bits, so that the interpreter found no edge that has the maximum."""
+    _backward_of_largest(dtype)
+
+
+def test_a_kernel_that_computes_otherwise_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ties excuse the gradients that they lead to, and nothing else."""
+
+    def more(*given: Any) -> list[Any]:
+        return [value * 1.01 if value.is_floating_point() else value for value in interp(*given)]
+
+    monkeypatch.setattr(region_check, "interp", more)
+    with pytest.raises(VerifyError, match=r"region .* computes %\d+ differently from eager: .*test_verify.py:\d+"):
+        _backward_of_largest(torch.float32)
 
 
 def _values(rows: int = 9) -> Tensor:

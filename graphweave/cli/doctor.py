@@ -19,7 +19,7 @@ from rich.text import Text
 from graphweave.cli import machine, trial
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import DataError
-from graphweave.runtime import triton_kernel
+from graphweave.runtime import machine_facts, triton_kernel
 
 _RUNS = {
     "cpp": "generated C++ kernels", "triton": "generated Triton kernels", "eager": "eager PyTorch", "nothing": "nothing"
@@ -55,11 +55,11 @@ def report() -> dict[str, Any]:
     Triton."""
     cpp, triton = trial.on_cpu(), _triton()
     return {
-        "versions": machine.versions(),
-        "compiler": machine.compiler(),
+        "versions": machine_facts.versions(),
+        "compiler": machine_facts.compiler(),
         "checks": {"cpp": _checked(cpp), "triton": _checked(triton)},
-        "cpu": machine.cpu(),
-        "cuda": machine.cuda(),
+        "cpu": machine_facts.cpu(),
+        "cuda": machine_facts.cuda(),
         "caches": machine.caches(),
         "settings": machine.settings_in_force(os.environ),
         "unknown_variables": machine.unknown_variables(os.environ),
@@ -78,7 +78,7 @@ def _triton() -> Trial | None:
 
 def _checked(done: Trial | None) -> dict[str, Any]:
     if done is None:
-        return {"works": False, "seconds": None, "why": machine.NOT_INSTALLED}
+        return {"works": False, "seconds": None, "why": machine_facts.NOT_INSTALLED}
     return {"works": done.works, "seconds": round(done.seconds, 3), "why": done.why}
 
 

@@ -1,13 +1,9 @@
-"""Facts about this machine and this installation, as plain values that can be written as JSON."""
+"""Caches, settings and what runs where, as plain values that can be written as JSON."""
 
 from __future__ import annotations
 
-import os
-import platform
-import shlex
 import tempfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,74 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
 from graphweave.core.choices import Choices
-from graphweave.core.errors import ToolchainError
 from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
-from graphweave.runtime import kernel_cache, toolchain, triton_kernel
+from graphweave.runtime import kernel_cache, triton_kernel
 from graphweave.runtime.entries import COMPILATIONS, Contents
-from graphweave.runtime.threads import find_pool
-
-NOT_INSTALLED = "not installed"
 
 ALSO_READ = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "TRITON_CACHE_DIR")
 """Environment variables of PyTorch, OpenMP, CUDA and Triton on which kernels depend."""
-
-
-def versions() -> dict[str, str]:
-    return {
-        "graphweave": _version("graphweave"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": triton_kernel.triton_version() or NOT_INSTALLED,
-        "torch_geometric": _version("torch_geometric"),
-        "numpy": _version("numpy"),
-    }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return NOT_INSTALLED
-
-
-def compiler() -> dict[str, Any]:
-    """The C++ compiler that builds kernels, or `why` there is none."""
-    try:
-        tools = toolchain.toolchain()
-    except ToolchainError as error:
-        return {"why": str(error)}
-    pool = find_pool()
-    return {
-        "command": shlex.join(tools.command),
-        "version": tools.version,
-        "flags": list(tools.flags),
-        "openmp": None if pool is None else str(pool.file),
-    }
-
-
-def cpu() -> dict[str, Any]:
-    """The CPU's model, the `cores` of the machine, the cores `usable` by this process, and the `threads` of torch."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"model": _cpu_model(), "cores": os.cpu_count(), "usable": allowed, "threads": torch.get_num_threads()}
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
-
-
-def cuda() -> dict[str, Any]:
-    """The CUDA version with which torch was built (None for a CPU-only build), and each device."""
-    return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
-
-
-def _device(number: int) -> dict[str, Any]:
-    found = torch.cuda.get_device_properties(number)
-    return {"name": found.name, "memory": found.total_memory, "capability": f"{found.major}.{found.minor}"}
 
 
 def caches() -> dict[str, Any]:

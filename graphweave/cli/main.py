@@ -14,6 +14,9 @@ from graphweave.core.errors import GraphweaveError
 _COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
+    "check": ("check", "certify a model on your data: errors, repeatability, speed, memory"),
+    "explain": ("explain", "run a program, and write a page about all that it compiles"),
+    "profile": ("profile", "the same with measured times: where a training step spends them"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
     "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),
     "partition": ("parts", "write a graph's parts for training on several ranks"),

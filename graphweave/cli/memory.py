@@ -1,16 +1,12 @@
-"""Peak memory of a training step, measured in a separate process.
+"""Peak memory of a training step, measured in a separate process (`runtime/peak_memory.py`).
 
-The child process compiles and warms up on a small graph of the same feature width, and returns freed memory and unused
-buffers to the system. It takes its resident size as the base, resets the high-water mark (by writing 5 to
-/proc/self/clear_refs), and runs a few steps on the real graph. Peak minus base is the memory of the steps beyond data
-and model. It includes buffers that a runtime keeps for reuse, but little of what compilation needs. This works only on
-Linux.
+The child process compiles and warms up on a small graph of the same feature width, and runs a few steps on the real
+graph. The measured memory is that of the steps beyond data and model. It includes buffers that a runtime keeps for
+reuse, but little of what compilation needs.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import subprocess
 import sys
 import tempfile
@@ -20,8 +16,9 @@ import torch
 
 from graphweave.cli.tasks import Data, start
 from graphweave.cli.training import TrainingJob
+from graphweave.core import process_memory
 from graphweave.core.errors import GraphweaveError
-from graphweave.runtime import arena
+from graphweave.runtime import peak_memory
 
 _STEPS = 3
 """Number of measured training steps."""
@@ -29,7 +26,7 @@ _STEPS = 3
 
 def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     """The largest number of bytes above the base; None if the system cannot tell."""
-    if not sys.platform.startswith("linux"):
+    if not process_memory.is_told():
         return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "training.pt"
@@ -46,26 +43,16 @@ def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     return int(done.stdout.strip().splitlines()[-1])
 
 
-def _status(key: str) -> int:
-    """The value of a line of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    raise GraphweaveError(f"/proc/self/status has no {key}. Leave out --compare on this system.")
-
-
-def _measure(way: str, job: TrainingJob, data: Data) -> int:
+def _measure(way: str, job: TrainingJob, data: Data) -> int | None:
     job.apply_threads()
     training = start(way, job, data)
     training.warm_up()
-    gc.collect()
-    arena.trim()
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    base = _status("VmRSS")
-    for _ in range(_STEPS):
-        training.step()
-    return max(_status("VmHWM") - base, 0)
+
+    def steps() -> None:
+        for _ in range(_STEPS):
+            training.step()
+
+    return peak_memory.peak_extra_bytes(steps)
 
 
 def _child(file: str) -> None:

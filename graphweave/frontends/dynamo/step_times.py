@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,19 +36,28 @@ def break_even(
     code does, such as printing, is done in each run.
     """
     before = State(target)
-    times: dict[Any, list[float]] = {_eagerly(target): [], compiled: []}
-    begun = time.perf_counter()
     try:
         with kept_as_they_are():
-            for f in times:
-                _step(f, args, kwargs)  # fills caches
-            while len(times[compiled]) < _RUNS and (not times[compiled] or time.perf_counter() - begun < _MAX_SECONDS):
-                for f, seconds in times.items():
-                    seconds.append(_step(f, args, kwargs))
+            eager, own = medians_in_turns([partial(_step, f, args, kwargs) for f in (_eagerly(target), compiled)])
     finally:
         before.restore()
-    eager, own = (statistics.median(seconds) for seconds in times.values())
     return BreakEven(first_call_seconds, eager, own)
+
+
+def medians_in_turns(
+    steps: Sequence[Callable[[], float]], runs: int = _RUNS, max_seconds: float = _MAX_SECONDS
+) -> list[float]:
+    """The median of the seconds that each of `steps` returns, over `runs` runs in turns, after one that fills caches.
+
+    No further turn begins after `max_seconds`, but there is one.
+    """
+    begun = time.perf_counter()
+    for step in steps:
+        step()
+    turns: list[list[float]] = []
+    while len(turns) < runs and (not turns or time.perf_counter() - begun < max_seconds):
+        turns.append([step() for step in steps])
+    return [statistics.median(seconds) for seconds in zip(*turns, strict=True)]
 
 
 def _step(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:

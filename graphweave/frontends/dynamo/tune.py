@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from graphweave.compiler.report import collect
 from graphweave.core.choices import check_option
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
+from graphweave.frontends.dynamo.uncompiled import original_of
 from graphweave.frontends.tracing.call_state import State
 from graphweave.tuning.deadline import Deadline, shared_deadline
 
@@ -41,8 +42,7 @@ def tune(
     """
     check_option("budget", budget)
     deadline = Deadline(budget)
-    target: Any = getattr(model, "_gw_original", None) or getattr(model, "_orig_mod", None) or model
-    dynamic, own, _ = getattr(model, "_gw_arguments", (True, None, False))
+    target, dynamic, own = original_of(model)
     chosen = {**(own or {}), **(options or {}), "schedule": "tune", "budget": budget}
     compiled = compile(target, dynamic=dynamic, options=chosen)
     before = State(target)
@@ -57,4 +57,4 @@ def tune(
         warnings.warn(
             f"graphweave: {name_of(target)} runs untuned: {why}. Leave out tuning to silence this.", stacklevel=2
         )
-    return compiled
+    return cast("T", compiled)

@@ -4,7 +4,7 @@ called."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -70,3 +70,11 @@ def what_is_meant(target: Callable[..., Any]) -> Callable[..., Any]:
     """The function to compile: the original method if `target` is a method of a compiled module, else `target`."""
     meant: Callable[..., Any] = getattr(target, "_gw_method", target)
     return meant
+
+
+def original_of(fn: Callable[..., Any]) -> tuple[Callable[..., Any], bool | None, Mapping[str, Any] | None]:
+    """The function or module that the user wrote, if `fn` is compiled, and the arguments `dynamic` and `options` with
+    which it is compiled, or else the usual ones."""
+    target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
+    dynamic, options, _ = getattr(fn, "_gw_arguments", (True, None, False))
+    return target, dynamic, options

@@ -111,7 +111,7 @@ class Reference:
         spread = torch.zeros_like(want)
         for _ in range(_TRIALS):
             torch.set_rng_state(state)
-            moved = {name: _rounded(v, noise) for name, v in given.items()}
+            moved = {name: rounded(v, noise) for name, v in given.items()}
             spread = torch.maximum(spread, (self._run(moved, [node])[node] - want).abs())
         return 4 * spread
 
@@ -240,7 +240,7 @@ def _random_state(state: Tensor) -> Iterator[None]:
         torch.set_rng_state(now)
 
 
-def _rounded(value: Any, noise: torch.Generator) -> Any:
+def rounded(value: Any, noise: torch.Generator) -> Any:
     """`value` with the last few bits of every number changed."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value

@@ -45,13 +45,13 @@ def laid_out(x: Tensor, order: Sequence[int], whole: bool = False) -> Tensor:
 
 def memory_of(values: Iterable[Any]) -> set[int]:
     """The memories of the tensors among `values`, by their addresses."""
-    return {_memory(v) for v in values if isinstance(v, Tensor) and v.numel()}
+    return {_memory(v) for v in values if _has_memory(v)}
 
 
 def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = frozenset()) -> Any:
     """`value`, or a copy if that is needed to keep the promise. The memory of the result is added to `taken`, which
     results with `own` must not share; `kept` is memory that is kept for the backward."""
-    if not isinstance(value, Tensor) or not value.numel():
+    if not _has_memory(value):
         return value
     memory = _memory(value)
     shared = (promise.own and memory in taken) or (promise.fresh and memory in kept)
@@ -76,6 +76,12 @@ def _copy(x: Tensor, order: Sequence[int]) -> Tensor:
         strides[d] = inner
         inner *= max(x.shape[d], 1)
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def _has_memory(value: Any) -> bool:
+    """Whether a value is a tensor with elements in memory of its own. A sparse tensor, such as the gradient of an
+    embedding with `sparse=True`, has other tensors instead."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and bool(value.numel())
 
 
 def _memory(x: Tensor) -> int:
