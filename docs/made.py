@@ -57,6 +57,7 @@ START = {
     "lower": "region.py",
     "nn": "gat_conv.py",
     "ops": "verbs.py",
+    "pages": "elements.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
     "sampling": "hops.py",

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "frontends.captures": {"core"},
     "frontends.stored": {"core", "compiler", "execute", "runtime", "frontends.calls", "frontends.halves"},
     "frontends.dynamo": _STAGES
-    | {"compiler", "runtime", "execute", "tuning"}
+    | {"compiler", "runtime", "execute", "tuning", "pages"}
     | _CAPTURED
     | {"frontends.tracing", "frontends.sparse", "frontends.halves", "frontends.captures", "frontends.stored"},
     "extend": _FACTS | {"passes", "compiler", "execute", "frontends.calls", "frontends.importing", "frontends.halves"},
@@ -64,7 +64,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },  # reads graphs' files, partitions as clusters do
     "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
     "": _MODEL_SIDE | {"extend", "frontends.dynamo", "loops"},
-    "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends.dynamo", "ops", "nn", "data", "sampling", "distributed", ""},
+    "pages": {"core"},
+    "cli": _STAGES
+    | _MODEL_SIDE
+    | {"pages", "runtime", "frontends.dynamo", "ops", "nn", "data", "sampling", "distributed", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`. The room
 `extend` builds kernels, since a declared operator is tried at once."""
