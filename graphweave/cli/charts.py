@@ -27,6 +27,8 @@ _MOST_NUMBERED_CLASSES = 12
 """Confusion matrices of more classes show shares as shades alone, without numbers."""
 _MOST_POINTS = 5000
 """A parity chart shows at most this many points, evenly chosen."""
+_FEW_EDGES = 50
+"""Degrees up to this are drawn on a plain scale, larger ones on a logarithmic one."""
 _FARTHEST = 20
 """Times are drawn up to the break-even point if it comes within so many times the epochs that were run."""
 
@@ -40,6 +42,8 @@ class Chart:
     alt: str
     draw: Callable[[Any], None]
     note: str = ""
+    height: float = 1.0
+    """In terms of the other charts' height."""
 
 
 def learning(runners: Sequence[TrainingWay]) -> list[Chart]:
@@ -92,13 +96,14 @@ def bars(title: str, values: Mapping[str, float], show: Callable[[float], str], 
     def draw(axes: Any) -> None:
         for row, (way, value) in enumerate(values.items()):
             axes.barh(row, value, 0.6, color=_COLOURS[way])
-            axes.text(value, row, f" {show(value)}", va="center")
+            axes.annotate(show(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
         axes.set_yticks(range(len(values)), [NAMES[way] for way in values])
         axes.set(xticks=[], xlim=(0, 1.35 * max(values.values(), default=1) or 1))
+        axes.spines["bottom"].set_visible(False)
         axes.invert_yaxis()
 
     named = {NAMES[way]: value for way, value in values.items()}
-    return Chart(title, f"{title}: {_listed(named, show)}.", draw, note)
+    return Chart(title, f"{title}: {_listed(named, show)}.", draw, note, height=0.25 + 0.13 * len(values))
 
 
 def breaks_even(runners: Sequence[TrainingWay]) -> Chart | None:
@@ -114,19 +119,16 @@ def breaks_even(runners: Sequence[TrainingWay]) -> Chart | None:
 
     def draw(axes: Any) -> None:
         for way, history in histories.items():
-            passed = list(itertools.accumulate(history.seconds, initial=0.0))
-            axes.plot(range(len(passed)), passed, color=_COLOURS[way], label=NAMES[way])
-            axes.plot([ran, end], [passed[-1], passed[-1] + (end - ran) * history.median], ":", color=_COLOURS[way])
+            first = history.median if way == "eager" else history.seconds[0]
+            axes.plot([1, end], [first, first + (end - 1) * history.median], color=_COLOURS[way], label=NAMES[way])
         if paid is not None and paid <= end:
-            at = eager.median * paid
-            axes.plot([paid], [at], "o", color=THIRD)
-            axes.annotate(f"paid after {paid:,} {'epoch' if paid == 1 else 'epochs'}", (paid, at),
-                          xytext=(-8, 8), textcoords="offset points", ha="right", color=THIRD)  # fmt: skip
+            axes.plot([paid], [eager.median * paid], "o", color=THIRD, label=f"paid after {_epochs(paid)}")
         axes.set(xlabel="epochs", ylabel="seconds since the start")
-        axes.legend(loc="lower right")
+        axes.set_ylim(bottom=0)
+        axes.legend()
 
-    said = "Compiling does not pay here." if paid is None else f"Compiling has paid after {paid:,} epochs."
-    note = "Dotted lines go on with the median epoch." if end > ran else ""
+    said = "Compiling does not pay here." if paid is None else f"Compiling has paid after {_epochs(paid)}."
+    note = "Time by the first epoch and the median of the later ones."
     return Chart("When compiling has paid", f"Seconds since the start by epoch. {said}", draw, note)
 
 
@@ -164,7 +166,7 @@ def _confusion(way: str, found: Answers) -> Chart:
     if int(wrong.sum()):
         true, predicted = divmod(int(wrong.argmax()), count)
         alt += f" Most often, {found.classes[true]} is taken for {found.classes[predicted]}."
-    note = "A row is a true class; the darker a cell, the larger the share of the row that is predicted so."
+    note = "A row is a true class. The stronger a cell's colour, the larger its share of the row."
     return Chart(f"Confusion on the test data ({NAMES[way]})", alt, draw, note)
 
 
@@ -190,19 +192,20 @@ def degrees(indices: Tensor, num_nodes: int) -> Chart | None:
         return None
     degree = indices.bincount(minlength=num_nodes)
     counts = degree.bincount()
-    mean, most = float(degree.double().mean()), int(degree.max())
+    mean, most, alone = float(degree.double().mean()), int(degree.max()), int(counts[0])
+    lowest = 0.5 if most > _FEW_EDGES else 0.0
 
     def draw(axes: Any) -> None:
         seen = counts.nonzero().flatten()
-        axes.plot((seen + (seen == 0) * 0.5).tolist(), counts[seen].tolist(), "o", color=FIRST, markersize=3)
-        axes.axvline(max(mean, 0.5), color=SOFT, linewidth=1, linestyle="--")
-        axes.set(xlabel="incoming edges of a node", ylabel="nodes", xscale="log", yscale="log")
+        axes.plot(seen.clamp(min=lowest).tolist(), counts[seen].tolist(), "o", color=FIRST, markersize=3)
+        axes.axvline(max(mean, lowest), color=SOFT, linewidth=1, linestyle="--")
+        scale = "log" if most > _FEW_EDGES else "linear"
+        axes.set(xlabel="incoming edges of a node", ylabel="nodes", xscale=scale, yscale=scale)
 
-    alone = int(counts[0])
     alt = f"Nodes by their number of incoming edges: {mean:.1f} on average, {most:,} at most, none for {alone:,} nodes."
-    note = "Both scales are logarithmic; the dashed line is the mean." + (
-        " Nodes without edges stand at a half." if alone else ""
-    )
+    note = "The dashed line is the mean."
+    if lowest:
+        note += " Both scales are logarithmic" + ("; nodes without edges stand at a half." if alone else ".")
     return Chart("Edges of a node", alt, draw, note)
 
 
@@ -229,6 +232,10 @@ _STYLES = ("-", "--", "-.", ":")
 
 def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str:
     return ", ".join(f"{name} {show(value)}" for name, value in values.items())
+
+
+def _epochs(count: int) -> str:
+    return f"{count:,} {'epoch' if count == 1 else 'epochs'}"
 
 
 def _short(value: float) -> str:

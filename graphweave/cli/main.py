@@ -13,6 +13,7 @@ from graphweave.core.errors import GraphweaveError
 
 _COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
+    "compare": ("compare", "train by graphweave, eager PyTorch and torch.compile, and write a page about it"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
     "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),

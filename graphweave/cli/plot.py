@@ -11,7 +11,7 @@ from typing import Any
 
 from graphweave.cli.charts import FIRST, FOURTH, INK, SECOND, SOFT, THIRD, Chart
 from graphweave.core.errors import DataError, GraphweaveError
-from graphweave.pages.elements import figure
+from graphweave.pages.elements import figure, join, tag
 
 _PICTURES = (".png", ".pdf", ".svg")
 _PAGES = (".html",)
@@ -71,15 +71,21 @@ def save_picture(path: Path, charts: Sequence[Chart]) -> None:
         picture.savefig(path)
 
 
-def page_figure(chart: Chart) -> str:
-    """A chart as a part of a page: its colours are those of the page, its text is text."""
+def page_figures(charts: Sequence[Chart]) -> str:
+    """Charts as a part of a page, next to each other where there is room."""
+    return tag("div", *map(_figure, charts), class_="figures")
+
+
+def _figure(chart: Chart) -> str:
+    """A chart within a page: its colours are those of the page, its text is text."""
     new_figure, settings = _matplotlib()
     with settings(_STYLE | {"svg.fonttype": "none", "font.family": "sans-serif"}):
-        drawing = new_figure(figsize=(1.3 * _WIDTH, 1.3 * _HEIGHT), layout="constrained")
+        drawing = new_figure(figsize=(_WIDTH, chart.height * _HEIGHT), layout="constrained")
         chart.draw(drawing.subplots())
         written = StringIO()
         drawing.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    return figure(_within_a_page(written.getvalue()), f"{chart.title}. {chart.note}".strip(), chart.alt)
+    caption = join([tag("strong", f"{chart.title}."), *([chart.note] if chart.note else [])], " ")
+    return figure(_within_a_page(written.getvalue()), caption, chart.alt)
 
 
 def _within_a_page(text: str) -> str:

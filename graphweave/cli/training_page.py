@@ -12,7 +12,7 @@ from graphweave.cli import charts
 from graphweave.cli.charts import Chart
 from graphweave.cli.durations import duration
 from graphweave.cli.machine import NOT_INSTALLED, compiler, cpu, versions
-from graphweave.cli.plot import page_figure
+from graphweave.cli.plot import page_figures
 from graphweave.cli.report import Measured, mebibytes, pays
 from graphweave.cli.tasks import Data, described
 from graphweave.cli.training import Answers, TrainingJob, TrainingWay
@@ -50,18 +50,18 @@ def training_page(done: FinishedTraining) -> str:
     first = done.runners[0]
     compared = len(ways) > 1
     title = f"{', '.join(ways)}: {done.model} on {done.data.name}" if compared else f"{done.model} on {done.data.name}"
-    header = ("", *ways, "baseline")
+    caption = f"Measured on the test data; ratios are to {ways[0]}" if compared else "Measured on the test data"
+    results = table(("", *ways, "baseline"), done.measured.rows, caption)
     sentences = [line.partition(": ")[2] for line in pays(done.runners)]
     body = [
         tag("p", f"{described(done.model, done.data)}. {len(first.history.loss)} epochs."),
         facts(_headline(done)),
         section(
             "Results",
-            table(header, done.measured.rows, f"Measured on the test data; ratios are to {ways[0]}")
-            + "".join(tag("p", f"{line[:1].upper()}{line[1:]}.") for line in sentences),
+            join([results, *(tag("p", f"{line[:1].upper()}{line[1:]}.") for line in sentences)]),
             "The baseline needs no training." + (" All systems begin with the same weights." if compared else ""),
         ),
-        *(section(name, join(map(page_figure, drawn))) for name, drawn in all_charts(done).items()),
+        *(section(name, page_figures(drawn)) for name, drawn in all_charts(done).items()),
         section("Options", table(("option", "value"), _options(done.job), "Options of the training")),
         machine_section(),
     ]
@@ -136,5 +136,5 @@ def _degrees(data: Data) -> Chart | None:
 
 def _options(job: TrainingJob) -> list[tuple[str, str]]:
     """The options that have a value, as text."""
-    given = {name: value for name, value in asdict(job).items() if value is not None and name not in ("links", "budget")}
-    return [(name.replace("_", " "), str(value)) for name, value in given.items() if value != ()]
+    given = {name: value for name, value in asdict(job).items() if name not in ("links", "budget")}
+    return [(name.replace("_", " "), str(value)) for name, value in given.items() if value not in (None, ())]
