@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphweave.cli.durations import duration
 from graphweave.cli.training import Answers, TrainingWay
+from graphweave.compiler.report import RacedCandidate
 from graphweave.core.break_even import BreakEven
 
 INK, SOFT = "#1a1c20", "#545b66"
@@ -224,6 +225,64 @@ def spread(title: str, times: Mapping[str, Sequence[float]]) -> Chart:
 
     medians = {NAMES[way]: median(seconds) for way, seconds in times.items()}
     return Chart(title, f"{title}. Medians: {_listed(medians, duration)}.", draw, "A point is a step, a line a median.")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTimes:
+    """Median seconds of a step, by way, at several sizes of the graph in a `unit`."""
+
+    unit: str
+    times: Mapping[str, Sequence[tuple[float, float]]]
+
+
+def growth(scaled: ScaledTimes) -> Chart:
+    """The time of a step by the size of the graph."""
+
+    def draw(axes: Any) -> None:
+        for way, points in scaled.times.items():
+            sizes, seconds = zip(*points, strict=True)
+            axes.plot(sizes, [1e3 * s for s in seconds], "o-", color=_COLOURS[way], label=NAMES[way], markersize=4)
+        axes.set(xlabel=scaled.unit, ylabel="milliseconds of a step")
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+    ends = {NAMES[way]: points[-1][1] for way, points in scaled.times.items()}
+    last = next(iter(scaled.times.values()))[-1][0]
+    title = f"Time of a step by {scaled.unit}"
+    return Chart(title, f"{title}. At {last:,.3g}: {_listed(ends, duration)}.", draw)
+
+
+def race(choice: str, raced: Sequence[RacedCandidate], untuned: RacedCandidate) -> Chart:
+    """Measured times of candidates of one choice, in terms of the compiler's own, and the cost model's prices of
+    them."""
+
+    def draw(axes: Any) -> None:
+        for row, one in enumerate(raced):
+            own = one.name == untuned.name
+            axes.barh(row, one.measured / untuned.measured, 0.7, color=SOFT if own else FIRST, alpha=0.55)
+            axes.plot([one.predicted / untuned.predicted], [row], "D", color=SECOND, markersize=5)
+        axes.axvline(1, color=SOFT, linewidth=1, linestyle="--")
+        axes.set_yticks(range(len(raced)), [_candidate(one.name) for one in raced], size=7.5)
+        axes.set(xlabel="times the compiler's own choice", ylim=(len(raced) - 0.4, -0.6))
+        axes.set_xlim(left=0)
+
+    best = raced[0]
+    alt = (
+        f"Candidates by their time. The fastest is {_candidate(best.name)}, at"
+        f" {best.measured / untuned.measured:.2f} times the time of the compiler's own choice."
+    )
+    note = "A bar is the measured time, a diamond the price by the cost model."
+    return Chart(f"Candidates: {choice}", alt, draw, note, height=max(0.5, 0.25 + 0.075 * len(raced)))
+
+
+def _candidate(name: str) -> str:
+    """A schedule's fields, a form's options, or "the compiler's own"."""
+    if name == "untuned":
+        return "the compiler's own"
+    return name.removeprefix("Schedule(").removesuffix(")").strip("{}").replace("'", "")
 
 
 _STYLES = ("-", "--", "-.", ":")
