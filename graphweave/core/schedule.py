@@ -179,7 +179,7 @@ class Schedule:
         in their order, the features computed at a time, and the loops in words. `dark` is for dark pages."""
         if not _is_whole(features, 1):
             raise ScheduleError(
-                f"Schedule.draw: 'features' must be a whole number from 1 on (got {features!r}). Pass the width of a row."
+                f"Schedule.draw: 'features' must be a whole number from 1 on (got {features!r}). Pass a row's width."
             )
         return draw_schedule(self.given, features, dark=dark)
 

@@ -19,8 +19,8 @@ class DrawingColours:
     series: tuple[str, ...]
 
 
-LIGHT = DrawingColours("#1f2328", "#8c959f", "#eef4f3", "#00796b", ("#0b57d0", "#b4490c", "#7b3fb5", "#8a5000"))
-DARK = DrawingColours("#e6edf3", "#7d8590", "#16302d", "#4db6ac", ("#8ab4f8", "#f4a47a", "#cba6f7", "#f2c46c"))
+LIGHT = DrawingColours("#1f2328", "#59636e", "#eef4f3", "#00796b", ("#0b57d0", "#b4490c", "#7b3fb5", "#8a5000"))
+DARK = DrawingColours("#e6edf3", "#9aa3ad", "#16302d", "#4db6ac", ("#8ab4f8", "#f4a47a", "#cba6f7", "#f2c46c"))
 
 Point = tuple[float, float]
 
