@@ -17,8 +17,8 @@ PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot or a report); tests, checks and benchmarks install
-# everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
+# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot or a report); tests, checks and
+# benchmarks install everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
 # imports only some of them, so Python compiles these when they are imported.
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot

@@ -1,10 +1,11 @@
-"""The drawings of the design book, from boxes, lines and words. `python -m docs.pictures` writes them."""
+"""The drawings of the design book, and of schedules: boxes, lines and words. `python -m docs.pictures` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphweave.core.svg import Drawing, DrawingColours
+from graphweave.core.schedule import Schedule
+from graphweave.core.svg import DARK, LIGHT, Drawing, DrawingColours
 from tests.test_layers import MAY_IMPORT, rooms_of
 
 WIDTH = 760
@@ -69,8 +70,8 @@ def rooms(colours: DrawingColours) -> Drawing:
     layers = _layers()
     d = Drawing(
         WIDTH, 34 + 40 * len(layers), colours,
-        "The rooms of the package in layers, from the command line at the top to core at the bottom. A room imports only"
-        " rooms of layers below it.",
+        "The rooms of the package in layers, from the command line at the top to core at the bottom. A room imports"
+        " only rooms of layers below it.",
     )  # fmt: skip
     d.line([(24, 34), (24, 30 + 40 * len(layers))], colours.accent, arrow=True)
     d.words(44, 22, "a room imports only rooms of layers below it", size=12, colour=colours.accent)
@@ -118,7 +119,7 @@ def kernels_of_gat(colours: DrawingColours) -> Drawing:
         d.line([(170, y), (218, y)], colours.accent, arrow=True)
     d.line([(170, 44), (218, 44)], colours.accent, arrow=True)
     _pass(d, 48, "first walk over its edges", "score = leaky_relu(s[src] + t[dst])", "top = max of score")
-    _pass(d, 146, "second walk over its edges", "e = exp(score − top)", "total = sum of e", "wide = sum of e · z[src]")
+    _pass(d, 146, "second walk over its edges", "e = exp(score - top)", "total = sum of e", "wide = sum of e · z[src]")
     d.line([(480, 122), (480, 144)], colours.accent, arrow=True)
     d.line([(480, 258), (480, 280)], colours.accent, arrow=True)
     _labelled(d, 330, 282, 300, 36, "out = wide / total", fill=colours.box)
@@ -149,7 +150,7 @@ def halves(colours: DrawingColours) -> Drawing:
         " Eager mode keeps scores, weights and gathered rows of 1, 16 and 32 numbers for each of 9,000 edges.",
     )  # fmt: skip
     columns = (
-        (20, "forward", ("z = x W", "score", "e = exp(score − top)", "out = Σ e · z[src] / total"), (1, 2)),
+        (20, "forward", ("z = x W", "score", "e = exp(score - top)", "out = Σ e · z[src] / total"), (1, 2)),
         (540, "backward", ("score, again", "e, again", "gradients of z, s, t", "gradients of the weights"), (0, 1)),
     )  # fmt: skip
     for x, title, steps, of_edges in columns:
@@ -255,8 +256,8 @@ def halo(colours: DrawingColours) -> Drawing:
     """Two ranks, the rows they own, and the rows they read of each other."""
     d = Drawing(
         WIDTH, 320, colours,
-        "Two ranks. Rank 0 owns the nodes a, b and c, rank 1 the nodes d, e and f. Each has behind its own rows the halo"
-        " rows that its edges read: rank 0 the row of d, rank 1 those of b and c. The forward sends own rows to the"
+        "Two ranks. Rank 0 owns the nodes a, b and c, rank 1 the nodes d, e and f. Each has behind its own rows the"
+        " halo rows that its edges read: rank 0 the row of d, rank 1 those of b and c. The forward sends own rows to the"
         " halos of others; the backward sends the gradients of halo rows back, and owners add them up.",
     )  # fmt: skip
     ranks: Sequence[tuple[str, str, str, str]] = (
@@ -290,3 +291,19 @@ DRAWINGS: dict[str, Callable[[DrawingColours], Drawing]] = {
     "push_pull": push_pull, "rooms": rooms, "kernels_of_gat": kernels_of_gat, "halves": halves, "tape": tape,
     "formats": formats, "halo": halo,
 }  # fmt: skip
+SCHEDULES = {
+    "schedule_partitions": Schedule(source_partitions=4, feature_tile=16, unroll=2),
+    "schedule_hilbert": Schedule(edge_order="hilbert", source_partitions=2),
+    "schedule_registers": Schedule(feature_tile=32, register_tile=16, vector_bytes=32, prefetch=8),
+    "schedule_gpu": Schedule(gpu_rows=4, gpu_edges=16, gpu_warps=4, gpu_stages=2),
+}
+"""The schedules that docs/schedules.md draws."""
+
+
+def drawn() -> dict[str, str]:
+    """The text of each drawing and each schedule, by its file's name."""
+    found = {}
+    for ending, colours in {"": LIGHT, "_dark": DARK}.items():
+        found |= {f"{name}{ending}.svg": draw(colours).svg() for name, draw in DRAWINGS.items()}
+        found |= {f"{name}{ending}.svg": one.draw(dark=ending == "_dark") for name, one in SCHEDULES.items()}
+    return found

@@ -20,9 +20,7 @@ from matplotlib.figure import Figure
 from torch_geometric.nn import GAT
 
 import graphweave
-from docs.drawings import DRAWINGS
-from graphweave import Schedule
-from graphweave.core import svg
+from docs.drawings import drawn
 from graphweave.core.break_even import BreakEven
 
 ROOT = Path(__file__).parent.parent
@@ -55,13 +53,6 @@ DGL = {"GAT": "gat", "MoNet": "monet", "EdgeConv": "edgeconv"}
 """Models that were measured beside DGL, and their names in `peers.json`."""
 FIRST_CALLS = {"GCN": "gcn-2", "GraphSAGE": "sage-2", "GAT": "gat-2", "GATv2": "gatv2-2"}
 """Models whose first calls were measured, and their names in `first_call.json`."""
-SCHEDULES = {
-    "schedule_partitions": Schedule(source_partitions=4, feature_tile=16, unroll=2),
-    "schedule_hilbert": Schedule(edge_order="hilbert", source_partitions=2),
-    "schedule_registers": Schedule(feature_tile=32, register_tile=16, vector_bytes=32, prefetch=8),
-    "schedule_gpu": Schedule(gpu_rows=4, gpu_edges=16, gpu_warps=4, gpu_stages=2),
-}
-"""The schedules that docs/schedules.md draws."""
 
 
 def results(name: str) -> Any:
@@ -155,7 +146,7 @@ def _draw_paid_after(right: Any, colours: Colours) -> None:
         ("graphweave", "second process"): ("graphweave, compiled before", colours.ours, 0.6),
     }
     measured = paid_after()
-    for row, (label, of) in enumerate(measured.items()):
+    for row, of in enumerate(measured.values()):
         for place, (which, (name, colour, alpha)) in enumerate(looks.items()):
             at, steps = row + (place - 1.5) * 0.21, of[which]
             words = "never" if steps is None else f"{steps:,}"
@@ -250,15 +241,6 @@ def road(colours: Colours) -> Figure:
 
 
 PICTURES: dict[str, Callable[[Colours], Figure]] = {"calls": calls, "speed": speed, "road": road}
-
-
-def drawn() -> dict[str, str]:
-    """The text of each picture that is no chart, by its file's name."""
-    found = {}
-    for ending, colours in {"": svg.LIGHT, "_dark": svg.DARK}.items():
-        found |= {f"{name}{ending}.svg": draw(colours).svg() for name, draw in DRAWINGS.items()}
-        found |= {f"{name}{ending}.svg": one.draw(dark=ending == "_dark") for name, one in SCHEDULES.items()}
-    return found
 
 
 def main() -> int:
