@@ -257,8 +257,8 @@ def halo(colours: DrawingColours) -> Drawing:
     d = Drawing(
         WIDTH, 320, colours,
         "Two ranks. Rank 0 owns the nodes a, b and c, rank 1 the nodes d, e and f. Each has behind its own rows the"
-        " halo rows that its edges read: rank 0 the row of d, rank 1 those of b and c. The forward sends own rows to the"
-        " halos of others; the backward sends the gradients of halo rows back, and owners add them up.",
+        " halo rows that its edges read: rank 0 the row of d, rank 1 those of b and c. The forward sends own rows to"
+        " the halos of others; the backward sends the gradients of halo rows back, and owners add them up.",
     )  # fmt: skip
     ranks: Sequence[tuple[str, str, str, str]] = (
         ("rank 0", "abc", "d", "a→b  b→c  d→c"), ("rank 1", "def", "bc", "b→d  c→e  d→f"),
@@ -302,7 +302,7 @@ SCHEDULES = {
 
 def drawn() -> dict[str, str]:
     """The text of each drawing and each schedule, by its file's name."""
-    found = {}
+    found: dict[str, str] = {}
     for ending, colours in {"": LIGHT, "_dark": DARK}.items():
         found |= {f"{name}{ending}.svg": draw(colours).svg() for name, draw in DRAWINGS.items()}
         found |= {f"{name}{ending}.svg": one.draw(dark=ending == "_dark") for name, one in SCHEDULES.items()}

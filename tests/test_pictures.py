@@ -20,7 +20,7 @@ SHOWN = [(page, *found) for page in PAGES for found in _PICTURE.findall(page.rea
 @pytest.mark.parametrize("name", drawn())
 def test_a_drawing_is_what_is_drawn_now(name: str) -> None:
     text = drawn()[name]
-    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run `python -m docs.pictures`, and look at the pictures"
+    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run `python -m docs.pictures`"
     root = ElementTree.fromstring(text)
     assert root.find("{http://www.w3.org/2000/svg}title") is not None
 

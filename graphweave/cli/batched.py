@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphweave.cli.training import Answers, History, Resumable, TrainingJob
+from graphweave.cli.training import History, Predictions, Resumable, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
 
-Batch, Result = TypeVar("Batch"), TypeVar("Result")
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     def baseline(self) -> dict[str, float]:
         """The same measures of what needs no training, on the test split."""
 
-    def predictions(self) -> Answers | None:
+    def _test_predictions(self) -> Predictions | None:
         """Predictions of the test data, the same on all ranks; None for a training that ranks or scores pairs."""
         return None
 
@@ -195,8 +196,8 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         super().restore(state)
         self._done, self._loss_so_far = state["steps"], state["loss"] if self.ranks.first else 0.0
 
-    def answers(self) -> Answers | None:
-        return self._evaluated(self.predictions)
+    def predictions(self) -> Predictions | None:
+        return self._evaluated(self._test_predictions)
 
     def _measured(self, part: str) -> dict[str, float]:
         return self._evaluated(lambda: self.scores(part))

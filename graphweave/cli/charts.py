@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphweave.cli.durations import duration
-from graphweave.cli.training import Answers, TrainingWay
+from graphweave.cli.training import Predictions, TrainingWay
 from graphweave.compiler.report import RacedCandidate
 from graphweave.core.break_even import BreakEven
 
@@ -133,7 +133,7 @@ def breaks_even(runners: Sequence[TrainingWay]) -> Chart | None:
     return Chart("When compiling has paid", f"Seconds since the start by epoch. {said}", draw, note)
 
 
-def answers(way: str, found: Answers) -> Chart | None:
+def predictions(way: str, found: Predictions) -> Chart | None:
     """How what was predicted of the test data fits the truth: a confusion matrix, or a parity chart of numbers. None if
     there are no test data."""
     if not found.true.numel():
@@ -141,7 +141,7 @@ def answers(way: str, found: Answers) -> Chart | None:
     return _confusion(way, found) if found.classes else _parity(way, found)
 
 
-def _confusion(way: str, found: Answers) -> Chart:
+def _confusion(way: str, found: Predictions) -> Chart:
     count = len(found.classes)
     counts = torch.bincount(found.true * count + found.predicted, minlength=count * count).view(count, count)
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
@@ -171,7 +171,7 @@ def _confusion(way: str, found: Answers) -> Chart:
     return Chart(f"Confusion on the test data ({NAMES[way]})", alt, draw, note)
 
 
-def _parity(way: str, found: Answers) -> Chart:
+def _parity(way: str, found: Predictions) -> Chart:
     every = -(-found.true.numel() // _MOST_POINTS)
     true, predicted = found.true.double(), found.predicted.double()
     low, high = float(torch.minimum(true, predicted).min()), float(torch.maximum(true, predicted).max())

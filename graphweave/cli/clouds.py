@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, Answers, TrainingJob, Wrap, commonest, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, Wrap, commonest, wrap
 from graphweave.data import PointSet
 from graphweave.distributed.ranks import ALONE, Ranks
 
@@ -106,11 +106,11 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
             return {ACCURACY: float("nan")}
         return {ACCURACY: float((self._predicted(rows) == self.data.y[rows]).float().mean())}
 
-    def predictions(self) -> Answers | None:
+    def _test_predictions(self) -> Predictions | None:
         rows = self.rows["test"]
         if not rows.numel():
             return None
-        return Answers.of_classes(self._predicted(rows), self.data.y[rows], self.data.num_classes)
+        return Predictions.of_classes(self._predicted(rows), self.data.y[rows], self.data.num_classes)
 
     def _predicted(self, rows: Tensor) -> Tensor:
         return self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))

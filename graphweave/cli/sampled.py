@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.drawn_norms import graph_norms
 from graphweave.cli.models import LAYERS, NORMED, TwoLayer, build
-from graphweave.cli.training import ACCURACY, Answers, TrainingJob, accuracy, commonest, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
 from graphweave.distributed.parts import EDGES, NODES
@@ -116,9 +116,9 @@ class SampledTraining(BatchTraining[SeedBatch]):
     def scores(self, part: str) -> dict[str, float]:
         return {ACCURACY: accuracy(self._predicted(), self.data.y, getattr(self.data, f"{part}_mask"))}
 
-    def predictions(self) -> Answers:
+    def _test_predictions(self) -> Predictions:
         mask = self.data.test_mask
-        return Answers.of_classes(self._predicted()[mask], self.data.y[mask], self.data.num_classes)
+        return Predictions.of_classes(self._predicted()[mask], self.data.y[mask], self.data.num_classes)
 
     def _predicted(self) -> Tensor:
         norms = self.norms

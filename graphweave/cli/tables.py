@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.relational_models import Encoder, RelationalEdges
-from graphweave.cli.training import ACCURACY, Answers, TrainingJob, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import ALWAYS, NEVER, TableGraph, Target
 from graphweave.graph.graph import Graph
@@ -127,14 +127,14 @@ class TableTraining(BatchTraining[TableBatch]):
             return dict.fromkeys(self._measure(torch.zeros(0, 2), rows), float("nan"))
         return self._measure(self._predicted(rows), rows)
 
-    def predictions(self) -> Answers | None:
+    def _test_predictions(self) -> Predictions | None:
         rows = self.rows["test"]
         if not rows.numel():
             return None
         out, y = self._predicted(rows), self.target.y[rows]
         if self.measure == ERROR:
-            return Answers.of_numbers(self._in_units(out), y)
-        return Answers.of_classes(out.argmax(1), y, self.target.classes)
+            return Predictions.of_numbers(self._in_units(out), y)
+        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
 
     def _predicted(self, rows: Tensor) -> Tensor:
         return self._over_rows(rows, self.size, lambda some: self.model(*self.sampled.batch(some)))

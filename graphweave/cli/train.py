@@ -176,9 +176,9 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
         for line in pays(runners):
             console.print(line, highlight=False)
     if args.plot is not None or args.report is not None:
-        answers = [runner.answers() for runner in runners]
+        predictions = [runner.predictions() for runner in runners]
         if ranks.first:
-            _write(args, FinishedTraining(model, job, data, runners, measured, answers), console)
+            _write(args, FinishedTraining(model, job, data, runners, measured, predictions), console)
     return 0
 
 

@@ -119,7 +119,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Predictions:
     """What a model says of the test data, and what is true: numbers of `classes`, which are named, or, if `classes` is
     (), numbers to predict. `predicted` and `true` [n]."""
 
@@ -128,13 +128,13 @@ class Answers:
     classes: tuple[str, ...] = ()
 
     @classmethod
-    def of_classes(cls, predicted: Tensor, true: Tensor, classes: int | Sequence[str]) -> Answers:
+    def of_classes(cls, predicted: Tensor, true: Tensor, classes: int | Sequence[str]) -> Predictions:
         """Predicted and true classes, without the rows whose class is not known. Unnamed classes have numbers."""
         names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
         return cls(predicted[true >= 0], true[true >= 0], names)
 
     @classmethod
-    def of_numbers(cls, predicted: Tensor, true: Tensor) -> Answers:
+    def of_numbers(cls, predicted: Tensor, true: Tensor) -> Predictions:
         """Predicted and true numbers, without those that are not known (NaN)."""
         known = ~true.isnan()
         return cls(predicted[known], true[known])
@@ -159,7 +159,7 @@ class TrainingWay(Protocol):
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""
 
-    def answers(self) -> Answers | None:
+    def predictions(self) -> Predictions | None:
         """Predictions of the test data; None for trainings that rank or score pairs. Collective."""
 
     def baseline(self) -> dict[str, float]:

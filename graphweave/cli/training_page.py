@@ -15,7 +15,7 @@ from graphweave.cli.machine import NOT_INSTALLED, compiler, cpu, versions
 from graphweave.cli.plot import page_figures
 from graphweave.cli.report import Measured, mebibytes, pays
 from graphweave.cli.tasks import Data, described
-from graphweave.cli.training import Answers, TrainingJob, TrainingWay
+from graphweave.cli.training import Predictions, TrainingJob, TrainingWay
 from graphweave.data import GraphSet, Interactions, KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.pages.elements import facts, join, section, table, tag
 from graphweave.pages.frame import page
@@ -30,7 +30,7 @@ class FinishedTraining:
     data: Data
     runners: Sequence[TrainingWay]
     measured: Measured
-    answers: Sequence[Answers | None]
+    predictions: Sequence[Predictions | None]
 
 
 def all_charts(done: FinishedTraining) -> dict[str, list[Chart]]:
@@ -113,8 +113,8 @@ def _costs(done: FinishedTraining) -> list[Chart]:
 
 
 def _answered(done: FinishedTraining) -> list[Chart]:
-    pairs = zip(done.runners, done.answers, strict=True)
-    found = (charts.answers(runner.way, said) for runner, said in pairs if said is not None)
+    pairs = zip(done.runners, done.predictions, strict=True)
+    found = (charts.predictions(runner.way, said) for runner, said in pairs if said is not None)
     return [chart for chart in found if chart is not None]
 
 
