@@ -96,8 +96,8 @@ def paid_after() -> dict[str, dict[tuple[str, str], int | None]]:
 
 def speed(colours: Colours) -> Figure:
     """Training steps against eager mode, peak memory, and after how many steps compiling has paid."""
-    figure = Figure(figsize=(9, 4.3))
-    left, *rights = figure.subplot_mosaic("AAB;AAC", width_ratios=[1.3, 1.3, 1.3], height_ratios=[1, 2.5]).values()
+    figure = Figure(figsize=(8.2, 4.9))
+    left, *rights = figure.subplot_mosaic("AAB;AAC", width_ratios=[1.3, 1.3, 1.3], height_ratios=[1, 3.2]).values()
     _draw_speeds(left, colours)
     _draw_memory(rights[0], colours)
     _draw_paid_after(rights[1], colours)
@@ -117,11 +117,11 @@ def _draw_speeds(left: Any, colours: Colours) -> None:
         for place, system in enumerate(shown):
             at, colour = row + (place - (len(shown) - 1) / 2) * 0.27, systems[system]
             left.barh(at, of[system], 0.25, color=colour, label=system if label == "GAT" else None)
-            left.text(of[system] + 0.3, at, f"{of[system]:.1f}", va="center", size=7.5, color=colours.text)
+            left.text(of[system] + 0.3, at, f"{of[system]:.1f}", va="center", size=8.5, color=colours.text)
     left.axvline(1, color=colours.text, linewidth=0.8)
     left.set_yticks(range(len(measured)), list(measured))
     left.invert_yaxis()
-    left.set_title("a training step: times as fast as eager PyTorch (the line)", loc="left")
+    left.set_title("a step: times as fast as eager PyTorch (the line)", loc="left")
     left.legend(frameon=False, labelcolor=colours.text, loc="lower right", bbox_to_anchor=(1, 0.13))
 
 
@@ -131,7 +131,7 @@ def _draw_memory(right: Any, colours: Colours) -> None:
     for row, (system, answer) in enumerate(peaks.items()):
         size = answer["peak_extra_bytes"] / 2**30
         right.barh(row, size, 0.6, color=colours.ours if system == "graphweave" else colours.others[0])
-        right.text(size + 0.1, row, f"{size:.1f} GiB", va="center", size=8, color=colours.text)
+        right.text(size + 0.1, row, f"{size:.1f} GiB", va="center", size=9, color=colours.text)
     right.set_yticks(range(len(peaks)), list(peaks))
     right.set_ylim(1.6, -0.6)
     right.set_xlim(0, 9.5)
@@ -151,13 +151,13 @@ def _draw_paid_after(right: Any, colours: Colours) -> None:
             at, steps = row + (place - 1.5) * 0.21, of[which]
             words = "never" if steps is None else f"{steps:,}"
             right.barh(at, steps or 0, 0.19, left=0.5, color=colour, alpha=alpha, label=name if row == 0 else None)
-            right.text((steps or 0) + 0.65, at, words, va="center", size=7, color=colours.text)
+            right.text((steps or 0) + 0.65, at, words, va="center", size=8, color=colours.text)
     right.set_xscale("log")
     right.set_xlim(0.5, 4000)
     right.set_yticks(range(len(measured)), list(measured))
     right.invert_yaxis()
-    right.set_title("steps until compiling pays", loc="left")
-    right.legend(frameon=False, labelcolor=colours.text, loc="upper center", bbox_to_anchor=(0.4, 0), fontsize=7)
+    right.set_title("steps to break even", loc="left")
+    right.legend(frameon=False, labelcolor=colours.text, loc="upper center", bbox_to_anchor=(0.35, 0.02), fontsize=8)
 
 
 def _plain(axes: Any, colours: Colours) -> None:
