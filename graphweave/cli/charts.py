@@ -30,6 +30,8 @@ _MOST_POINTS = 5000
 """A parity chart shows at most this many points, evenly chosen."""
 _FEW_EDGES = 50
 """Degrees up to this are drawn on a plain scale, larger ones on a logarithmic one."""
+_WIDE = 20
+"""Times of epochs that differ by more than this factor are drawn on a logarithmic scale."""
 _FARTHEST = 20
 """Times are drawn up to the break-even point if it comes within so many times the epochs that were run."""
 
@@ -78,17 +80,23 @@ def learning(runners: Sequence[TrainingWay]) -> list[Chart]:
 def epoch_times(runners: Sequence[TrainingWay]) -> Chart:
     """The seconds of each epoch. The first one compiles."""
     times = {runner.way: runner.history.seconds for runner in runners}
+    every = list(itertools.chain(*times.values()))
+    wide = max(every) > _WIDE * min(every)
 
     def draw(axes: Any) -> None:
         for (way, seconds), style in zip(times.items(), itertools.cycle(_STYLES), strict=False):
             line = f"{style}" if len(seconds) > 1 else "o"
             axes.plot(range(1, len(seconds) + 1), seconds, line, color=_COLOURS[way], label=NAMES[way])
-        axes.set(xlabel="epoch", ylabel="seconds", yscale="log")
+        axes.set(xlabel="epoch", ylabel="seconds", yscale="log" if wide else "linear")
+        axes.yaxis.set_major_formatter("{x:g}")
+        if not wide:
+            axes.set_ylim(bottom=0)
         axes.legend()
 
     medians = {NAMES[runner.way]: runner.history.median for runner in runners}
-    alt = f"Seconds of each epoch, on a logarithmic scale. Medians: {_listed(medians, duration)}."
-    return Chart("Time of each epoch", alt, draw, "The first epoch of a compiled model includes compiling.")
+    alt = f"Seconds of each epoch. Medians: {_listed(medians, duration)}."
+    note = "The scale is logarithmic. " if wide else ""
+    return Chart("Time of each epoch", alt, draw, f"{note}The first epoch of a compiled model includes compiling.")
 
 
 def bars(title: str, values: Mapping[str, float], show: Callable[[float], str], note: str = "") -> Chart:
@@ -178,7 +186,7 @@ def _parity(way: str, found: Predictions) -> Chart:
 
     def draw(axes: Any) -> None:
         axes.plot([low, high], [low, high], color=SOFT, linewidth=1)
-        axes.plot(true[::every].tolist(), predicted[::every].tolist(), ".", color=FIRST, alpha=0.4, markersize=4)
+        axes.plot(true[::every].tolist(), predicted[::every].tolist(), ".", color=FIRST, alpha=0.5, markersize=5)
         axes.set(xlabel="true", ylabel="predicted")
         axes.set_aspect("equal")
 
@@ -202,6 +210,8 @@ def degrees(indices: Tensor, num_nodes: int) -> Chart | None:
         axes.axvline(max(mean, lowest), color=SOFT, linewidth=1, linestyle="--")
         scale = "log" if most > _FEW_EDGES else "linear"
         axes.set(xlabel="incoming edges of a node", ylabel="nodes", xscale=scale, yscale=scale)
+        if not lowest:
+            axes.set(xlim=(-0.5, most + 0.5), ylim=(0, 1.1 * int(counts.max())))
 
     alt = f"Nodes by their number of incoming edges: {mean:.1f} on average, {most:,} at most, none for {alone:,} nodes."
     note = "The dashed line is the mean."

@@ -37,7 +37,7 @@ def all_charts(done: FinishedTraining) -> dict[str, list[Chart]]:
     """The charts of a training, by the heading under which they stand."""
     found = {
         "Learning": charts.learning(done.runners),
-        "Time and memory": _costs(done),
+        "Time and memory" if len(done.runners) > 1 else "Time": _costs(done),
         "Where it is right and wrong": _answered(done),
         "The graph": [chart] if (chart := _degrees(done.data)) is not None else [],
     }
