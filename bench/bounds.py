@@ -6,10 +6,10 @@
 For each fused kernel, and each call left to PyTorch: the bytes it must move, its flops, its median time, and the
 fraction bound / time, where bound = max(bytes / triad, flops / gemm). The machine's triad bandwidth and its rate of
 matrix products are measured in the same process with as many threads. Bytes are counted from the loop IR in two ways
-(bench/traffic.py): `compulsory` counts every tensor and index array once, as if caches held all gathered rows; `gather`
-counts a gathered row for every edge, as if there were no caches. The truth lies between the two columns, and the second
-may exceed 1. Flops are one for each operator and element, and the bound assumes the rate of matrix products, so kernels
-with much other arithmetic (exponentials) show small fractions.
+(`ir/loop/traffic.py`): `compulsory` counts every tensor and index array once, as if caches held all gathered rows;
+`gather` counts a gathered row for every edge, as if there were no caches. The truth lies between the two columns, and
+the second may exceed 1. Flops are one for each operator and element, and the bound assumes the rate of matrix products,
+so kernels with much other arithmetic (exponentials) show small fractions.
 
 `kernels` sums the fused kernels, `step` is the whole training step. The difference between the step and the sum of all
 rows is Python, autograd and (with --no-compile-loss) the loss. Every model and graph has a process of its own.
@@ -31,15 +31,15 @@ import graphweave
 from bench.common import (
     arguments,
     available_memory,
-    gemm_rate,
     in_fresh_process,
     ratio_table,
     save,
-    triad_bandwidth,
 )
 from bench.graphs import GRAPHS, POINT_SETS, data_dir, load, missing
 from bench.probes import Probe, probed
 from bench.workloads import MODELS, training_step
+from graphweave.core.kernel_cost import Rates
+from graphweave.tuning.rates import gemm_rate, triad_bandwidth
 
 TARGET = 0.6
 MIN_SHARE_SHOWN = 0.005
@@ -48,7 +48,7 @@ MIN_SHARE_SHOWN = 0.005
 
 def worker(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
-    triad, gemm = triad_bandwidth(), gemm_rate()
+    rates = Rates(triad_bandwidth(), gemm_rate())
     chosen = MODELS[options.models[0]]
     work = load(options.graphs[0], options.data_dir, pseudo=chosen.pseudo)
     torch.manual_seed(0)
@@ -66,17 +66,18 @@ def worker(options: argparse.Namespace) -> None:
     if not any(probe.kernel for probe in recorder.probes.values()):
         options.worker.write_text(json.dumps({"status": f"no kernel ran: {graphweave.counters()}"}))
         return
-    runs = [entry(probe, triad, gemm, len(times)) for probe in recorder.probes.values()]
+    runs = [entry(probe, rates, len(times)) for probe in recorder.probes.values()]
     answer: dict[str, Any] = {
-        "status": "ok", "triad_bytes_per_second": triad, "gemm_flops_per_second": gemm, "step": median(times),
-        "runs": runs, "kernels": total([one for one in runs if one["kernel"]]), "all": total(runs),
+        "status": "ok", "triad_bytes_per_second": rates.bandwidth, "gemm_flops_per_second": rates.products,
+        "step": median(times), "runs": runs, "kernels": total([one for one in runs if one["kernel"]]),
+        "all": total(runs),
     }  # fmt: skip
     for key in ("compulsory", "gather"):
         answer[f"step_{key}_fraction"] = answer["all"][f"{key}_bound"] / answer["step"]
     options.worker.write_text(json.dumps(answer))
 
 
-def entry(probe: Probe, triad: float, gemm: float, repeats: int) -> dict[str, Any]:
+def entry(probe: Probe, rates: Rates, repeats: int) -> dict[str, Any]:
     """One row of the table, in seconds of a step, over all calls in the step."""
     traffic = probe.traffic
     calls = max(1, round(len(probe.seconds) / repeats))
@@ -85,8 +86,8 @@ def entry(probe: Probe, triad: float, gemm: float, repeats: int) -> dict[str, An
         "compulsory_bytes": traffic.compulsory * calls, "gather_bytes": traffic.gather * calls,
         "flops": traffic.flops * calls,
     }  # fmt: skip
-    for key in ("compulsory", "gather"):
-        bound = traffic.seconds(triad, gemm, gathered=key == "gather") * calls
+    for key, moved in (("compulsory", traffic.compulsory), ("gather", traffic.gather)):
+        bound = rates.seconds(moved, traffic.flops) * calls
         answer.update({f"{key}_bound": bound, f"{key}_fraction": bound / answer["seconds"]})
     return answer
 

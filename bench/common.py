@@ -99,25 +99,6 @@ def peak_extra_bytes(call: Callable[[], Any]) -> int:
     return max(_status_kib("VmHWM") - before, 0) * 1024
 
 
-def triad_bandwidth(megabytes: int = 256, repeats: int = 7) -> float:
-    """Best bytes per second of `a = b + 3 c` over three float32 arrays, on the current number of threads.
-
-    The traffic of kernels is compared with this bound. It counts 12 bytes an element, even if the processor reads `a`
-    before it writes.
-    """
-    size = megabytes * 2**20 // 4
-    a, b, c = torch.zeros(size), torch.rand(size), torch.rand(size)
-    best = min(seconds_of(lambda: torch.add(b, c, alpha=3.0, out=a)) for _ in range(repeats))
-    return 12 * size / best
-
-
-def gemm_rate(size: int = 2048, repeats: int = 5) -> float:
-    """Best flops per second of the vendor library on square float32 matrices, at the current thread count."""
-    a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
-    best = min(seconds_of(lambda: torch.mm(a, b, out=c)) for _ in range(repeats))
-    return 2 * size**3 / best
-
-
 def machine() -> dict[str, Any]:
     """Processor, thread count and versions, without which a measurement cannot be interpreted."""
     model = platform.processor() or platform.machine()

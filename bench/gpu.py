@@ -23,8 +23,8 @@ so, but it meets no target and counts for no ratio. So is graphweave if it fell 
 
 Times are CUDA events around turns of about 20 ms; systems take turns; the first call, with compilation, is reported
 separately. Memory is torch.cuda.max_memory_allocated of a warm step, as if the system were alone with its inputs.
-Bandwidth is bytes counted from each fused kernel's loop IR (bench/traffic.py; a row gathered for every edge, or every
-tensor once) over the kernel's time, as a fraction of the bandwidth of a copy measured in the same process.
+Bandwidth is bytes counted from each fused kernel's loop IR (`ir/loop/traffic.py`; a row gathered for every edge, or
+every tensor once) over the kernel's time, as a fraction of the bandwidth of a copy measured in the same process.
 
 One process has the device. If a system fails (out of memory, compilation), its traceback is recorded and the rest goes
 on. If it ends the process, loses the device, or takes longer than --system-seconds for an answer, another process

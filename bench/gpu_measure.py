@@ -152,7 +152,7 @@ class Clock:
 
 
 def kernels(clock: Clock, step: Callable[[], Any]) -> dict[str, Any]:
-    """Every fused kernel of a warm step: bytes counted from its loop IR (bench/traffic.py) and median seconds.
+    """Every fused kernel of a warm step: bytes counted from its loop IR (`ir/loop/traffic.py`) and median seconds.
 
     On a GPU the step is queued while the device is busy, so that the time between two events is that of the kernels
     between them. `host_bound`: the device ran out of queued work nevertheless (the host waited for it on the way), so

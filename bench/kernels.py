@@ -21,10 +21,11 @@ from torch import Tensor
 
 import graphweave
 from bench.check import relative_error
-from bench.common import arguments, interleaved, ratio_table, save, seconds_of, triad_bandwidth
+from bench.common import arguments, interleaved, ratio_table, save, seconds_of
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
 from graphweave.runtime import arena, formats, kernel_cache
 from graphweave.runtime.index import Index
+from graphweave.tuning.rates import triad_bandwidth
 
 TOLERANCE = 1e-5
 """Error relative to the largest result: up to some thousand float32 terms are added in another order."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.traffic import Traffic, traffic_of
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT
 from graphweave.execute import calls
@@ -19,6 +18,7 @@ from graphweave.execute.calls import NodeCall
 from graphweave.execute.cpp_stretch import kernel_by_kernel
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.targets import STEPS
+from graphweave.ir.loop.traffic import Traffic, traffic_of
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.ir.message.show import operation

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from bench.check import relative_error
-from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
+from bench.common import arguments, interleaved, ratio_table, save, seconds_of
 from bench.typed_programs import GRAM, PRODUCT, pushed_program, typed_program
 from graphweave.core.options import options_for
 from graphweave.ir.message.nodes import Input
+from graphweave.tuning.rates import gemm_rate, triad_bandwidth
 from tests.program_support import built
 
 TOLERANCE = 1e-4

@@ -14,12 +14,13 @@ from bench.common import in_fresh_process
 from bench.graphs import knn_clouds, pseudo_coordinates
 from bench.memory_growth import fit
 from bench.probes import _call_probe
-from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
 from bench.typed_programs import pushed_program, typed_program
+from graphweave.core.kernel_cost import Rates
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
+from graphweave.ir.loop.traffic import Traffic, traffic_of
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
 from tests import patience
@@ -111,10 +112,8 @@ def test_a_fused_push_gathers_a_row_an_edge_and_multiplies_once_a_pair() -> None
 
 
 def test_a_bound_is_of_bytes_or_of_flops() -> None:
-    traffic = Traffic(compulsory=1000, gather=4000, flops=300)
-    assert traffic.seconds(100.0, 1e9, gathered=False) == 10.0
-    assert traffic.seconds(100.0, 1e9, gathered=True) == 40.0
-    assert traffic.seconds(1e9, 100.0, gathered=True) == 3.0
+    assert Rates(100.0, 1e9).seconds(1000, 300) == 10.0
+    assert Rates(1e9, 100.0).seconds(1000, 300) == 3.0
 
 
 def test_a_line_through_points_has_their_slope() -> None:

@@ -15,6 +15,8 @@ _COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
     "compare": ("compare", "train by graphweave, eager PyTorch and torch.compile, and write a page about it"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
+    "explain": ("explain", "run a program, and write a page about all that it compiles"),
+    "profile": ("profile", "the same with measured times: where a training step spends them"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
     "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),
     "partition": ("parts", "write a graph's parts for training on several ranks"),

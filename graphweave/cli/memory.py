@@ -20,6 +20,7 @@ import torch
 
 from graphweave.cli.tasks import Data, start
 from graphweave.cli.training import TrainingJob
+from graphweave.core import process_memory
 from graphweave.core.errors import GraphweaveError
 from graphweave.runtime import arena
 
@@ -29,7 +30,7 @@ _STEPS = 3
 
 def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     """The largest number of bytes above the base; None if the system cannot tell."""
-    if not sys.platform.startswith("linux"):
+    if not process_memory.is_told():
         return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "training.pt"
@@ -46,14 +47,6 @@ def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     return int(done.stdout.strip().splitlines()[-1])
 
 
-def _status(key: str) -> int:
-    """The value of a line of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    raise GraphweaveError(f"/proc/self/status has no {key}. Leave out --compare on this system.")
-
-
 def _measure(way: str, job: TrainingJob, data: Data) -> int:
     job.apply_threads()
     training = start(way, job, data)
@@ -61,11 +54,10 @@ def _measure(way: str, job: TrainingJob, data: Data) -> int:
     gc.collect()
     arena.trim()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    base = _status("VmRSS")
+    base = process_memory.begin_peak()
     for _ in range(_STEPS):
         training.step()
-    return max(_status("VmHWM") - base, 0)
+    return max(process_memory.peak_bytes() - base, 0)
 
 
 def _child(file: str) -> None:

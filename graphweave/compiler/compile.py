@@ -13,10 +13,11 @@ from graphweave.analysis.flow import Extract, extract
 from graphweave.analysis.halo_statistics import with_halo
 from graphweave.analysis.statistics import with_unions
 from graphweave.compiler.contract import Contract
+from graphweave.compiler.describe_values import describe_rewrites
 from graphweave.compiler.dump import dump_program
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import PlanName
-from graphweave.compiler.report import PassNote, record_pass, record_rewrites
+from graphweave.compiler.report import PassNote, collecting, record_pass, record_rewrites
 from graphweave.compiler.request import Half, Halves, Request
 from graphweave.compiler.walk import begin, rewrite
 from graphweave.core.errors import ShardError
@@ -35,8 +36,10 @@ _serial = itertools.count()
 def compile(request: Request) -> Halves:
     """The halves of a request, optimised as one program. Raises ShardError if it cannot be divided among ranks."""
     name = f"graph{next(_serial)}"
+    dump_program(f"{name}_captured", request.program)
     joint = _optimise_over_ranks(request, name)
-    record_rewrites(request.program, joint)
+    if collecting():
+        record_rewrites(describe_rewrites(name, request.program, joint, request.names))
     dump_program(f"{name}_joint", joint.program)
     facts = request.facts
     statistics = with_unions(facts.statistics, joint.unions)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from graphweave.analysis.edge_rows import EdgeRows
 from graphweave.analysis.typed import is_typed
+from graphweave.compiler.describe_values import describe_spaces, describe_values, kind_of
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.plan import Plan
-from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote, collecting, record_graph
+from graphweave.compiler.kernel_costs import kernel_cost
+from graphweave.compiler.plan import Plan, label_of
+from graphweave.compiler.report import FallbackNote, GraphNote, KernelNote, SavedNote
 from graphweave.core.errors import NO_KERNEL, Reason
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
@@ -19,15 +21,6 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.lower.schedule import Region
-
-
-def record(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...] = (),
-    recompute: str = "",
-) -> None:  # fmt: skip
-    """Add a note about `plan` to every report that is being collected."""
-    if collecting():
-        record_graph(describe(plan, wrapper, refused, glossary, saved, recompute))
 
 
 def describe(
@@ -62,7 +55,8 @@ def describe(
     return GraphNote(
         str(plan.name), plan.name.half, show(program), _kernel_notes(plan, glossary), tuple(fallbacks),
         len(plan.hoisted), names, wrapper, recompute, keeps, products,
-        () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
+        () if plan.prelude is None else _kernel_notes(plan.prelude, glossary), describe_values(plan, glossary),
+        describe_spaces(program, glossary), tuple(r for r in program.outputs if r is not None), saved,
     )  # fmt: skip
 
 
@@ -84,6 +78,8 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
                 lines,
                 "\n".join(map(show_kernel, k.kernels)),
                 tuple(k.scheduled.not_taken.items()),
+                kernel_cost(program, k, glossary.statistics),
+                label_of(plan.name, k.lowered.kernel.name),
             )
         )
     return tuple(notes)
@@ -134,12 +130,8 @@ def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -
 
 def _operators(program: Program, region: Region) -> str:
     """The kinds of operators of a region that has no kernel."""
-    kinds = dict.fromkeys(_kind(program.nodes[r]) for r in region.members)
+    kinds = dict.fromkeys(kind_of(program.nodes[r]) for r in region.members)
     return f"a kernel of {', '.join(kinds)}"
-
-
-def _kind(node: ir.Node) -> str:
-    return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
 
 
 def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:

@@ -1,8 +1,11 @@
-"""GRAPHWEAVE_DUMP: one numbered file for every stage of every compilation."""
+"""The text of every stage of every compilation: as numbered files (GRAPHWEAVE_DUMP), and as artifacts in PyTorch's
+structured trace (TORCH_TRACE), which `tlparse` shows."""
 
 from __future__ import annotations
 
 import itertools
+
+from torch._logging._internal import trace_log, trace_structured
 
 from graphweave.core.settings import settings
 from graphweave.ir.message.nodes import Program
@@ -11,8 +14,16 @@ from graphweave.ir.message.show import show
 _number = itertools.count()
 
 
+def stages_wanted() -> bool:
+    """Whether the text of each stage is to be kept, so that compilations must pass through all of them."""
+    return settings().dump is not None or _is_traced()
+
+
 def dump_text(name: str, text: str) -> None:
-    """Write `text` as the next file of the dump directory, if one is set."""
+    """Write `text` as the next file of the dump directory, if one is set, and into PyTorch's trace, if there is one."""
+    if _is_traced():
+        about = {"name": f"graphweave_{name}", "encoding": "string"}
+        trace_structured("artifact", lambda: about, payload_fn=lambda: text)
     folder = settings().dump
     if folder is None:
         return
@@ -21,5 +32,10 @@ def dump_text(name: str, text: str) -> None:
 
 
 def dump_program(name: str, program: Program) -> None:
-    if settings().dump is not None:
+    if stages_wanted():
         dump_text(f"{name}.message.txt", show(program))
+
+
+def _is_traced() -> bool:
+    """Whether PyTorch writes its trace. Its own handler is always there, with a folder only if it writes."""
+    return any(getattr(handler, "root_dir", "") is not None for handler in trace_log.handlers)

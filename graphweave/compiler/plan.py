@@ -75,6 +75,11 @@ class PlanName:
         return f"{self.graph}_{self.half}" if self.graph else self.half
 
 
+def label_of(name: PlanName, step: str) -> str:
+    """The name of a kernel or call of a plan where several graphs may have one of that name: "graph3.forward_0"."""
+    return f"{name.graph}.{step}" if name.graph else step
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of `schedule` in order. A step that is a Region has an entry either in `kernels`, or in `refused` with

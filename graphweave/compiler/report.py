@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphweave.core.kernel_cost import KernelCost
 from graphweave.core.lines import Location
-from graphweave.ir.message.nodes import Program
-from graphweave.ir.message.show import show
-from graphweave.passes.rewritten import Rewritten, Step
+from graphweave.passes.rewritten import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,12 @@ class KernelNote:
 
     not_taken: tuple[tuple[str, str], ...] = ()
     """Fields of the user's schedule that do not apply to the kernel, with the reasons."""
+
+    cost: KernelCost | None = None
+    """The bytes and operations of one run, for the sizes of the first call."""
+
+    label: str = ""
+    """The kernel's name among those of all graphs, as profiles have it after "graphweave::"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,50 @@ class SavedNote:
     where: Location
 
 
+Role = Literal["given", "constant", "index", "kernel", "pytorch", "view", "once", "unused"]
+"""What becomes of a value of a program: the caller gives it, it is a constant, a map or a number that holds no data, a
+kernel computes it, PyTorch does, it shares the memory of another value, it is computed once for each graph, or nothing
+needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueNote:
+    """A value of a program: the node that makes it, as the IR writes it, and the word for its kind, which for an input
+    is the user's name; its type; the positions of its operands; the line that made it.
+
+    `kernels` are the names of all kernels that compute it, each for itself. A value that is `stored` exists as a
+    tensor. `made_from` are the positions of those values of the captured program that became this one.
+    """
+
+    operation: str
+    kind: str
+    type: str
+    operands: tuple[int, ...]
+    where: Location
+    role: Role
+    kernels: tuple[str, ...] = ()
+    stored: bool = False
+    made_from: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceNote:
+    """A space of a program, in the user's words, and its rows in the first call."""
+
+    name: str
+    words: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNote:
+    """Bytes of tensors, besides arguments and parameters, that exist `during` a step of a call and `after` it."""
+
+    step: str
+    during: int
+    after: int
+
+
 @dataclass(frozen=True, slots=True)
 class GraphNote:
     """One compiled graph. Its `half` is "forward", "backward" or "inference", and `recompute` is the policy by which
@@ -59,7 +108,8 @@ class GraphNote:
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
-    prelude.
+    prelude. `values` and `spaces` are the program, of which `outputs` are results and `handed` those among them that
+    are saved, and `memory` has the steps of a call, by the cost model.
     """
 
     name: str
@@ -74,6 +124,21 @@ class GraphNote:
     keeps: tuple[SavedNote, ...] = ()
     products: int = 0
     once: tuple[KernelNote, ...] = ()
+    values: tuple[ValueNote, ...] = ()
+    spaces: tuple[SpaceNote, ...] = ()
+    outputs: tuple[int, ...] = ()
+    handed: tuple[int, ...] = ()
+    memory: tuple[MemoryNote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EagerCall:
+    """A call of PyTorch's that eager mode makes, and the bytes that it reads and writes; None if data decides its
+    sizes."""
+
+    name: str
+    moved: int | None
+    where: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +146,23 @@ class CaptureNote:
     """One captured graph: its spaces in the user's words with their rows, and its work for one call.
 
     `moved` are the bytes that the compiled programs move according to the cost model: forward, and backward if there is
-    one; None if operations are not fused, as the model supposes. PyTorch's operators would move `eager_moved` bytes in
-    `eager_calls` calls; None if data decides some of the sizes.
+    one; None if operations are not fused, as the model supposes. `eager` are the calls that eager mode would make.
     """
 
     spaces: tuple[tuple[str, int], ...]
     moved: float | None
-    eager_calls: int
-    eager_moved: int | None
+    eager: tuple[EagerCall, ...]
     trains: bool
+
+    @property
+    def eager_calls(self) -> int:
+        return len(self.eager)
+
+    @property
+    def eager_moved(self) -> int | None:
+        """The bytes that all calls of eager mode read and write; None if those of one are not known."""
+        moved = [call.moved for call in self.eager if call.moved is not None]
+        return sum(moved) if len(moved) == len(self.eager) else None
 
 
 Stage = Literal["spellings", "joint", "partition", "half", "prelude"]
@@ -121,13 +194,15 @@ class PassNote:
 
 @dataclass(frozen=True, slots=True)
 class RewriteNote:
-    """A program before and after rewriting, the choices made by cost, taken and refused, and those made by
-    measuring."""
+    """The program of the graph `name` before and after rewriting, the choices made by cost, taken and refused, and
+    those made by measuring. `values` are those of the program before."""
 
     before: str
     after: str
     steps: tuple[Step, ...]
     measured: tuple[str, ...] = ()
+    name: str = ""
+    values: tuple[ValueNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +296,9 @@ def record_pass(note: PassNote) -> None:
         report.passes.append(note)
 
 
-def record_rewrites(before: Program, done: Rewritten) -> None:
-    if _collecting:
-        note = RewriteNote(show(before), show(done.program), done.steps, done.notes)
-        for report in _collecting:
-            report.rewrites.append(note)
+def record_rewrites(note: RewriteNote) -> None:
+    for report in _collecting:
+        report.rewrites.append(note)
 
 
 def record_tuning(note: TuningNote) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
-from graphweave.compiler.describe import record
+from graphweave.compiler.describe import describe
+from graphweave.compiler.describe_values import origins
 from graphweave.compiler.plan import Plan, check_schedule
+from graphweave.compiler.report import collecting, record_graph
 from graphweave.compiler.request import Half, Halves
 from graphweave.core.options import Options, by_schedule
 from graphweave.core.schedule import Schedule
@@ -15,6 +18,8 @@ from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
 from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
+from graphweave.execute.step_memory import memory_of
+from graphweave.ir.message.nodes import Input
 from graphweave.ir.tape.show import show
 
 
@@ -69,10 +74,20 @@ def executable_of(half: Half, options: Options) -> Executable:
 
 
 def _record(halves: Halves, half: Half, made: Executable) -> None:
+    """Add a note about a half to every report that is being collected."""
+    if not collecting():
+        return
     refused = halves.moved(halves.request.refused)
     why_not = {half.where[r]: why for r, why in refused.items() if r in half.where}
     policy = "" if halves.split is None else halves.request.facts.choices.recompute
-    record(made.plan, made.text, why_not, halves.glossary, half.saved, policy)
+    note = describe(made.plan, made.text, why_not, halves.glossary, half.saved, policy)
+    first = halves.parts[0]
+    kept = [i for i, r in enumerate(first.saved) if not isinstance(first.facts.program.nodes[r], Input)]
+    held = () if half is first else [made.tape.inputs[i] for i in kept]
+    memory = memory_of(made.tape, made.plan, halves.glossary, held)
+    here = origins({old: half.where[r] for old, r in halves.joint.where.items() if r in half.where})
+    values = tuple(replace(value, made_from=here.get(r, ())) for r, value in enumerate(note.values))
+    record_graph(replace(note, values=values, memory=memory))
 
 
 def _needs(halves: Halves, plans: Sequence[Plan], steps: Sequence[Steps]) -> tuple[RowNeeds, ...]:

@@ -10,7 +10,7 @@ lie in one buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -28,12 +28,13 @@ from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
+from graphweave.execute.watched import Around
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
 from graphweave.ir.tape.nodes import RunKernels
 from graphweave.ir.tape.walk import lives_inside
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
-from graphweave.runtime.segments import Segment
+from graphweave.runtime.segments import Segment, Watch
 from graphweave.runtime.tracked import Mark
 
 MAX_BYTES = 32 << 20
@@ -64,7 +65,8 @@ class _Sized:
 
 class CppStretch:
     """`stretch(rows, indices, held) -> outputs` follows one step of a tape: `rows`, `indices` and `held` are those of
-    its rows, maps and reads, and the outputs those of its writes. `held` is a list that the call empties."""
+    its rows, maps and reads, and the outputs those of its writes. `held` is a list that the call empties. `around` is
+    entered and left around each kernel."""
 
     def __init__(self, program: Program, step: RunKernels, kernels: Sequence[CppStep]) -> None:
         """`kernels` are those of the step's members."""
@@ -77,19 +79,35 @@ class CppStretch:
         self._last: tuple[tuple[int, ...], _Sized | None] | None = None  # rows, and what was made for them
         self._within: tuple[Any, ...] | None = None  # rows, marks of the indices, the bounds on them
 
-    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
+    def __call__(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor], around: Around | None = None
+    ) -> list[Tensor]:
         sized = self._sized(rows)
         if sized is None or not _together or self._segment is None:
-            return self._one_by_one(rows, indices, held)
+            return self._one_by_one(rows, indices, held, around)
         outputs, inside = [make() for make in sized.made], sized.inside()
         try:
-            ran = self._segment(rows, indices, [*held, *outputs], inside.data_ptr())
+            watch = None if around is None else self._watch(around)
+            ran = self._segment(rows, indices, [*held, *outputs], inside.data_ptr(), watch)
         except IndexRangeError as error:
             raise of_map(error, self._program, dict(zip(self._step.maps, indices, strict=True))) from None
         if ran is None:
-            return self._one_by_one(rows, indices, held)
+            return self._one_by_one(rows, indices, held, around)
         held.clear()
         return outputs
+
+    def _watch(self, around: Around) -> Watch:
+        """Enters and leaves `around` each kernel of a native call."""
+        entered: list[AbstractContextManager[Any]] = []
+
+        def watch(kernel: int, ended: bool) -> None:
+            if ended:
+                entered.pop().__exit__(None, None, None)
+            else:
+                entered.append(around(self._kernels[kernel].label))
+                entered[-1].__enter__()
+
+        return watch
 
     @cached_property
     def _segment(self) -> Segment | None:
@@ -103,7 +121,9 @@ class CppStretch:
 
     # -------------------------------------------------------- kernel after kernel
 
-    def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
+    def _one_by_one(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor], around: Around | None
+    ) -> list[Tensor]:
         step = self._step
         count, index = dict(zip(step.rows, rows, strict=True)), dict(zip(step.maps, indices, strict=True))
         values = dict(zip(step.reads, held, strict=True))
@@ -115,7 +135,8 @@ class CppStretch:
             for r in ended:
                 values.pop(r, None)
             own, of_kernel = tuple(count[s] for s in kernel.spaces), [index[m] for m in kernel.maps]
-            made = kernel(own, of_kernel, inputs, within.get(i), self._sent)
+            with nullcontext() if around is None else around(kernel.label):
+                made = kernel(own, of_kernel, inputs, within.get(i), self._sent)
             values.update(zip(kernel.writes, made, strict=True))
         return [values[r] for r in step.writes]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphweave.compiler.contract import ANYHOW, Contract
-from graphweave.compiler.plan import KernelPlan, Plan, lower_region
+from graphweave.compiler.plan import KernelPlan, Plan, label_of, lower_region
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.types import DType
 from graphweave.execute.begun import Begun, build_each, equal_kernels
@@ -127,7 +127,10 @@ class Executable:
 
 
 def _kernels(plan: Plan) -> dict[int, RegionStep]:
-    return {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
+    kernels = {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
+    for kernel in kernels.values():
+        kernel.label = label_of(plan.name, kernel.name)
+    return kernels
 
 
 def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from graphweave.compiler.plan import Plan
+from graphweave.compiler.plan import Plan, label_of
 from graphweave.core.counters import bump
 from graphweave.core.ranks import LinkName, begun, begun_back
 from graphweave.core.sizes import as_python
@@ -18,8 +19,10 @@ from graphweave.execute.cpp_stretch import CppStretch
 from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.watched import Around, watcher
 from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
+from graphweave.ir.message.show import operation
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.nodes import Number, Tape
 from graphweave.lower.schedule import Region
@@ -32,7 +35,8 @@ from graphweave.runtime.unseen_edits import Watch
 
 class PythonRunner:
     """`text` defines `run(args)`, which takes the values of the tape's inputs and then its row counts. `load` makes it
-    a function.
+    a function. While somebody watches (`watched.py`), the function follows `watched_text` instead, which tells of each
+    step.
 
     The plan is the one that the tape was made from, with its `kernels` and those of its prelude, and its `calls`.
     """
@@ -52,24 +56,54 @@ class PythonRunner:
             node = plan.program.nodes[r]
             value, device = plan.constants[node.name], plan.options.device  # type: ignore[union-attr]
             self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
-        self.text = self._text()
+        self._lines_of = [(step, list(self._lines(step))) for step in followed.steps]
+        self.text = self._text([line for _, lines in self._lines_of for line in lines])
 
     def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
         """The function `run`. `filename` is the name of its file in tracebacks."""
         exec(compile(self.text, filename, "exec"), self._scope)
         run: Callable[[list[Any]], list[Any]] = self._scope["run"]
+
+        def run_or_watch(args: list[Any]) -> list[Any]:
+            around = watcher()
+            return run(args) if around is None else self._watched(args, around)
+
+        return run_or_watch
+
+    @cached_property
+    def _watched(self) -> Callable[[list[Any], Around], list[Any]]:
+        scope = dict(self._scope)
+        exec(compile(self.watched_text, f"<graphweave {self._plan.name}, watched>", "exec"), scope)
+        run: Callable[[list[Any], Around], list[Any]] = scope["run"]
         return run
 
-    def _text(self) -> str:
+    @property
+    def watched_text(self) -> str:
+        """The text of `run(args, around)`, which is entered and left `around` each kernel and call."""
+        return self._text([line for step, lines in self._lines_of for line in self._watch(step, lines)], "args, around")
+
+    def _watch(self, step: tape.Step, lines: list[str]) -> list[str]:
+        match step:
+            case tape.RunKernels():
+                return [*lines[:-1], f"{lines[-1].removesuffix(')')}, around)"]  # its kernels have names of their own
+            case tape.RunKernel(kernel) | tape.FirstPart(kernel) | tape.SecondPart(kernel):
+                name = self._kernels[kernel].label
+            case tape.CallNode(value):
+                name = label_of(self._plan.name, f"{operation(self._plan.program.nodes[value])} %{value}")
+            case _:
+                return lines
+        return [f"with around({name!r}):", *(f"    {line}" for line in lines)]
+
+    def _text(self, lines: Iterable[str], parameters: str = "args") -> str:
         steps = self._tape.steps
         counted = sum(isinstance(step, tape.CallNode) and step.counted for step in steps)
-        text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {counted} other calls", "def run(args):"]
+        text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {counted} other calls", f"def run({parameters}):"]
         if any(map(_reads_taken, steps)):
             text.append(f"    taken = memory_of((*args, {self._names(self._tape.constants)}))")
         given = [*(f"v{r}" for r in self._tape.inputs), *map(_count, self._tape.rows)]
         if given:
             text += [f"    {_items(given)}= args", "    args.clear()"]
-        text += [f"    {line}" for step in steps for line in self._lines(step)]
+        text += [f"    {line}" for line in lines]
         if counted:
             text.append(f"    bump('fallback_calls', {counted})")
         text.append(f"    return [{', '.join(map(self._result, range(len(self._tape.outputs))))}]")

@@ -33,6 +33,9 @@ class RegionStep:
     outputs are fresh tensors for `writes`.
     """
 
+    label: str = ""
+    """The kernel's name in profiles, where several graphs may have kernels of one name."""
+
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         """`plan` is the kernel for 32-bit indices, which nearly every graph uses. `wide` makes the kernel for 64
         bits."""

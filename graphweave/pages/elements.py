@@ -20,8 +20,8 @@ Content: TypeAlias = "str | int | float | None"
 
 
 def escape(content: Content) -> Html:
-    """Text as markup that shows it; `Html` as it is. Integers have their thousands separated, other numbers three
-    significant digits."""
+    """Text as markup that shows it; `Html` as it is. Integers and large numbers have their thousands separated, other
+    numbers three significant digits."""
     if isinstance(content, Html):
         return content
     if content is None:
@@ -30,7 +30,9 @@ def escape(content: Content) -> Html:
         return Html("yes" if content else "no")
     if isinstance(content, int):
         return Html(f"{content:,}")
-    return Html(f"{content:.3g}" if isinstance(content, float) else html.escape(content))
+    if isinstance(content, float):
+        return Html(f"{content:.3g}" if abs(content) < 1000 else f"{content:,.0f}")
+    return Html(html.escape(content))
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:

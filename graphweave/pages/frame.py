@@ -18,9 +18,10 @@ _MIN_LISTED = 3
 """A page with fewer sections than this needs no contents."""
 
 
-def page(title: str, parts: Sequence[str], *, script: str = "") -> str:
-    """One HTML document with all that it needs: `parts` in their order below `title`, and JavaScript that runs at its
-    end. The parts and the script are trusted; `elements.py` makes parts, and escapes what they are given."""
+def page(title: str, parts: Sequence[str], *, script: str = "", style: str = "") -> str:
+    """One HTML document with all that it needs: `parts` in their order below `title`, styles besides those of all
+    pages, and JavaScript that runs at its end. The parts, the style and the script are trusted; `elements.py` makes
+    parts, and escapes what they are given."""
     body = "\n".join(parts)
     headings = _HEADING.findall(body)
     contents = "".join(f'<li><a href="#{key}">{heading}</a></li>' for key, heading in headings)
@@ -37,7 +38,7 @@ def page(title: str, parts: Sequence[str], *, script: str = "") -> str:
 <title>{escape(title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{asset("page.css")}</style>
+{asset("page.css")}{style}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>

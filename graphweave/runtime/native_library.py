@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "gw_segment_forget": ((_POINTER,), None),
     "gw_segment_bytes": ((_POINTER, _BYTES), ctypes.c_int64),
     "gw_segment_computed": ((_POINTER, _POINTER), ctypes.c_int32),
-    "gw_segment_run": ((_POINTER, _BYTES, ctypes.c_int32, ctypes.c_int32, _POINTER), _STATUS),
+    "gw_segment_run": ((_POINTER, _BYTES, ctypes.c_int32, ctypes.c_int32, _POINTER, _POINTER), _STATUS),
     "gw_segment_divided": ((_POINTER, Int64, _BYTES), None),
     "gw_bound_new": ((_POINTER, _BYTES, Int32, Int32, _POINTER, _POINTER), _STATUS),
     "gw_bound_free": ((_POINTER,), None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from struct import Struct, pack
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +29,13 @@ class Failure(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_int64) for name in ("at", "position", "builds", "hits", "grown", "launches", "divided")
     )
+
+
+Watch: TypeAlias = Callable[[int, bool], None]
+"""Is told of each kernel, by its position, before it runs (False) and after (True)."""
+
+_NativeWatch = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int32)
+"""Its type in `native/segment_runs.cpp`."""
 
 
 class Segment:
@@ -68,16 +76,20 @@ class Segment:
         return int(self._native.gw_segment_bytes(self._address, self._rows(*rows)))
 
     def __call__(
-        self, rows: Sequence[int], indices: Sequence[Tensor], values: list[Tensor], inside: int
-    ) -> list[Tensor] | None:
-        """Run on `values`, what is read and then what is written, and on memory at the address `inside`.
+        self, rows: Sequence[int], indices: Sequence[Tensor], values: list[Tensor], inside: int,
+        watch: Watch | None = None,
+    ) -> list[Tensor] | None:  # fmt: skip
+        """Run on `values`, what is read and then what is written, and on memory at the address `inside`. `watch` is
+        told of each kernel.
 
         Returns the values, in which those that are read are contiguous; they must be kept until the caller is done.
         None if the kernels must be called one by one, since more than 32 bits count. The interpreter's lock is released
         meanwhile. MemoryError, DataError and IndexRangeError as formats raise them.
         """
-        failure, size = Failure(), self._scratch
-        status = self._try(rows, indices, values, (inside, size), b"", failure)
+        failure, size, told = Failure(), self._scratch, None
+        if watch is not None:
+            told = _NativeWatch(lambda kernel, ended: watch(kernel, bool(ended)))
+        status = self._try(rows, indices, values, (inside, size), b"", failure, told)
         if not status and failure.builds and not failure.grown:
             bump("format_builds", failure.builds)
             bump("format_hits", failure.hits)
@@ -88,7 +100,7 @@ class Segment:
                     values, copied = [t.contiguous() for t in values], True
                 elif status == _SCRATCH:
                     size = self._scratch = failure.position
-                status = self._try(rows, indices, values, (inside, size), graph.records, failure)
+                status = self._try(rows, indices, values, (inside, size), graph.records, failure, told)
             if status == _TOO_MANY:
                 return None
             graph.finish(status, failure)
@@ -99,7 +111,7 @@ class Segment:
 
     def _try(
         self, rows: Sequence[int], indices: Sequence[Tensor], values: Sequence[Tensor], memory: tuple[int, int],
-        records: bytes, failure: Failure,
+        records: bytes, failure: Failure, told: Any,
     ) -> int:  # fmt: skip
         """Call native code, with the `records` of the indices if there are any, and return its status. `memory` is the
         address of that inside, and the bytes of scratch memory."""
@@ -109,7 +121,7 @@ class Segment:
             *rows, *[t._cdata for t in indices], *[t._cdata for t in values], inside,
             0 if scratch is None else scratch.data_ptr(), size,
         )  # fmt: skip
-        status = self._run(self._address, numbers + records, bool(records), num_threads(), ctypes.byref(failure))
+        status = self._run(self._address, numbers + records, bool(records), num_threads(), ctypes.byref(failure), told)
         return int(status)
 
     def on_graph(self, rows: Sequence[int], indices: Sequence[Tensor]) -> OnOneGraph:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from torch._dynamo.utils import graph_break_reasons, guard_failures
 
-from graphweave.core.lines import NOWHERE, Location, own_frame, shown_code
+from graphweave.core.lines import NOWHERE, Location, is_frontend, own_frame, shown_code
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
 from graphweave.frontends.tracing.dropped_frames import LOOP_IN_PYTHON
 from graphweave.frontends.tracing.reasons import function_name, line_of, one_line
@@ -67,16 +68,31 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
     parameters = parameters_of(target)
     for code, reasons in guard_failures.items():
         mine = code.co_name == name
-        if not mine and not of_others:
-            continue
-        first: dict[str, str] = {}
-        for reason in reasons:  # one for each compiled version that did not fit
-            version, _, why = str(reason).partition(": ")
-            first.setdefault(version, why.partition("\n")[0])
-        where = line_of(target) if mine else shown_code(code)
-        what = function_name(code.co_name)
-        out.update((Recompilation(what, in_user_names(why, parameters), where), None) for why in first.values())
+        if mine or of_others:
+            where = line_of(target) if mine else shown_code(code)
+            out.update((one, None) for one in _recompiled(code, reasons, where, parameters))
     return tuple(out)
+
+
+def every_recompilation() -> tuple[Recompilation, ...]:
+    """The same for every function. Those behind `graphweave.compile` have no line."""
+    found: dict[Recompilation, None] = {}
+    for code, reasons in guard_failures.items():
+        where = "" if is_frontend(code.co_filename) else shown_code(code)
+        found.update((one, None) for one in _recompiled(code, reasons, where, ()))
+    return tuple(found)
+
+
+def _recompiled(
+    code: CodeType, reasons: Sequence[object], where: str, parameters: Sequence[str]
+) -> Iterator[Recompilation]:
+    first: dict[str, str] = {}
+    for reason in reasons:  # one for each compiled version that did not fit
+        version, _, why = str(reason).partition(": ")
+        first.setdefault(version, why.partition("\n")[0])
+    what = function_name(code.co_name)
+    for why in first.values():
+        yield Recompilation(what, in_user_names(why, parameters), where)
 
 
 def _where(stack: Sequence[Any]) -> Location:

@@ -39,6 +39,7 @@ from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.shadow_modules import Shadows
 from graphweave.frontends.dynamo.size_guards import guard_sizes
+from graphweave.frontends.dynamo.steps import listeners
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, transformed
@@ -161,6 +162,8 @@ class Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _is_traced():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
+        for tell in listeners:
+            tell(self)
         if self._dry is not None and (inside_a_transform() or in_forward_mode() or _has_any_global_hook()):
             raise ShardError(
                 f"{name_of(self._target)} runs on parts of a graph, so it must be compiled, which torch.func"

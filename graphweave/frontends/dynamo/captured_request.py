@@ -23,7 +23,7 @@ from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.halves.added_rules import Suspects, in_force
 from graphweave.frontends.halves.over_ranks import OverRanks
 from graphweave.frontends.halves.reference import Reference
-from graphweave.frontends.importing.eager_work import eager_work
+from graphweave.frontends.importing.eager_work import eager_calls
 from graphweave.frontends.importing.importer import Imported, import_graph
 from graphweave.frontends.importing.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.tracing.reasons import graph_place
@@ -84,7 +84,7 @@ class CapturedGraph:
     def note(self, halves: Halves) -> CaptureNote:
         """A note on the graph and its work in this call, with the work of eager mode for comparison."""
         facts, program, glossary = self.request.facts, halves.program, halves.glossary
-        eager = eager_work(self.module, self.imported.space_rows, self.at_hand.rows)
+        eager = eager_calls(self.module, self.imported.space_rows, self.at_hand.rows)
         keep = [halves.joint.where[r] for r in facts.keep]
         joins = facts.options.row_products
         moved, _, _ = cost(Facts(program), facts.tangents_of(program), keep, joins=joins).total(glossary.statistics)
@@ -94,9 +94,7 @@ class CapturedGraph:
             if space in ends:
                 spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
         fused = facts.choices.fuse
-        return CaptureNote(
-            tuple(spaces.items()), moved if fused else None, eager.calls, eager.moved, bool(facts.tangents)
-        )
+        return CaptureNote(tuple(spaces.items()), moved if fused else None, eager, bool(facts.tangents))
 
 
 def checked_choices(options: Mapping[str, Any] | None) -> Choices:

@@ -14,6 +14,7 @@ from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.types import ConvertFrameReturn
 from torch.utils._pytree import tree_leaves
 
+from graphweave.compiler.dump import stages_wanted
 from graphweave.compiler.report import collecting
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
@@ -118,7 +119,7 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
     full = len(given["cache_entries"]) >= MAX_COMPILATIONS
     modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     whys = {
-        "they are switched off": not settings().store_compilations or settings().dump is not None,
+        "they are switched off": not settings().store_compilations or stages_wanted(),
         "the compilation is to be explained": collecting(),
         "PyTorch exports the function": given["export"] or package is not None,
         "a hook watches the compilation": watched,

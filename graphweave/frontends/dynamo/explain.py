@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -25,10 +28,16 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
+from graphweave.frontends.dynamo.explain_data import explained_data
 from graphweave.frontends.dynamo.explain_details import break_even_text, costs_text, ir_text, loops_text, passes_text
+from graphweave.frontends.dynamo.explain_measured import step_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
+from graphweave.frontends.dynamo.step_profile import StepProfile
 from graphweave.frontends.dynamo.step_times import break_even
 from graphweave.frontends.tracing.reasons import line_of
+from graphweave.pages.explained.data import ExplainedData
+from graphweave.pages.explained.page import explained_page
+from graphweave.tuning.rates import rates
 
 Detail = Literal["short", "kernels", "loops", "costs", "ir", "passes", "time", "break-even", "all"]
 """How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made
@@ -45,7 +54,7 @@ class Explanation:
     the graphs that run as PyTorch's own, since they would gain nothing. `eager` says what runs eagerly and why.
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
     what was compiled again, before and during `explain`. `time` has the seconds of the call by stage. `break_even` is
-    measured with `detail="break-even"` only, as that takes more calls.
+    measured with `detail="break-even"` only, as that takes more calls. `step` is measured by `graphweave profile` only.
     """
 
     what: str
@@ -63,6 +72,7 @@ class Explanation:
     left: tuple[str, ...] = ()
     time: FirstCall = field(default_factory=FirstCall)
     break_even: BreakEven | None = None
+    step: StepProfile | None = None
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -72,13 +82,36 @@ class Explanation:
         """The short form as text, followed by `detail`. Raises SettingsError for an unknown detail."""
         return "\n".join([as_text(self.rows()), *self._details(checked(detail))])
 
+    def data(self) -> ExplainedData:
+        """All of it as plain data (`dataclasses.asdict` gives JSON), which the page is made from. Bounds of kernels are
+        those of this machine, whose rates the first call on a machine measures."""
+        return explained_data(self, rates())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the explanation to a file, and return its path. The ending says in which form: ".html" is one page
+        with all that it needs, ".json" its data, ".txt" the text with all details. Raises SettingsError for others."""
+        path = Path(path)
+        match path.suffix:
+            case ".html":
+                text = explained_page(self.data())
+            case ".json":
+                text = json.dumps(asdict(self.data()), indent=1)
+            case ".txt":
+                text = self.text("all")
+            case _:
+                raise SettingsError(
+                    f"save: {str(path)!r} does not say which form is wanted. Let it end in .html, .json or .txt."
+                )
+        path.write_text(text, encoding="utf-8")
+        return path
+
     def __str__(self) -> str:
         if sys.stdout is not None and sys.stdout.isatty():
             return "\n".join([as_table(self.rows()), *self._details(self.detail)])
         return self.text(self.detail)
 
     def _details(self, detail: Detail) -> list[str]:
-        parts = []
+        parts = [] if self.step is None else [step_text(self.step, self.graphs)]
         if detail in ("costs", "all"):
             parts += [costs_text(r) for r in self.rewrites]
         if detail in ("passes", "all"):

@@ -1,6 +1,6 @@
-"""The work of eager mode for a captured graph: calls of PyTorch's operators, and the bytes that they read and write.
+"""The calls of PyTorch's operators that eager mode makes for a captured graph, and the bytes that each moves.
 
-It is counted on the captured graph with the sizes of this call. A compound operator that the capture took apart (a
+They are counted on the captured graph with the sizes of this call. A compound operator that the capture took apart (a
 softmax, a loss) counts as one call. Views, sizes and checks are free. A gather reads as many rows as it returns; an
 expanded tensor is read at its size in memory.
 """
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 
+from graphweave.compiler.report import EagerCall
 from graphweave.core.types import Space
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, val
 from graphweave.frontends.calls.numbering import number
+from graphweave.frontends.importing.importer import location_of
 
 aten = torch.ops.aten
 
@@ -30,31 +31,33 @@ _ALLOCATE = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "at
 """Names of calls that compute nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class EagerWork:
-    """The number of calls, and the bytes `moved`, which are None if they depend on unknown sizes that data decides."""
-
-    calls: int
-    moved: int | None
-
-
-def eager_work(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[Space, int]) -> EagerWork:
-    """The work of `module`'s calls; `sizes` are the symbolic row counts of its spaces, `rows` those of this call."""
+def eager_calls(
+    module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[Space, int]
+) -> tuple[EagerCall, ...]:
+    """The calls of `module` in order; `sizes` are the symbolic row counts of its spaces, `rows` those of this call."""
     known = _symbols(module, sizes, rows)
-    calls, moved = 0, 0
-    for group in _groups(module):
-        inside = set(group)
-        reading = [n for n in group if not _reads_shape_only(n)]
-        read = {_base(a): a for n in reading for a in n.all_input_nodes if is_tensor(a) and _base(a) not in inside}
-        gathered = {n.args[0] for n in group if n.target in _GATHERS}
-        written = [n for n in group if not inside.issuperset(n.users)]
-        try:
-            moved += sum(_bytes(a, known) for a in read.values() if a not in gathered)
-            moved += sum(_bytes(n, known) * (2 if n.target in _GATHERS else 1) for n in written)
-        except KeyError:
-            return EagerWork(len(_groups(module)), None)
-        calls += 1
-    return EagerWork(calls, moved)
+    return tuple(EagerCall(_name(group), _moved(group, known), location_of(group[0])) for group in _groups(module))
+
+
+def _moved(group: list[fx.Node], known: Mapping[sympy.Symbol, int]) -> int | None:
+    """The bytes that a call reads and writes; None if they depend on unknown sizes that data decides."""
+    inside = set(group)
+    reading = [n for n in group if not _reads_shape_only(n)]
+    read = {_base(a): a for n in reading for a in n.all_input_nodes if is_tensor(a) and _base(a) not in inside}
+    gathered = {n.args[0] for n in group if n.target in _GATHERS}
+    written = [n for n in group if not inside.issuperset(n.users)]
+    try:
+        return sum(_bytes(a, known) for a in read.values() if a not in gathered) + sum(
+            _bytes(n, known) * (2 if n.target in _GATHERS else 1) for n in written
+        )
+    except KeyError:
+        return None
+
+
+def _name(group: list[fx.Node]) -> str:
+    """The name of the operator that the user called: "aten::index_select"."""
+    called = group[0].meta.get("original_aten", group[0].target)
+    return called.name().split(".")[0] if isinstance(called, torch._ops.OpOverload) else str(called)
 
 
 def _groups(module: fx.GraphModule) -> list[list[fx.Node]]:

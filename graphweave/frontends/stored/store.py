@@ -15,6 +15,7 @@ from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from graphweave.compiler.dump import stages_wanted
 from graphweave.compiler.report import collecting
 from graphweave.core.choices import Choices
 from graphweave.core.counters import bump
@@ -134,7 +135,7 @@ class Slot:
 
 def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slot | None:
     """The place of a captured graph; None where it is compiled afresh. `more` is what it depends on besides."""
-    if not (are_known() and settings().store_compilations) or settings().dump is not None or collecting():
+    if not (are_known() and settings().store_compilations) or stages_wanted() or collecting():
         return None
     try:
         if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":

@@ -24,8 +24,11 @@ struct Places {
   }
 };
 
+// Is told of each kernel, by its position, before it runs (0) and after (1).
+typedef void Watch(int64_t kernel, int32_t ended);
+
 int64_t run_bound(const Segment& segment, const Bound& bound, char* const* values, char* inside, char* scratch,
-                  int32_t threads, Failure* failure) {
+                  int32_t threads, Failure* failure, Watch* watch = nullptr) {
   const Places place{values, inside, bound};
   for (const Turn& t : segment.turns) {
     char *const from = values[t.from], *const to = inside + bound.inside[t.to];
@@ -38,12 +41,14 @@ int64_t run_bound(const Segment& segment, const Bound& bound, char* const* value
   }
   for (size_t s = 0; s < bound.steps.size(); ++s) {
     const BoundStep& step = bound.steps[s];
+    if (watch) watch(static_cast<int64_t>(s), 0);
     for (const auto& zero : step.zeros) std::memset(place(zero.to) + zero.begin, 0, static_cast<size_t>(zero.nbytes));
     void* ptrs[step.pointers.size() + 1];
     for (size_t i = 0; i < step.pointers.size(); ++i) ptrs[i] = place(step.pointers[i]);
     Kernel* const kernel = segment.steps[s].kernel;
     if ((!step.skipped && kernel(ptrs, step.sizes.data(), step.chunks, step.num_chunks, threads)) ||
         (step.divided && !step.divided->run(ptrs, scratch, threads))) {
+      if (watch) watch(static_cast<int64_t>(s), 1);
       failure->at = static_cast<int64_t>(s);
       failure->position = -1;
       return kNoRoom;
@@ -53,6 +58,7 @@ int64_t run_bound(const Segment& segment, const Bound& bound, char* const* value
     for (const Fill& fill : step.fills)
       for (int64_t i = 0; i < fill.count; ++i)
         std::memcpy(place(fill.to) + i * fill.itemsize, &fill.bits, static_cast<size_t>(fill.itemsize));
+    if (watch) watch(static_cast<int64_t>(s), 1);
   }
   return kDone;
 }
@@ -202,9 +208,9 @@ int64_t bind_segment(Segment* segment, const int64_t* rows, RecordRef* const* gi
 
 // Runs a segment. `numbers` are the row counts, the implementations of the index tensors and of the values (reads, then
 // writes), the address of the memory inside, the address and bytes of scratch memory, and, if `given`, records by map.
-// Returns a `Status`.
+// `watch` may be null. Returns a `Status`.
 extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int32_t given, int32_t threads,
-                                  Failure* failure) {
+                                  Failure* failure, Watch* watch) {
   *failure = Failure{-1, -1, 0, 0, 0, 0, 0};
   const int64_t* at = numbers + segment->num_spaces + segment->maps.size();
   const int64_t num_values = segment->num_reads + segment->num_writes;
@@ -223,7 +229,7 @@ extern "C" int64_t gw_segment_run(Segment* segment, const int64_t* numbers, int3
   const int64_t status = bind_segment(segment, numbers, records_given, threads, &bound, failure);
   if (status != kDone) return status;
   if (bound->scratch > nbytes) return failure->position = bound->scratch, kScratch;
-  return run_bound(*segment, *bound, values, inside, scratch, threads, failure);
+  return run_bound(*segment, *bound, values, inside, scratch, threads, failure, watch);
 }
 
 // A segment on the one graph of a caller that has no tensors of PyTorch when it runs (JAX).

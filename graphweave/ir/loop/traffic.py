@@ -27,7 +27,6 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.walk import csrs_around
-from graphweave.ir.message.aten import TORCH_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +42,23 @@ class Traffic:
     gather: int
     flops: int
 
-    def seconds(self, triad: float, gemm: float, *, gathered: bool) -> float:
-        """Lower bound on the time: that of bytes at the bandwidth `triad` or of flops at the rate `gemm`."""
-        return max((self.gather if gathered else self.compulsory) / triad, self.flops / gemm)
-
 
 def traffic_of(kernel: Kernel, sizes: Mapping[str, int], positions: Mapping[str, int]) -> Traffic:
     """The traffic of a kernel, given its sizes by name and the number of positions (edges) of each CSR."""
-    count = _Count(kernel, sizes, positions)
+    count = _TrafficCount(kernel, sizes, positions)
     for stmt in kernel.body:
         count.visit(stmt, count.rows, "")
     own = sum(count.bytes_of(buffer) for buffer in kernel.buffers)
     around = csrs_around(kernel)
     rows = (count.rows if (csr := around.get(c.name)) is None else positions[csr] for c in kernel.csrs)
-    indptr = sum(n + 1 for n in rows) * TORCH_DTYPE[kernel.index].itemsize
+    indptr = sum(n + 1 for n in rows) * kernel.index.itemsize
     only_gathered = count.gathered.keys() - count.streamed
     streamed = sum(count.bytes_of(b) for b in kernel.buffers if b.name not in only_gathered)
     return Traffic(own + indptr, streamed + indptr + sum(map(sum, count.gathered.values())), int(count.flops))
 
 
 @dataclass(slots=True)
-class _Count:
+class _TrafficCount:
     kernel: Kernel
     sizes: Mapping[str, int]
     positions: Mapping[str, int]
@@ -80,7 +75,8 @@ class _Count:
 
     def __post_init__(self) -> None:
         self._buffers = {b.name: b for b in self.kernel.buffers}
-        self._arrays = {a.name: math.prod(a.shape) for a in (*self.kernel.stashes, *self.kernel.buffers)}
+        self._arrays = {stash.name: math.prod(stash.shape) for stash in self.kernel.stashes}
+        self._arrays |= {buffer.name: math.prod(buffer.shape) for buffer in self.kernel.buffers}
 
     @property
     def rows(self) -> int:
@@ -90,7 +86,7 @@ class _Count:
         return (1 if buffer.rows is None else self.sizes[buffer.rows]) * self._row_bytes(buffer)
 
     def _row_bytes(self, buffer: Buffer) -> int:
-        return math.prod(buffer.shape) * TORCH_DTYPE[buffer.dtype].itemsize
+        return math.prod(buffer.shape) * buffer.dtype.itemsize
 
     def visit(self, node: Any, times: float, walk: str) -> None:
         """Counts a node that runs `times` times in all, in the pass over edges named `walk` ("" outside of passes)."""
