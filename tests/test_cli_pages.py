@@ -248,6 +248,18 @@ def test_compare_trains_three_ways_and_names_a_page() -> None:
     assert args.compare and not args.no_compile and args.report == Path("comparison.html")
 
 
+@pytest.mark.slow  # torch.compile takes long
+def test_compare_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fresh_compiler: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--data", "karate", "--model", "gcn", "--epochs", "3"]) == 0
+    assert "report: comparison.html" in capsys.readouterr().out
+    text = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert_page(text, 11)
+    assert "torch.compile" in text and "not measured" not in text
+
+
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
