@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from graphweave.core.schedule import Schedule
-from graphweave.core.svg import DARK, LIGHT, Drawing, DrawingColours
+from graphweave.core.svg import DARK, LIGHT, DrawingColours, SvgDrawing
 from tests.test_layers import MAY_IMPORT, rooms_of
 
 WIDTH = 760
 
 
 def _labelled(
-    d: Drawing, x: float, y: float, width: float, height: float, text: str, *, fill: str = "", dashed: bool = False,
+    d: SvgDrawing, x: float, y: float, width: float, height: float, text: str, *, fill: str = "", dashed: bool = False,
     size: float = 13, note: str = "",
 ) -> None:  # fmt: skip
     """A box with words in its middle, and perhaps a note in a second line."""
@@ -29,9 +29,9 @@ _GRAPH = (("a", "b"), ("c", "b"), ("d", "b"), ("b", "a"), ("d", "c"))
 _GRAPH_NODES = "abcd"
 
 
-def push_pull(colours: DrawingColours) -> Drawing:
+def push_pull(colours: DrawingColours) -> SvgDrawing:
     """What the two operations along a map do."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 330, colours,
         "Left: rows of the nodes a, b, c and d. Middle: pull copies to each of five edges the row of its source. Right:"
         " push adds up, for each node, the rows of the edges that lead to it: b gets a + c + d.",
@@ -57,7 +57,7 @@ def push_pull(colours: DrawingColours) -> Drawing:
     return d
 
 
-def _row(d: Drawing, x: float, y: float, width: float, text: str, colour: str) -> None:
+def _row(d: SvgDrawing, x: float, y: float, width: float, text: str, colour: str) -> None:
     d.box(x, y, width, 30, fill=colour, opacity=0.16, edge=colour)
     d.words(x + width / 2, y + 20, text, code=True, anchor="middle")
 
@@ -65,10 +65,10 @@ def _row(d: Drawing, x: float, y: float, width: float, text: str, colour: str) -
 # ------------------------------------------------------------ rooms
 
 
-def rooms(colours: DrawingColours) -> Drawing:
+def rooms(colours: DrawingColours) -> SvgDrawing:
     """The rooms in layers: each imports only what stands below it."""
     layers = _layers()
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 34 + 40 * len(layers), colours,
         "The rooms of the package in layers, from the command line at the top to core at the bottom. A room imports"
         " only rooms of layers below it.",
@@ -98,9 +98,9 @@ def _layers() -> list[list[str]]:
 # ------------------------------------------------------------ the layer of attention
 
 
-def kernels_of_gat(colours: DrawingColours) -> Drawing:
+def kernels_of_gat(colours: DrawingColours) -> SvgDrawing:
     """The forward of the example as kernels and calls."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 346, colours,
         "The forward of the attention layer. Three matrix products are calls of PyTorch. All else is one kernel that"
         " walks the edges into each node: first for the maximum of the scores, then for the sum of their exponentials"
@@ -130,7 +130,7 @@ def kernels_of_gat(colours: DrawingColours) -> Drawing:
     return d
 
 
-def _pass(d: Drawing, y: float, title: str, edge: str, *node: str) -> None:
+def _pass(d: SvgDrawing, y: float, title: str, edge: str, *node: str) -> None:
     """A walk over the edges of a node: a value of an edge, and the values of the node that are made of it."""
     d.box(232, y, 496, 36 + 38 * len(node), edge=d.colours.faint, radius=6)
     d.words(242, y + 18, title, size=12, colour=d.colours.faint)
@@ -141,9 +141,9 @@ def _pass(d: Drawing, y: float, title: str, edge: str, *node: str) -> None:
         d.line([(478, y + 47), (532, at + 15)], d.colours.accent, arrow=True)
 
 
-def halves(colours: DrawingColours) -> Drawing:
+def halves(colours: DrawingColours) -> SvgDrawing:
     """Forward and backward, and what lies between them."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 330, colours,
         "The forward of the attention layer saves values of nodes: z, s, t, the maximum, the reciprocal of the total"
         " and the sums, besides the two indices. The backward computes the scores and exponentials of edges again."
@@ -184,9 +184,9 @@ _LIVES = (
 """Value, where it begins and where it ends among the steps. Those that live to the end are handed on."""
 
 
-def tape(colours: DrawingColours) -> Drawing:
+def tape(colours: DrawingColours) -> SvgDrawing:
     """The steps of a call in time, and how long each value lives."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 96 + 34 * len(_LIVES), colours,
         "The forward of the attention layer as a tape: what depends on the graph is made once, three matrix products"
         " are calls of PyTorch, then one native call runs the kernel. Bars show from which step to which each value"
@@ -215,9 +215,9 @@ def tape(colours: DrawingColours) -> Drawing:
     return d
 
 
-def formats(colours: DrawingColours) -> Drawing:
+def formats(colours: DrawingColours) -> SvgDrawing:
     """How a call finds the formats of an index."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 304, colours,
         "A call with an index tensor asks whether it was seen: by its memory, version and layout. If so, the record of"
         " the index has its formats. If not, the index is checked and the formats are made: where each row's edges"
@@ -252,9 +252,9 @@ def formats(colours: DrawingColours) -> Drawing:
 # ------------------------------------------------------------ ranks
 
 
-def halo(colours: DrawingColours) -> Drawing:
+def halo(colours: DrawingColours) -> SvgDrawing:
     """Two ranks, the rows they own, and the rows they read of each other."""
-    d = Drawing(
+    d = SvgDrawing(
         WIDTH, 320, colours,
         "Two ranks. Rank 0 owns the nodes a, b and c, rank 1 the nodes d, e and f. Each has behind its own rows the"
         " halo rows that its edges read: rank 0 the row of d, rank 1 those of b and c. The forward sends own rows to"
@@ -287,7 +287,7 @@ def halo(colours: DrawingColours) -> Drawing:
     return d
 
 
-DRAWINGS: dict[str, Callable[[DrawingColours], Drawing]] = {
+DRAWINGS: dict[str, Callable[[DrawingColours], SvgDrawing]] = {
     "push_pull": push_pull, "rooms": rooms, "kernels_of_gat": kernels_of_gat, "halves": halves, "tape": tape,
     "formats": formats, "halo": halo,
 }  # fmt: skip

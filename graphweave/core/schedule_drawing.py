@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphweave.core.svg import DARK, LIGHT, Drawing, DrawingColours
+from graphweave.core.svg import DARK, LIGHT, DrawingColours, SvgDrawing
 
 _DEGREES = (2, 3, 1, 9, 2, 3, 2, 4, 1, 3, 2, 3)
 """Incoming edges of the nodes of the graph that is drawn. One node has many."""
@@ -30,7 +30,7 @@ def draw_schedule(given: Mapping[str, Any], features: int, *, dark: bool = False
     name = ", ".join(f"{field}={value!r}" for field, value in given.items())
     title = f"How Schedule({name}) walks a graph: {'; '.join(line.strip() for line in lines)}."
     bottom = max(_TOP + _NODES * _CELL + 26, 184 + 22 * len(lines))
-    drawing = Drawing(_STRIP + _STRIP_WIDTH + 20, bottom, DARK if dark else LIGHT, title)
+    drawing = SvgDrawing(_STRIP + _STRIP_WIDTH + 20, bottom, DARK if dark else LIGHT, title)
     drawing.words(20, 24, f"Schedule({name})", size=14, code=True, bold=True)
     _draw_edges(drawing, given)
     _draw_features(drawing, given, features)
@@ -118,7 +118,7 @@ def _width(given: Mapping[str, Any], features: int) -> int:
 # ------------------------------------------------------------ edges
 
 
-def _draw_edges(drawing: Drawing, given: Mapping[str, Any]) -> None:
+def _draw_edges(drawing: SvgDrawing, given: Mapping[str, Any]) -> None:
     """The edges as dots, a row of dots for each node, and for each thread a line through its edges in their order."""
     colours, side = drawing.colours, _NODES * _CELL
     drawing.words(_LEFT + side / 2, _TOP - 24, "sources", size=12, colour=colours.faint, anchor="middle")
@@ -231,7 +231,7 @@ def _shared(visited: list[Edge], given: Mapping[str, Any]) -> list[list[Edge]]:
 # ------------------------------------------------------------ features
 
 
-def _draw_features(drawing: Drawing, given: Mapping[str, Any], features: int) -> None:
+def _draw_features(drawing: SvgDrawing, given: Mapping[str, Any], features: int) -> None:
     """The features of one row as a strip that is cut into tiles."""
     colours, width = drawing.colours, _width(given, features)
     drawing.words(_STRIP, _TOP - 6, f"{features} features of a row", size=12, colour=colours.faint)
@@ -245,7 +245,7 @@ def _draw_features(drawing: Drawing, given: Mapping[str, Any], features: int) ->
     _draw_marks(drawing, given, width, scale)
 
 
-def _draw_marks(drawing: Drawing, given: Mapping[str, Any], width: int, scale: float) -> None:
+def _draw_marks(drawing: SvgDrawing, given: Mapping[str, Any], width: int, scale: float) -> None:
     """Marks below the first tile: the tiles of registers in it, and the vectors."""
     colours: DrawingColours = drawing.colours
     marks = {"register tile": given.get("register_tile"), "vector": given.get("vector_bytes", 0) // 4 or None}

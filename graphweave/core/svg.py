@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 
 @dataclass(slots=True)
-class Drawing:
+class SvgDrawing:
     """A drawing of `width` x `height` pixels, from the top left. `title` says in words what it shows."""
 
     width: float
