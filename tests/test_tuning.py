@@ -122,6 +122,20 @@ def test_explain_shows_predicted_and_measured() -> None:
     assert "untuned" in raced and len(raced) > 1 and all(one.predicted > 0 < one.measured for one in note.raced)
 
 
+def test_a_program_with_calls_of_pytorch_is_tuned() -> None:
+    """A mask of edges is no kernel's, but calls of PyTorch, which the first run of a candidate records."""
+
+    def without_loops(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        kept = src != dst
+        src, dst = src[kept], dst[kept]
+        return torch.zeros_like(x).index_add(0, dst, torch.tanh(x[src]))
+
+    x, src, dst = graph()
+    told = graphweave.explain(graphweave.tune(without_loops, x, src, dst, budget=BUDGET), x, src, dst)
+    (note,) = told.tunings
+    assert not note.why and note.measured is not None
+
+
 # ---------------------------------------------------------------- nothing changes
 
 
