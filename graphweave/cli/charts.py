@@ -58,6 +58,7 @@ def learning(runners: Sequence[TrainingWay]) -> list[Chart]:
         for (way, history), style in zip(histories.items(), itertools.cycle(_STYLES), strict=False):
             axes.plot(*_measured(history.loss), style, color=_COLOURS[way], label=NAMES[way])
         axes.set(xlabel="epoch", ylabel="loss")
+        axes.locator_params(axis="x", integer=True)
         axes.legend()
 
     def quality(axes: Any) -> None:
@@ -66,6 +67,7 @@ def learning(runners: Sequence[TrainingWay]) -> list[Chart]:
         if train[0]:
             axes.plot(*train, ":", color=THIRD, label=f"{NAMES[runners[0].way]}, training")
         axes.set(xlabel="epoch", ylabel=measure)
+        axes.locator_params(axis="x", integer=True)
         axes.legend()
 
     ends = {NAMES[way]: history.loss[-1] for way, history in histories.items()}
@@ -88,6 +90,7 @@ def epoch_times(runners: Sequence[TrainingWay]) -> Chart:
             line = f"{style}" if len(seconds) > 1 else "o"
             axes.plot(range(1, len(seconds) + 1), seconds, line, color=_COLOURS[way], label=NAMES[way])
         axes.set(xlabel="epoch", ylabel="seconds", yscale="log" if wide else "linear")
+        axes.locator_params(axis="x", integer=True)
         axes.yaxis.set_major_formatter("{x:g}")
         if not wide:
             axes.set_ylim(bottom=0)
