@@ -17,8 +17,8 @@ PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot); tests, checks and benchmarks install
-# everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
+# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot or a report); tests, checks and
+# benchmarks install everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
 # imports only some of them, so Python compiles these when they are imported.
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot
@@ -68,7 +68,7 @@ site: $(SITE_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
-train: $(if $(findstring --plot,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))
+train: $(if $(findstring --plot,$(ARGS))$(findstring --report,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
 
 test: $(STAMP)

@@ -1,4 +1,5 @@
-"""The pictures of README and of the pages, drawn from the results in `bench/results`: `python -m docs.pictures`.
+"""The pictures of README and of the pages: `python -m docs.pictures`. Charts are drawn from the results in
+`bench/results`, schedules by themselves, and the book's drawings by `docs/drawings.py`.
 
 Each is written twice, for light and for dark pages. All text is text, so that it can be searched and read aloud.
 """
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 from torch_geometric.nn import GAT
 
 import graphweave
+from docs.drawings import drawn
+from graphweave.core.break_even import BreakEven
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/pictures"
@@ -50,6 +53,8 @@ MODELS = {
 """Label -> the file of results and the name in it."""
 DGL = {"GAT": "gat", "MoNet": "monet", "EdgeConv": "edgeconv"}
 """Models that were measured beside DGL, and their names in `peers.json`."""
+FIRST_CALLS = {"GCN": "gcn-2", "GraphSAGE": "sage-2", "GAT": "gat-2", "GATv2": "gatv2-2"}
+"""Models whose first calls were measured, and their names in `first_call.json`."""
 
 
 def results(name: str) -> Any:
@@ -74,10 +79,39 @@ def speeds() -> dict[str, dict[str, float]]:
     return found
 
 
+def paid_after() -> dict[str, dict[tuple[str, str], int | None]]:
+    """Model -> system and state of the disk -> steps after which compiling has paid. A first call is timed on a small
+    graph, where nearly all of it is compiling; the steps that have to make up for it are those of `MODELS`."""
+    firsts = {(one["case"], one["system"]): one["runs"] for one in results("first_call")}
+    found: dict[str, dict[tuple[str, str], int | None]] = {}
+    for label, case in FIRST_CALLS.items():
+        file, name = MODELS[label]
+        steps = {system: measured["median"] for system, measured in results(file)[name]["systems"].items()}
+        found[label] = {
+            (system, disk): BreakEven(run["first"] + steps[system], steps["eager"], steps[system]).steps
+            for system in ("inductor", "graphweave")
+            for disk, run in firsts[case, system].items()
+            if disk in ("cold", "second process")
+        }
+    return found
+
+
 def speed(colours: Colours) -> Figure:
-    """Training steps against eager mode, and peak memory."""
-    figure = Figure(figsize=(9, 3.9))
-    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1])
+    """Training steps against eager mode, peak memory, and after how many steps compiling has paid."""
+    figure = Figure(figsize=(8.2, 4.9))
+    left, *rights = figure.subplot_mosaic("AAB;AAC", width_ratios=[1.3, 1.3, 1.3], height_ratios=[1, 3.2]).values()
+    _draw_speeds(left, colours)
+    _draw_memory(rights[0], colours)
+    _draw_paid_after(rights[1], colours)
+    for axes in (left, *rights):
+        axes.set_xticks([])
+        axes.minorticks_off()
+        plain_axes(axes, colours)
+    figure.tight_layout()
+    return figure
+
+
+def _draw_speeds(left: Any, colours: Colours) -> None:
     systems = {"torch.compile": colours.others[0], "DGL": colours.others[2], "graphweave": colours.ours}
     measured = speeds()
     for row, (label, of) in enumerate(measured.items()):
@@ -85,27 +119,47 @@ def speed(colours: Colours) -> Figure:
         for place, system in enumerate(shown):
             at, colour = row + (place - (len(shown) - 1) / 2) * 0.27, systems[system]
             left.barh(at, of[system], 0.25, color=colour, label=system if label == "GAT" else None)
-            left.text(of[system] + 0.3, at, f"{of[system]:.1f}", va="center", size=7.5, color=colours.text)
+            left.text(of[system] + 0.3, at, f"{of[system]:.1f}", va="center", size=8.5, color=colours.text)
     left.axvline(1, color=colours.text, linewidth=0.8)
     left.set_yticks(range(len(measured)), list(measured))
     left.invert_yaxis()
-    left.set_title("a training step: times as fast as eager PyTorch (the line)", loc="left")
+    left.set_title("a step: times as fast as eager PyTorch (the line)", loc="left")
     left.legend(frameon=False, labelcolor=colours.text, loc="lower right", bbox_to_anchor=(1, 0.13))
+
+
+def _draw_memory(right: Any, colours: Colours) -> None:
     memory = results("memory")
     peaks = {"eager": memory["eager"], "graphweave": memory["graphweave"]}
     for row, (system, answer) in enumerate(peaks.items()):
         size = answer["peak_extra_bytes"] / 2**30
-        right.barh(row, size, 0.5, color=colours.ours if system == "graphweave" else colours.others[0])
-        right.text(size + 0.1, row, f"{size:.1f} GiB", va="center", size=8, color=colours.text)
+        right.barh(row, size, 0.6, color=colours.ours if system == "graphweave" else colours.others[0])
+        right.text(size + 0.1, row, f"{size:.1f} GiB", va="center", size=9, color=colours.text)
     right.set_yticks(range(len(peaks)), list(peaks))
-    right.set_ylim(2.2, -0.7)
+    right.set_ylim(1.6, -0.6)
     right.set_xlim(0, 9.5)
     right.set_title("GAT: memory of a step", loc="left")
-    for axes in (left, right):
-        axes.set_xticks([])
-        plain_axes(axes, colours)
-    figure.tight_layout()
-    return figure
+
+
+def _draw_paid_after(right: Any, colours: Colours) -> None:
+    looks = {
+        ("inductor", "cold"): ("torch.compile, cold", colours.others[0], 1.0),
+        ("inductor", "second process"): ("torch.compile, compiled before", colours.others[0], 0.6),
+        ("graphweave", "cold"): ("graphweave, cold", colours.ours, 1.0),
+        ("graphweave", "second process"): ("graphweave, compiled before", colours.ours, 0.6),
+    }
+    measured = paid_after()
+    for row, of in enumerate(measured.values()):
+        for place, (which, (name, colour, alpha)) in enumerate(looks.items()):
+            at, steps = row + (place - 1.5) * 0.21, of[which]
+            words = "never" if steps is None else f"{steps:,}"
+            right.barh(at, steps or 0, 0.19, left=0.5, color=colour, alpha=alpha, label=name if row == 0 else None)
+            right.text((steps or 0) + 0.65, at, words, va="center", size=8, color=colours.text)
+    right.set_xscale("log")
+    right.set_xlim(0.5, 4000)
+    right.set_yticks(range(len(measured)), list(measured))
+    right.invert_yaxis()
+    right.set_title("steps to break even", loc="left")
+    right.legend(frameon=False, labelcolor=colours.text, loc="upper center", bbox_to_anchor=(0.35, 0.02), fontsize=8)
 
 
 def plain_axes(axes: Any, colours: Colours) -> None:
@@ -201,5 +255,12 @@ def write(pictures: Mapping[str, Callable[[Colours], Figure]]) -> None:
                 figure.savefig(FOLDER / f"{name}{ending}.svg", transparent=True, metadata={"Date": None})
 
 
-if __name__ == "__main__":
+def main() -> int:
+    for name, text in drawn().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
     write(PICTURES)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -83,6 +83,8 @@ def test_every_model_tells_clubs_apart(model: str) -> None:
         runner.epoch()
     assert runner.history.loss[-1] < 0.1 < runner.history.loss[0]
     assert runner.history.val[-1] == 1.0 and runner.test() == {"test accuracy": 1.0}
+    found = runner.predictions()
+    assert found.true.numel() > 0 and found.predicted.equal(found.true) and len(found.classes) == clubs().num_classes
 
 
 CHANGES = ({"decoder": "rotate"}, {"negatives": 30}, {"decoder": "rotate", "negatives": 30})

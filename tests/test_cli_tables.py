@@ -58,6 +58,19 @@ def test_text_is_classes_and_the_other_models_run(database: str) -> None:
         training = TableTraining("eager", job, data, check_target(data))
         assert training.measure == "accuracy" and training.step() > 0
         assert set(training.test()) == {"test accuracy"} == set(training.baseline())
+        found = training.predictions()
+        assert found is not None and found.classes == check_target(data).classes
+        assert float((found.predicted == found.true).float().mean()) == pytest.approx(training.test()["test accuracy"])
+
+
+def test_predicted_numbers_are_in_the_units_of_their_column(database: str) -> None:
+    _, job, data = asked(arguments("--data", database, "--target", "reviews.rating", "--hidden", "8", "--no-compile"))
+    assert isinstance(data, TableGraph)
+    training = TableTraining("eager", job, data, check_target(data))
+    found = training.predictions()
+    assert found is not None and not found.classes
+    error = float((found.predicted - found.true).abs().mean())
+    assert error == pytest.approx(training.test()["test mean absolute error"], rel=1e-4)
 
 
 def test_compiled_is_eager(database: str) -> None:

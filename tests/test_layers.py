@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pages": {"core"},
     "cli": _STAGES
     | _MODEL_SIDE
-    | {"pages", "runtime", "frontends.dynamo", "ops", "nn", "data", "sampling", "distributed", ""},
+    | {"compiler", "pages", "runtime", "frontends.dynamo", "ops", "nn", "data", "sampling", "distributed", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`. The room
 `extend` builds kernels, since a declared operator is tried at once."""

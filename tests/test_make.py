@@ -33,7 +33,8 @@ def test_the_main_job_installs_what_it_needs(tmp_path: Path) -> None:
     plan = planned(tmp_path / "new", "train")
     assert extras(plan) == {"pyg"}
     assert plan.index("-m venv") < plan.index(" torch==") < plan.index(" -e ") < plan.index("graphweave train")
-    assert extras(planned(tmp_path / "new", "train", "ARGS=--compare --plot out.png")) == {"pyg", "plot"}
+    for output in ("--plot out.png", "--report out.html"):
+        assert extras(planned(tmp_path / "new", "train", f"ARGS=--compare {output}")) == {"pyg", "plot"}
 
 
 @pytest.mark.parametrize("target", ["setup", "test", "lint", "fuzz", "test-triton", "bench"])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave import ops
+from graphweave.compiler.report import RacedCandidate
 from graphweave.core.errors import IndexRangeError, SettingsError
 from graphweave.core.schedule import Schedule
 from graphweave.core.settings import override
@@ -117,6 +118,22 @@ def test_explain_shows_predicted_and_measured() -> None:
     assert note.predicted is not None and note.predicted > 0
     assert note.measured <= note.untuned_measured
     assert "ms measured" in told.text() and "predicted; untuned" in told.text()
+    raced = {one.name: one for one in note.raced if one.choice == "forward"}
+    assert "untuned" in raced and len(raced) > 1 and all(one.predicted > 0 < one.measured for one in note.raced)
+
+
+def test_a_program_with_calls_of_pytorch_is_tuned() -> None:
+    """A mask of edges is no kernel's, but calls of PyTorch, which the first run of a candidate records."""
+
+    def without_loops(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        kept = src != dst
+        src, dst = src[kept], dst[kept]
+        return torch.zeros_like(x).index_add(0, dst, torch.tanh(x[src]))
+
+    x, src, dst = graph()
+    told = graphweave.explain(graphweave.tune(without_loops, x, src, dst, budget=BUDGET), x, src, dst)
+    (note,) = told.tunings
+    assert not note.why and note.measured is not None
 
 
 # ---------------------------------------------------------------- nothing changes
@@ -320,6 +337,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 )
 def test_choices_go_through_json(choice: Choice) -> None:
     assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+    outcome = Outcome(choice, 1.0, 2.0, tried=1, raced=(RacedCandidate("forms", "untuned", 1.0, 2.0),))
+    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
 
 
 # ---------------------------------------------------------------- operators

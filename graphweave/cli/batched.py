@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphweave.cli.training import History, Resumable, TrainingJob
+from graphweave.cli.training import History, Predictions, Resumable, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
 
 Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,10 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     def baseline(self) -> dict[str, float]:
         """The same measures of what needs no training, on the test split."""
 
+    def _test_predictions(self) -> Predictions | None:
+        """Predictions of the test data, the same on all ranks; None for a training that ranks or scores pairs."""
+        return None
+
     def count(self, drawn: Any) -> int:
         """The number of rows of a batch."""
         return drawn.size(-1)
@@ -191,11 +196,17 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         super().restore(state)
         self._done, self._loss_so_far = state["steps"], state["loss"] if self.ranks.first else 0.0
 
+    def predictions(self) -> Predictions | None:
+        return self._evaluated(self._test_predictions)
+
     def _measured(self, part: str) -> dict[str, float]:
+        return self._evaluated(lambda: self.scores(part))
+
+    def _evaluated(self, compute: Callable[[], Result]) -> Result:
         for module in self.modules:
             module.eval()
         with torch.no_grad():
-            return self.scores(part)
+            return compute()
 
     def _step(self, step: RankStep[Batch]) -> float:
         for module in self.modules:

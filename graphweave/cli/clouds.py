@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, TrainingJob, Wrap, commonest, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, Wrap, commonest, wrap
 from graphweave.data import PointSet
 from graphweave.distributed.ranks import ALONE, Ranks
 
@@ -104,8 +104,16 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
         rows = self.rows[part]
         if not rows.numel():
             return {ACCURACY: float("nan")}
-        found = self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))
-        return {ACCURACY: float((found == self.data.y[rows]).float().mean())}
+        return {ACCURACY: float((self._predicted(rows) == self.data.y[rows]).float().mean())}
+
+    def _test_predictions(self) -> Predictions | None:
+        rows = self.rows["test"]
+        if not rows.numel():
+            return None
+        return Predictions.of_classes(self._predicted(rows), self.data.y[rows], self.data.num_classes)
+
+    def _predicted(self, rows: Tensor) -> Tensor:
+        return self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))
 
     def baseline(self) -> dict[str, float]:
         return commonest(self.data.y, self.data.train_mask, self.data.test_mask)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.relational_models import Classifier, RelationalEdges
-from graphweave.cli.training import ACCURACY, History, Resumable, TrainingJob, accuracy, commonest, wrap
+from graphweave.cli.training import ACCURACY, History, Predictions, Resumable, TrainingJob, accuracy, commonest, wrap
 from graphweave.data import TypedNodeData
 
 _WARM_UP_EDGES = 512
@@ -62,6 +62,10 @@ class EntityRunner(Resumable):
 
     def test(self) -> dict[str, float]:
         return {"test accuracy": accuracy(self.predict(), self.data.y, self.data.test_mask)}
+
+    def predictions(self) -> Predictions:
+        mask = self.data.test_mask
+        return Predictions.of_classes(self.predict()[mask], self.data.y[mask], self.data.num_classes)
 
     def baseline(self) -> dict[str, float]:
         """That of the commonest class of the training nodes."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining
 from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, TrainingJob, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.data import GraphBatch, GraphSet
 from graphweave.distributed.ranks import ALONE, Ranks
 
@@ -94,8 +94,22 @@ class GraphTraining(BatchTraining[GraphBatch]):
         rows = self.rows[part]
         if not rows.numel():
             return {self.measure: float("nan")}
+        return {self.measure: self._measure(self._answered(rows), rows)}
+
+    def _test_predictions(self) -> Predictions | None:
+        """Predicted classes or numbers. There are none of targets of 0 and 1, which get scores."""
+        rows = self.rows["test"]
+        if self.measure == AUC or not rows.numel():
+            return None
+        out, y = self._answered(rows), self.data.y[rows]
+        if self.measure == ACCURACY:
+            return Predictions.of_classes(out.argmax(1), y, self.data.num_classes)
+        return Predictions.of_numbers(out.flatten(), y.flatten())
+
+    def _answered(self, rows: Tensor) -> Tensor:
+        """The model's results for graphs, in the units of the targets."""
         out = self._over_rows(rows, self.size, lambda some: self._predicted(self.data.batch(some)))
-        return {self.measure: self._measure(out if self.measure != ERROR else out * self.spread + self.middle, rows)}
+        return out if self.measure != ERROR else out * self.spread + self.middle
 
     def baseline(self) -> dict[str, float]:
         train, rows = self.data.y[self.rows["train"]], self.rows["test"]

@@ -13,6 +13,7 @@ from graphweave.core.errors import GraphweaveError
 
 _COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
+    "compare": ("compare", "train by graphweave, eager PyTorch and torch.compile, and write a page about it"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
     "check": ("check", "certify a model on your data: errors, repeatability, speed, memory"),
     "explain": ("explain", "run a program, and write a page about all that it compiles"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from rich.console import Console
@@ -70,21 +71,39 @@ def _shown(training: TrainingWay) -> Callable[[float], str]:
     return _percent if training.measure == ACCURACY else _fraction
 
 
-def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence[int | None]) -> Table:
-    """A table with a row for each measurement and a column for each way, with ratios to the first way, and one for the
-    baseline's results."""
+def summary(measured: Measured) -> Table:
+    """A table of what was measured."""
     table = Table()
-    table.add_column("")
-    for name in (*(runner.way for runner in runners), "baseline"):
-        table.add_column(name, justify="right")
+    for i, name in enumerate(measured.header):
+        table.add_column(name, justify="right" if i else "left")
+    for row in measured.rows:
+        table.add_row(*row)
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row for each measurement and a column for each way, with ratios to the first way, and one for the baseline's
+    results. `peaks` has the bytes that the ways took, `peaks_mean` says of what."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    peaks: tuple[int | None, ...]
+    peaks_mean: str
+
+
+def measure(runners: Sequence[TrainingWay], peaks_mean: str, peaks: Sequence[int | None]) -> Measured:
+    """Test the ways, and put what was measured together."""
     histories = [runner.history for runner in runners]
     found, show = [*(runner.test() for runner in runners), runners[0].baseline()], _shown(runners[0])
-    for name in found[0]:
-        table.add_row(name, *(show(one.get(name, math.nan)) for one in found))
-    table.add_row("median epoch", *ratios([history.median for history in histories], duration))
-    table.add_row("first epoch, with compilation", *ratios([history.seconds[0] for history in histories], duration))
-    table.add_row(memory_heading, *ratios(peaks, _bytes))
-    return table
+    rows = (
+        *((name, *(show(one.get(name, math.nan)) for one in found)) for name in found[0]),
+        ("median epoch", *ratios([history.median for history in histories], duration), ""),
+        ("first epoch, with compilation", *ratios([history.seconds[0] for history in histories], duration), ""),
+        (peaks_mean, *ratios(peaks, mebibytes), ""),
+    )
+    header = ("", *(runner.way for runner in runners), "baseline")
+    return Measured(header, rows, tuple(peaks), peaks_mean)
 
 
 def pays(runners: Sequence[TrainingWay]) -> Iterator[str]:
@@ -119,5 +138,5 @@ def _fraction(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.4f}"
 
 
-def _bytes(count: float) -> str:
+def mebibytes(count: float) -> str:
     return f"{count / 2**20:.1f} MiB"

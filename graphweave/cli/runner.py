@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.models import build
-from graphweave.cli.training import ACCURACY, History, Resumable, TrainingJob, accuracy, commonest, wrap
+from graphweave.cli.training import ACCURACY, History, Predictions, Resumable, TrainingJob, accuracy, commonest, wrap
 from graphweave.data import NodeData, rmat
 
 _WARM_UP_NODES = 64
@@ -78,6 +78,10 @@ class Runner(Resumable):
 
     def test(self) -> dict[str, float]:
         return {"test accuracy": self.test_accuracy()}
+
+    def predictions(self) -> Predictions:
+        mask = self.data.test_mask
+        return Predictions.of_classes(self.predict()[mask], self.data.y[mask], self.data.num_classes)
 
     def baseline(self) -> dict[str, float]:
         """That of the commonest class of the training nodes."""

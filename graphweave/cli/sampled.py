@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.drawn_norms import graph_norms
 from graphweave.cli.models import LAYERS, NORMED, TwoLayer, build
-from graphweave.cli.training import ACCURACY, TrainingJob, accuracy, commonest, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, accuracy, commonest, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
 from graphweave.distributed.parts import EDGES, NODES
@@ -114,10 +114,16 @@ class SampledTraining(BatchTraining[SeedBatch]):
         return out
 
     def scores(self, part: str) -> dict[str, float]:
+        return {ACCURACY: accuracy(self._predicted(), self.data.y, getattr(self.data, f"{part}_mask"))}
+
+    def _test_predictions(self) -> Predictions:
+        mask = self.data.test_mask
+        return Predictions.of_classes(self._predicted()[mask], self.data.y[mask], self.data.num_classes)
+
+    def _predicted(self) -> Tensor:
         norms = self.norms
         whole = (self.data.edge_index,) if norms is None else (norms.edge_index, None, norms.weight)
-        predicted = self.model(self.data.x, *whole).argmax(dim=1)
-        return {ACCURACY: accuracy(predicted, self.data.y, getattr(self.data, f"{part}_mask"))}
+        return self.model(self.data.x, *whole).argmax(dim=1)
 
     def baseline(self) -> dict[str, float]:
         return commonest(self.data.y, self.data.train_mask, self.data.test_mask)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphweave.cli.batched import BatchTraining, RankStep
 from graphweave.cli.relational_models import Encoder, RelationalEdges
-from graphweave.cli.training import ACCURACY, TrainingJob, wrap
+from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import ALWAYS, NEVER, TableGraph, Target
 from graphweave.graph.graph import Graph
@@ -125,7 +125,22 @@ class TableTraining(BatchTraining[TableBatch]):
         rows = self.rows[part]
         if not rows.numel():
             return dict.fromkeys(self._measure(torch.zeros(0, 2), rows), float("nan"))
-        return self._measure(self._over_rows(rows, self.size, lambda some: self.model(*self.sampled.batch(some))), rows)
+        return self._measure(self._predicted(rows), rows)
+
+    def _test_predictions(self) -> Predictions | None:
+        rows = self.rows["test"]
+        if not rows.numel():
+            return None
+        out, y = self._predicted(rows), self.target.y[rows]
+        if self.measure == ERROR:
+            return Predictions.of_numbers(self._in_units(out), y)
+        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
+
+    def _predicted(self, rows: Tensor) -> Tensor:
+        return self._over_rows(rows, self.size, lambda some: self.model(*self.sampled.batch(some)))
+
+    def _in_units(self, out: Tensor) -> Tensor:
+        return out.flatten() * self.spread + self.middle
 
     def baseline(self) -> dict[str, float]:
         train, rows = self.target.y[self.rows["train"]], self.rows["test"]
@@ -139,7 +154,7 @@ class TableTraining(BatchTraining[TableBatch]):
     def _measure(self, out: Tensor, rows: Tensor) -> dict[str, float]:
         y = self.target.y[rows]
         if self.measure == ERROR:
-            off = out.flatten()[: y.numel()] * self.spread + self.middle - y
+            off = self._in_units(out)[: y.numel()] - y
             left = off.square().sum() / (y - y.mean()).square().sum() if y.numel() else torch.tensor(float("nan"))
             squared = off.square().mean().sqrt()
             return {ERROR: float(off.abs().mean()), SQUARED: float(squared), EXPLAINED: float(1 - left)}

@@ -19,10 +19,10 @@ from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.notes import told_after
 from graphweave.cli.pairs import BATCH as PAIRS
 from graphweave.cli.pairs import PAIR_DECODERS
-from graphweave.cli.plot import check_plot, draw
+from graphweave.cli.plot import check_page, check_picture, save_picture
 from graphweave.cli.recommend import BATCH as CHOICES
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
-from graphweave.cli.report import Tick, pays, progress, summary
+from graphweave.cli.report import Tick, measure, pays, progress, summary
 from graphweave.cli.sampled import FANOUT
 from graphweave.cli.tables import BATCH as ROWS
 from graphweave.cli.tables import FANOUT as NEAR
@@ -38,6 +38,7 @@ from graphweave.cli.tasks import (
     start,
 )
 from graphweave.cli.training import Links, TrainingJob
+from graphweave.cli.training_page import FinishedTraining, all_charts, training_page
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.distributed.environment import restarts
@@ -53,18 +54,33 @@ entities."""
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=run)
     add_training(sub)
+    add_epochs(sub)
+    add = sub.add_argument
+    add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
+    add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
+
+
+def add_epochs(sub: argparse.ArgumentParser) -> None:
+    """The options that say how long is trained, and what is kept and written of it."""
     add = sub.add_argument
     add("--epochs", type=positive_int, help="times all training data are used (default: "
         f"{TASKS['node'].epochs}, tables {TASKS['table'].epochs})")  # fmt: skip
-    add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
-    add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
+    add_outputs(sub)
     add("--checkpoint", type=Path, metavar="DIR", help="keep there what continues the training after each epoch")
     add("--checkpoint-every", type=positive_int, metavar="STEPS", help="keep it within epochs, too, every STEPS steps "
         "of a training by batches")  # fmt: skip
     add("--resume", type=Path, metavar="DIR", help="go on from a checkpoint, up to --epochs, and keep it up to date")
     add("--timeout", type=positive, default=TIMEOUT, metavar="SECONDS", help="time that ranks wait for each other, if "
         "several processes train together (default: %(default).0f)")  # fmt: skip
-    add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
+
+
+def add_outputs(sub: argparse.ArgumentParser) -> None:
+    """The options that name what is drawn and written. Both need matplotlib."""
+    add = sub.add_argument
+    add("--plot", type=Path, metavar="OUT.png", help="write the charts of the report as one picture: PNG, SVG or PDF "
+        "(needs matplotlib)")  # fmt: skip
+    add("--report", type=Path, metavar="OUT.html", help="write results, charts, machine and versions as one page "
+        "(needs matplotlib)")  # fmt: skip
 
 
 def add_training(sub: argparse.ArgumentParser) -> None:
@@ -128,8 +144,8 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     with ranks.together():
         if args.compare and args.no_compile:
             raise DataError("--compare and --no-compile exclude each other. Leave out one.")
-        if args.plot is not None and ranks.first:
-            check_plot(args.plot)
+        if ranks.first:
+            check_outputs(args)
         if ranks.size > 1 and args.compare:
             raise DataError(
                 f"--compare times ways within one process (got {ranks.size} ranks). Leave it out, or start one process."
@@ -153,14 +169,33 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
                     runner.epoch(_ticks(within, keep, i, len(runners), args.checkpoint_every))
             after(runners[0])
             keep()
-    console.print(summary(runners, *_memory(console, ways, job, data)))
+    measured = measure(runners, *_memory(console, ways, job, data))
+    console.print(summary(measured))
     if done == 0:
         for line in pays(runners):
             console.print(line, highlight=False)
-    if args.plot is not None and ranks.first:
-        draw(args.plot, runners)
-        console.print(f"plot: {args.plot}", highlight=False)
+    if args.plot is not None or args.report is not None:
+        predictions = [runner.predictions() for runner in runners]
+        if ranks.first:
+            _write(args, FinishedTraining(model, job, data, runners, measured, predictions), console)
     return 0
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Raise if what is to be drawn or written cannot be, so that this shows before the training and not after it."""
+    if args.plot is not None:
+        check_picture(args.plot)
+    if args.report is not None:
+        check_page(args.report)
+
+
+def _write(args: argparse.Namespace, done: FinishedTraining, console: Console) -> None:
+    if args.plot is not None:
+        save_picture(args.plot, [chart for drawn in all_charts(done).values() for chart in drawn])
+        console.print(f"plot: {args.plot}", highlight=False)
+    if args.report is not None:
+        args.report.write_text(training_page(done), encoding="utf-8")
+        console.print(f"report: {args.report}", highlight=False)
 
 
 def _ticks(within: Tick, keep: Callable[[], None], number: int, count: int, every: int | None) -> Tick:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -118,6 +118,28 @@ class History:
         return next((value for value in reversed(self.val) if not math.isnan(value)), math.nan)
 
 
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What a model says of the test data, and what is true: numbers of `classes`, which are named, or, if `classes` is
+    (), numbers to predict. `predicted` and `true` [n]."""
+
+    predicted: Tensor
+    true: Tensor
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_classes(cls, predicted: Tensor, true: Tensor, classes: int | Sequence[str]) -> Predictions:
+        """Predicted and true classes, without the rows whose class is not known. Unnamed classes have numbers."""
+        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+        return cls(predicted[true >= 0], true[true >= 0], names)
+
+    @classmethod
+    def of_numbers(cls, predicted: Tensor, true: Tensor) -> Predictions:
+        """Predicted and true numbers, without those that are not known (NaN)."""
+        known = ~true.isnan()
+        return cls(predicted[known], true[known])
+
+
 class TrainingWay(Protocol):
     """One way of training a model on data, an epoch at a time, so that several ways can take turns."""
 
@@ -136,6 +158,9 @@ class TrainingWay(Protocol):
 
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""
+
+    def predictions(self) -> Predictions | None:
+        """Predictions of the test data; None for trainings that rank or score pairs. Collective."""
 
     def baseline(self) -> dict[str, float]:
         """Some of the same measures of what needs no training."""

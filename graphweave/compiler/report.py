@@ -206,12 +206,23 @@ class RewriteNote:
 
 
 @dataclass(frozen=True, slots=True)
+class RacedCandidate:
+    """A candidate that the tuner measured: which choice it belongs to ("forms", "forward" or "backward"), what it is
+    (`name`, "untuned" for the compiler's own), the cost model's price of it, and its shortest time, in seconds."""
+
+    choice: str
+    name: str
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
 class TuningNote:
     """What tuning found for one captured graph: a `choice` in words, its predicted and measured seconds of a call, and
     those of the compiler's own choice (None: not measured, and `why` says why).
 
     `tried` candidates were measured. The search took `seconds`, unless an earlier one had `stored` it, and was
-    `finished` before its budget was.
+    `finished` before its budget was. `raced` are the candidates with their times.
     """
 
     choice: str
@@ -224,6 +235,7 @@ class TuningNote:
     stored: bool
     finished: bool
     why: str
+    raced: tuple[RacedCandidate, ...] = field(default=(), repr=False)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphweave.core.errors import ScheduleError
+from graphweave.core.schedule_drawing import draw_schedule
 
 Walk = Literal["rows", "edges", "divided"]
 RowOrder = Literal["given", "degree", "locality"]
@@ -171,6 +173,19 @@ class Schedule:
     def to_dict(self) -> dict[str, Any]:
         """The fields that choose something, as values that JSON has."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
+
+    def draw(self, *, features: int = 64, dark: bool = False) -> str:
+        """SVG of how the schedule walks a small graph, for rows of so many features: the edges that each thread visits
+        in their order, the features computed at a time, and the loops in words. `dark` is for dark pages."""
+        if not _is_whole(features, 1):
+            raise ScheduleError(
+                f"Schedule.draw: 'features' must be a whole number from 1 on (got {features!r}). Pass a row's width."
+            )
+        return draw_schedule(self.given, features, dark=dark)
+
+    def save(self, path: str | Path, *, features: int = 64, dark: bool = False) -> None:
+        """Write what `draw` draws to an SVG file."""
+        Path(path).write_text(self.draw(features=features, dark=dark), encoding="utf-8")
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Schedule:

@@ -135,10 +135,12 @@ def _traced(
     if widened is not None and given[widened] is not None:
         given[widened] = given[widened].long()
     limit = _limit(program, ref)
-    if limit is None:
-        value = apply(node, given, program.types, rows_of, device=device, call=call)
-    else:
-        value = limit[0](given[limit[1]], limit[2])
+    # An executable that is made by its first call is made while that call keeps PyTorch from looking at proxies.
+    with torch._C._EnableTorchFunction():
+        if limit is None:
+            value = apply(node, given, program.types, rows_of, device=device, call=call)
+        else:
+            value = limit[0](given[limit[1]], limit[2])
     graph.output(value.node)
     spaces = tuple([s for s, _ in program.spaces if s in rows])
     return spaces, _function(graph, [*(rows[s].node for s in spaces), *parameters])

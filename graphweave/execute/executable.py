@@ -101,10 +101,7 @@ class Executable:
                 self.begun.wait()
             except (GraphweaveError, OSError) as error:
                 tell_uncompiled(self.plan, error)
-                instead = Executable(without_kernels(self.plan, error), self._contract)
-                with torch._C._EnableTorchFunction():  # calls are recorded on proxies, which are no tensors
-                    instead._runner  # noqa: B018
-                return instead._run
+                return Executable(without_kernels(self.plan, error), self._contract)._run
             self.begun = None
         run = self._runner.load(f"<graphweave {self.plan.name}>")
         device = graph_device(self.plan.options) if self._contract.cuda_graphs else None

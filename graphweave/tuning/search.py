@@ -6,11 +6,13 @@ budget ends is what is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 
+from graphweave.compiler.report import RacedCandidate
 from graphweave.compiler.request import Half
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
@@ -68,6 +70,7 @@ class _Search:
     subject: GraphToTune
     shop: Workshop
     tried: int = 0
+    raced: list[RacedCandidate] = field(default_factory=list)
 
     def run(self) -> Outcome:
         """The outcome of the whole search. OutOfTime or NotMeasurable if not even the untuned choice was measured."""
@@ -93,7 +96,7 @@ class _Search:
         price, prices = self._price(best if choice.form == best.form.form else own, choice), self._price(own, Choice())
         return Outcome(
             choice, price, now, prices, measured, self.tried, finished and self.shop.deadline.left > 0,
-            self.shop.deadline.seconds,
+            self.shop.deadline.seconds, raced=tuple(self.raced),
         )  # fmt: skip
 
     # -------------------------------------------------------- forms
@@ -107,7 +110,8 @@ class _Search:
         if len(built) == 1:
             return own
         calls = {name: self.shop.call(b.form, *b.made) for name, b in built.items()}
-        times = self._raced(calls, self.shop.deadline.part(_FORMS_SHARE), "forms")
+        prices = {name: b.form.seconds for name, b in built.items()}
+        times = self._raced(calls, self.shop.deadline.part(_FORMS_SHARE), "forms", prices)
         return built[_winner(times)]
 
     def _other_forms(self, own: _Built, part: Deadline) -> Iterator[_Built]:
@@ -165,7 +169,9 @@ class _Search:
         if not calls:
             return COMPILERS_CHOICE, all_made
         calls[UNTUNED] = run(own)
-        times = self._raced(calls, part, name)
+        prices = {repr(s): predicted(walks, s, caches(), torch.get_num_threads()) for s in (COMPILERS_CHOICE, *made)}
+        prices[UNTUNED] = prices.pop(repr(COMPILERS_CHOICE))
+        times = self._raced(calls, part, name, prices)
         gains = [s for s in made if repr(s) in times and times[repr(s)] < _GAIN * times[UNTUNED]]
         gains.sort(key=lambda s: times[repr(s)])
         if not gains:
@@ -176,7 +182,8 @@ class _Search:
         again = {repr(s): run(e) for s, e in together.items()}
         first = repr(gains[0])
         try:
-            times = self._raced({first: calls[first], **again}, part, f"{name}, combinations", kept=first)
+            prices = {repr(s): predicted(walks, s, caches(), torch.get_num_threads()) for s in together}
+            times = self._raced({first: calls[first], **again}, part, f"{name}, combinations", prices, kept=first)
         except OutOfTime:
             return gains[0], False
         won = _winner(times, first)
@@ -228,9 +235,11 @@ class _Search:
         return choice, times["tuned"], times[UNTUNED]
 
     def _raced(
-        self, calls: dict[str, Callable[[], object]], part: Deadline, what: str, kept: str = UNTUNED
-    ) -> dict[str, float]:
-        """The times of a race of `calls`, each of which has run before it, so that formats are made."""
+        self, calls: dict[str, Callable[[], object]], part: Deadline, what: str,
+        prices: Mapping[str, float] = MappingProxyType({}), kept: str = UNTUNED,
+    ) -> dict[str, float]:  # fmt: skip
+        """The times of a race of `calls`, each of which has run before it, so that formats are made. Calls with a price
+        by the cost model are noted with it."""
         expected: dict[str, float] = {}
         with unseen():
             for name in [kept, *(name for name in calls if name != kept)]:
@@ -246,7 +255,10 @@ class _Search:
                 if part.left < 4 * sum(expected.values()):
                     break
             self.tried += len(expected) - 1
-            return race({name: calls[name] for name in expected}, expected, part, kept)
+            times = race({name: calls[name] for name in expected}, expected, part, kept)
+        choice = what.partition(",")[0]
+        self.raced += [RacedCandidate(choice, n, prices[n], expected[n]) for n in expected if n in prices]
+        return times
 
     def _first(self, call: Callable[[], object]) -> None:
         """The first run of the untuned choice, which makes its formats."""
