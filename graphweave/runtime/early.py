@@ -1,14 +1,12 @@
-"""Compiles what every first compilation on a machine needs while Python loads PyTorch's compiler and traces.
+"""Compiles what kernels have in common while Python loads PyTorch's compiler and traces, which keeps one core busy.
 
-These are the precompiled header and the runtime's own library. They take 2.4 s of compiler time,
-and loading and tracing keep only one core busy. If they are in the cache, nothing is done.
+This is the runtime's own library, which every first call on a machine needs, and the precompiled header once it is due
+(`runtime/headers.py`). What is in the cache already is not compiled.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -21,7 +19,7 @@ from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
 
-_begun: set[str] = set()
+_begun: set[Path] = set()
 """Cache folders for which this process has already started the thread."""
 
 
@@ -48,13 +46,13 @@ def _may_have_gpu() -> bool:
 
 
 def begin() -> threading.Thread | None:
-    """Start a thread that compiles what is missing, once for each process and cache folder, and return it.
+    """Start a thread that compiles what is missing, and return it; None if nothing is.
 
-    A compilation that needs one of the files waits for the thread's lock on it. An error in the thread is only logged:
-    it occurs again, and is reported, where the file is needed.
+    The library is sought once for each process and cache folder. A compilation that needs it waits for the thread's
+    lock on it. An error in the thread is only logged: it occurs again, and is reported, where the file is needed.
     """
-    folder = str(kernel_cache.directory())
-    if folder in _begun:
+    folder = kernel_cache.directory()
+    if folder in _begun and not _header_is_due(folder):
         return None
     _begun.add(folder)
     thread = threading.Thread(target=_compile, name="graphweave-early")
@@ -62,13 +60,18 @@ def begin() -> threading.Thread | None:
     return thread
 
 
+def _header_is_due(folder: Path) -> bool:
+    try:
+        return headers.is_due(toolchain(), folder)
+    except GraphweaveError:
+        return False
+
+
 def _compile() -> None:
-    """Compile both at the same time where a core is left for the thread that loads and traces."""
     try:
         tools = toolchain()
-        with ThreadPoolExecutor(1 if (os.cpu_count() or 1) <= 2 else 2) as pool:
-            header = pool.submit(headers.precompile, tools, kernel_cache.directory())
-            pool.submit(kernel_cache.library, native_library.text()).result()
-            header.result()
+        kernel_cache.library(native_library.text())
+        if headers.is_due(tools, folder := kernel_cache.directory()):
+            headers.precompile(tools, folder)
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)
