@@ -78,7 +78,7 @@ def test_the_compiler_starts_with_the_first_compiled_function_of_a_new_machine(t
 def test_what_keeps_the_compiler_from_starting_at_once(
     reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early, "_compile", lambda: None)
+    monkeypatch.setattr(early, "_compile_missing", lambda: None)
     monkeypatch.setattr(early, "_may_have_gpu", lambda: reason == "gpu")
     if reason == "bad setting":
         monkeypatch.setattr(early, "settings", lambda: from_environment({"GRAPHWEAVE_TARGET": "cobol"}))

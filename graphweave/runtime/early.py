@@ -15,12 +15,15 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.runtime import headers, kernel_cache, native_library
+from graphweave.runtime.compiler_runs import Stoppable
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
 
 _begun: set[Path] = set()
 """Cache folders for which this process has already started the thread."""
+
+_work = Stoppable()
 
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -50,10 +53,13 @@ def begin() -> threading.Thread | None:
 
     The library is sought once for each process and cache folder. A compilation that needs it waits for the thread's
     lock on it. An error in the thread is only logged: it occurs again, and is reported, where the file is needed.
+    A process that ends stops the thread.
     """
     folder = kernel_cache.directory()
     if folder in _begun and not _header_is_due(folder):
         return None
+    if not _begun:  # atexit is too late: threads are joined before
+        threading._register_atexit(_work.stop)  # type: ignore[attr-defined]
     _begun.add(folder)
     thread = threading.Thread(target=_compile, name="graphweave-early")
     thread.start()
@@ -69,9 +75,13 @@ def _header_is_due(folder: Path) -> bool:
 
 def _compile() -> None:
     try:
-        tools = toolchain()
-        kernel_cache.library(native_library.text())
-        if headers.is_due(tools, folder := kernel_cache.directory()):
-            headers.precompile(tools, folder)
+        _work.do(_compile_missing)
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)
+
+
+def _compile_missing() -> None:
+    tools, folder = toolchain(), kernel_cache.directory()
+    kernel_cache.library(native_library.text())
+    if headers.is_due(tools, folder):
+        headers.precompile(tools, folder)
