@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+import graphweave
+from graphweave import extend
 from graphweave.core import own_folders
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
@@ -19,7 +22,7 @@ from graphweave.core.settings import override
 from graphweave.runtime import entries, kernel_cache
 from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
-from tests import patience
+from tests import extend_operators, patience  # noqa: F401  # the first defines operators
 
 
 def text_adding(n: int) -> str:
@@ -314,3 +317,29 @@ def test_processes_that_need_some_of_the_same_texts_do_not_wait_for_each_other_f
     answers = [patience.outputs(racer)[0].strip() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0, 0]
     assert sum(map(int, answers)) == 3
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_kernels_with_one_declared_operator_are_compiled_together_whatever_its_bodies_were(
+    cache: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator is declared anew between the two compilations, with another body."""
+    given: list[str] = []
+    libraries = kernel_cache.libraries
+
+    def noted(texts: Sequence[str]) -> list[ctypes.CDLL]:
+        given.extend(text for text in texts if "gw_op_gwtest__softsign" in text)
+        return libraries(texts)
+
+    x, src, dst = torch.randn(4, 3), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 0])
+    for body in ("x / (1 + gw_abs(x))", "x / (gw_abs(x) + 1)"):
+        torch.compiler.reset()
+        with extend.pointwise("gwtest::softsign", body), monkeypatch.context() as patch:
+            patch.setattr(kernel_cache, "libraries", noted)
+            graphweave.compile(lambda x: torch.ops.gwtest.softsign(torch.zeros_like(x).index_add(0, dst, x[src])))(x)
+    assert len(set(given)) == 2
+    kernel_cache.forget()
+    runs.clear()
+    with override(cache_dir=cache.parent / "another"):
+        libraries(given)
+    assert runs == ["together.cpp"]
