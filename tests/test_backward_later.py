@@ -111,9 +111,11 @@ def test_a_backward_that_cannot_be_compiled_runs_calls_of_pytorch_and_tells_it_o
 class _Kernel:
     """A step in the making: `build` notes its name."""
 
-    def __init__(self, name: str, built: list[str], until: threading.Event | None = None, code: str = "") -> None:
+    def __init__(
+        self, name: str, built: list[str], until: threading.Event | None = None, code: str = "", target: str = "triton"
+    ) -> None:
         self.name, self._built, self._until = name, built, until
-        self.plan = type("Plan", (), {"code": code or name, "symbol": "k"})()
+        self.plan = type("Plan", (), {"code": code or name, "symbol": "k", "target": target})()
         self.started = threading.Event()
 
     def build(self) -> None:
@@ -126,26 +128,52 @@ def _steps(*kernels: _Kernel) -> Sequence[RegionStep]:
     return kernels  # type: ignore[return-value]
 
 
-def test_kernels_that_are_needed_later_wait_for_all_others() -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_kernels_that_are_needed_later_wait_until_the_others_leave_a_core_free(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(begun.os, "cpu_count", lambda: cores)
+    pools = begun._Pools()
+    monkeypatch.setattr(begun, "_pools", lambda process: pools)
     built: list[str] = []
     release = threading.Event()
-    first = _Kernel("forward", built, release)
+    first, last = _Kernel("forward", built, release), _Kernel("backward", built)
     ahead, behind = Begun(), Begun()
     ahead.add("forward", _steps(first))
-    behind.add("backward", _steps(_Kernel("backward", built)), later=True)
     assert first.started.wait(patience.seconds())
+    behind.add("backward", _steps(last), later=True)
+    if cores > 1:
+        assert last.started.wait(patience.seconds())
     ahead.add("another forward", _steps(_Kernel("another", built)))
     release.set()
     behind.wait()
     ahead.wait()
-    assert built[-1] == "backward" and set(built) == {"forward", "another", "backward"}
+    assert set(built) == {"forward", "another", "backward"}
+    if cores == 1:
+        assert built[-1] == "backward"
 
 
 def test_equal_kernels_are_built_by_one_thread_one_after_the_other() -> None:
     built: list[str] = []
     kernels = [_Kernel(name, built, code=code) for name, code in (("a", "1"), ("b", "2"), ("c", "1"))]
-    groups = begun.equal_kernels(_steps(*kernels))
+    groups = begun.compiler_runs(_steps(*kernels))
     assert [[step.name for step in group] for group in groups] == [["a", "c"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "runs"), [(2, 1, 1), (2, 5, 1), (2, 6, 2), (2, 20, 2), (8, 20, 6), (1, 20, 1)]
+)
+def test_kernels_in_cpp_are_divided_among_as_many_runs_of_the_compiler_as_pay(
+    cores: int, count: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(begun.os, "cpu_count", lambda: cores)
+    texts = [f"{i:03}" + "x" * 100 * i for i in range(count)]
+    steps = [_Kernel(f"{i} of {text[:3]}", [], code=text, target="cpp") for text in texts for i in range(2)]
+    groups = begun.compiler_runs(_steps(*steps))
+    lengths = [sum(len(code) for code in {step.plan.code for step in group}) for group in groups]
+    assert len(groups) == runs and sorted(s.name for g in groups for s in g) == sorted(s.name for s in steps)
+    assert max(lengths) - min(lengths) <= max(map(len, texts)), "they take about as long as one another"
+    assert sum(len({step.plan.code for step in group}) for group in groups) == count, "a text is in one run only"
 
 
 def test_waiting_again_builds_what_an_interrupt_has_ended() -> None:

@@ -35,23 +35,30 @@ def begun() -> bool:
 
 
 @needs_cxx
-def test_what_every_kernel_needs_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_compiled_once_and_the_header_when_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(native_library, "_library", native_library._library.__wrapped__)  # not yet loaded
+    due: list[bool] = []
+    monkeypatch.setattr(headers, "is_due", lambda tools, folder: bool(due))
     with override(cache_dir=tmp_path):
         kernel_cache.forget()
         assert begun() and not begun()
-        tools = toolchain.toolchain()
-        flags = headers.flags_for("#include <graphweave/pointwise.h>", tools, kernel_cache.directory())
-        assert ("clang" in tools.version) or "-include" in flags, "the header was not precompiled"
+        tools, folder = toolchain.toolchain(), kernel_cache.directory()
+        text = "#include <graphweave/pointwise.h>"
+        assert "-include" not in headers.flags_for(text, tools, folder)
         builds = counters()["kernel_builds"]
         kernel_cache.forget()
         kernel_cache.library(native_library.text())
+        due.append(True)
+        assert begun()
+        assert ("clang" in tools.version) or "-include" in headers.flags_for(text, tools, folder)
         assert counters()["kernel_builds"] == builds, "the library was compiled again"
 
 
 def test_without_a_compiler_nothing_is_said(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     with override(cache_dir=tmp_path, cxx="no-such-compiler"):
-        assert begun()
+        assert begun() and not begun()
     assert not recwarn.list and not list(tmp_path.rglob("*.so"))
 
 
@@ -71,7 +78,7 @@ def test_the_compiler_starts_with_the_first_compiled_function_of_a_new_machine(t
 def test_what_keeps_the_compiler_from_starting_at_once(
     reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early, "_compile", lambda: None)
+    monkeypatch.setattr(early, "_compile_missing", lambda: None)
     monkeypatch.setattr(early, "_may_have_gpu", lambda: reason == "gpu")
     if reason == "bad setting":
         monkeypatch.setattr(early, "settings", lambda: from_environment({"GRAPHWEAVE_TARGET": "cobol"}))

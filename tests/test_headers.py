@@ -155,56 +155,68 @@ def test_a_dumped_kernel_is_named_by_its_language(tmp_path: Path, target: Target
 # ---------------------------------------------------------------- precompiled headers
 
 
-@needs_gcc
-def test_headers_are_read_once_for_all_kernels(cache: Path, commands: list[tuple[str, ...]]) -> None:
-    assert answer(TEXT) == 42
-    assert answer(TEXT.replace("42", "43")) == 43
-    assert answer(SMALL) == 42
-    made = [c for c in commands if "c++-header" in c]
-    started = [c for c in commands if "-include" in c]
-    assert len(made) == 1 and len(started) == 3
-    header = Path(started[0][started[0].index("-include") + 1])
-    assert header.with_name("kernels.h.gch").exists() and cache in header.parents
+def made(commands: list[tuple[str, ...]]) -> int:
+    """How often the precompiled header was made."""
+    return sum("c++-header" in command for command in commands)
 
 
 @needs_gcc
-def test_a_small_kernel_alone_does_not_wait_for_the_precompiled_header(
-    cache: Path, commands: list[tuple[str, ...]]
+def test_a_precompiled_header_is_made_after_some_runs_without_it_and_then_used_by_all(
+    cache: Path, commands: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert answer(SMALL) == 42
-    assert not [c for c in commands if "c++-header" in c or "-include" in c]
+    monkeypatch.setattr(headers, "_RUNS_WORTH_A_HEADER", 2)
+    tools = toolchain.toolchain()
+    for number in (42, 43):
+        assert not headers.is_due(tools, cache)
+        assert answer(TEXT.replace("42", str(number))) == number
+    assert answer(SMALL) == 42  # does not read <immintrin.h>
+    assert headers.is_due(tools, cache) and not made(commands) and not [c for c in commands if "-include" in c]
+    headers.precompile(tools, cache)
+    assert made(commands) == 1 and not headers.is_due(tools, cache)
+    for text in (TEXT.replace("42", "44"), SMALL.replace("42", "45")):
+        assert answer(text) in (44, 45)
+        command = commands[-1]
+        header = Path(command[command.index("-include") + 1])
+        assert header.with_name("kernels.h.gch").exists() and cache in header.parents
 
 
 @needs_gcc
-def test_a_damaged_precompiled_header_is_made_again(cache: Path, commands: list[tuple[str, ...]]) -> None:
-    flags = headers.flags_for(TEXT, toolchain.toolchain(), cache)
+def test_a_damaged_precompiled_header_is_not_used_and_made_again(
+    cache: Path, commands: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headers, "_RUNS_WORTH_A_HEADER", 1)
+    tools = toolchain.toolchain()
+    headers.precompile(tools, cache)
+    flags = headers.flags_for(TEXT, tools, cache)
     compiled = Path(flags[flags.index("-include") + 1]).with_name("kernels.h.gch")
     content = bytearray(compiled.read_bytes())
     compiled.write_bytes(content[: len(content) // 2])
     headers._checked.clear()  # as in a new process
-    assert headers.flags_for(TEXT, toolchain.toolchain(), cache) == flags
-    assert len([c for c in commands if "c++-header" in c]) == 2
-    assert answer(TEXT) == 42
+    assert answer(TEXT) == 42 and "-include" not in commands[-1]
+    assert headers.is_due(tools, cache)
+    headers.precompile(tools, cache)
+    assert headers.flags_for(TEXT, tools, cache) == flags and made(commands) == 2
 
 
 @needs_gcc
-def test_who_asks_at_once_for_the_precompiled_header_makes_it_once(
-    cache: Path, commands: list[tuple[str, ...]]
-) -> None:
+def test_who_makes_the_precompiled_header_at_once_makes_it_once(cache: Path, commands: list[tuple[str, ...]]) -> None:
     with ThreadPoolExecutor(3) as pool:
-        found = set(pool.map(lambda _: headers.flags_for(TEXT, toolchain.toolchain(), cache), range(3)))
-    assert len(found) == 1
-    assert len([c for c in commands if "c++-header" in c]) == 1
+        list(pool.map(lambda _: headers.precompile(toolchain.toolchain(), cache), range(3)))
+    assert made(commands) == 1
 
 
 @needs_gcc
 def test_without_a_precompiled_header_kernels_are_compiled_all_the_same(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(headers, "_RUNS_WORTH_A_HEADER", 1)
     tools = toolchain.toolchain()
     refusing = Toolchain((*tools.command, "-no-such-flag"), tools.version, tools.flags, tools.cpu)
-    for _ in range(2):
-        assert headers.flags_for(TEXT, refusing, cache) == headers.include_flags(cache)
+    assert headers.flags_for(TEXT, refusing, cache) == headers.include_flags(cache)
+    assert headers.is_due(refusing, cache)
+    headers.precompile(refusing, cache)
+    assert not headers.is_due(refusing, cache), "it is tried once"
+    assert headers.flags_for(TEXT, refusing, cache) == headers.include_flags(cache)
     assert answer(TEXT) == 42
 
 

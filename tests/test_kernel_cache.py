@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+import graphweave
+from graphweave import extend
 from graphweave.core import own_folders
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
@@ -19,7 +22,7 @@ from graphweave.core.settings import override
 from graphweave.runtime import entries, kernel_cache
 from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
-from tests import patience
+from tests import extend_operators, patience  # noqa: F401  # the first defines operators
 
 
 def text_adding(n: int) -> str:
@@ -159,7 +162,7 @@ def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:
     kernel_cache.evict(cache, sizes)
     assert [built(cache, n).exists() for n in (21, 22, 23)] == [True, False, True]
     assert not list(cache.glob(f"{built(cache, 22).stem}*"))
-    kernel_cache.evict(cache, 0, keep=built(cache, 21))
+    kernel_cache.evict(cache, 0, keep=[built(cache, 21)])
     assert [path.stem for path in cache.glob("*.so")] == [built(cache, 21).stem]
 
 
@@ -198,3 +201,145 @@ def test_text_that_does_not_compile_keeps_its_source(cache: Path) -> None:
 def test_a_missing_symbol_is_an_error(cache: Path) -> None:
     with pytest.raises(AttributeError, match="subtract"):
         kernel_cache.load(text_adding(1), "subtract")
+
+
+# ---------------------------------------------------------------- texts that are compiled together
+
+
+def text_of(n: int) -> str:
+    return f'#include <cstdint>\nextern "C" int32_t number_{n}() {{ return {n}; }}\n'
+
+
+def numbers(*wanted: int) -> list[int]:
+    libraries = kernel_cache.libraries([text_of(n) for n in wanted])
+    return [library[f"number_{n}"]() for n, library in zip(wanted, libraries, strict=True)]
+
+
+def library_of(folder: Path, n: int) -> Path:
+    return folder / f"{kernel_cache.key_of(text_of(n), toolchain())}.so"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that the compiler was given, in order."""
+    seen: list[str] = []
+    compile_shared = kernel_cache.compile_shared
+
+    def noted(source: Path, *args: object) -> None:
+        seen.append(source.name)
+        compile_shared(source, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernel_cache, "compile_shared", noted)
+    return seen
+
+
+def test_texts_are_compiled_together_and_found_one_by_one(cache: Path, runs: list[str]) -> None:
+    assert numbers(1, 2, 3, 2) == [1, 2, 3, 2]
+    assert len(runs) == 1 and (counters()["kernel_builds"], counters()["kernel_cache_hits"]) == (3, 0)
+    files = [library_of(cache, n) for n in (1, 2, 3)]
+    assert len({file.stat().st_ino for file in files}) == 1
+    assert [file.with_suffix(".cpp").read_text() for file in files] == [text_of(n) for n in (1, 2, 3)]
+    for n in (3, 1):
+        kernel_cache.forget()
+        assert numbers(n) == [n]
+    assert len(runs) == 1 and counters()["kernel_cache_hits"] == 2 and not list(cache.glob("build-*"))
+
+
+def test_only_what_is_missing_or_damaged_is_compiled(cache: Path, runs: list[str]) -> None:
+    numbers(11)
+    kernel_cache.forget()
+    assert numbers(11, 12, 13) == [11, 12, 13]
+    kernel_cache.forget()
+    library_of(cache, 12).with_suffix(".sha256").write_text("0" * 64)
+    assert numbers(13, 12, 11) == [13, 12, 11]
+    assert runs == [f"{library_of(cache, 11).stem}.cpp", "together.cpp", f"{library_of(cache, 12).stem}.cpp"]
+    assert (counters()["kernel_builds"], counters()["kernel_damaged"]) == (4, 1)
+
+
+def test_a_text_that_the_compiler_refuses_is_named_and_the_others_can_be_compiled(cache: Path, runs: list[str]) -> None:
+    wrong = "not C++\n"
+    with pytest.raises(CompileError) as caught:
+        kernel_cache.libraries([text_of(21), wrong, text_of(22)])
+    assert f"kept at {cache / kernel_cache.key_of(wrong, toolchain())}.cpp" in str(caught.value)
+    assert runs[0] == "together.cpp" and not list(cache.glob("build-*"))
+    assert numbers(21, 22) == [21, 22]
+
+
+def test_texts_that_cannot_be_one_text_are_compiled_by_themselves(cache: Path, runs: list[str]) -> None:
+    texts = [f'static int part() {{ return {n}; }}\nextern "C" int whole() {{ return part(); }}\n' for n in (1, 2)]
+    assert [library.whole() for library in kernel_cache.libraries(texts)] == [1, 2]
+    assert len(runs) == 3
+
+
+def test_the_bytes_of_texts_that_were_compiled_together_count_once(cache: Path) -> None:
+    numbers(31, 32, 33, 34)
+    once = library_of(cache, 31).stat().st_size + sum(len(text_of(n)) for n in (31, 32, 33, 34))
+    assert once - 4 <= kernel_cache.contents(cache).bytes <= once
+    with override(cache_bytes=0):  # what is needed now stays
+        kernel_cache.forget()
+        assert numbers(34, 35, 36) == [34, 35, 36]
+    assert {path.stem for path in cache.glob("*.so")} == {library_of(cache, n).stem for n in (34, 35, 36)}
+
+
+def test_where_files_have_one_name_only_each_text_has_a_copy(
+    cache: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(entries.os, "link", refuse)
+    assert numbers(41, 42) == [41, 42]
+    kernel_cache.forget()
+    assert numbers(42) == [42] and len(runs) == 1
+    assert library_of(cache, 41).stat().st_ino != library_of(cache, 42).stat().st_ino
+
+
+def test_processes_that_need_some_of_the_same_texts_do_not_wait_for_each_other_forever(cache: Path) -> None:
+    program = (
+        "import sys, tests.test_kernel_cache as t; from graphweave.core.counters import counters\n"
+        "print('ready', flush=True); wanted = [*map(int, sys.stdin.readline().split())]\n"
+        "assert t.numbers(*wanted) == wanted\n"
+        "print(counters()['kernel_builds'])\n"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment(cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
+    for racer, wanted in zip(racers, ("51 52", "52 53", "53 51"), strict=True):
+        assert racer.stdin is not None
+        racer.stdin.write(f"{wanted}\n")
+        racer.stdin.flush()
+    answers = [patience.outputs(racer)[0].strip() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0, 0]
+    assert sum(map(int, answers)) == 3
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_kernels_with_one_declared_operator_are_compiled_together_whatever_its_bodies_were(
+    cache: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator is declared anew between the two compilations, with another body."""
+    given: list[str] = []
+    libraries = kernel_cache.libraries
+
+    def noted(texts: Sequence[str]) -> list[ctypes.CDLL]:
+        given.extend(text for text in texts if "gw_op_gwtest__softsign" in text)
+        return libraries(texts)
+
+    x, src, dst = torch.randn(4, 3), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 0])
+    for body in ("x / (1 + gw_abs(x))", "x / (gw_abs(x) + 1)"):
+        torch.compiler.reset()
+        with extend.pointwise("gwtest::softsign", body), monkeypatch.context() as patch:
+            patch.setattr(kernel_cache, "libraries", noted)
+            graphweave.compile(lambda x: torch.ops.gwtest.softsign(torch.zeros_like(x).index_add(0, dst, x[src])))(x)
+    assert len(set(given)) == 2
+    kernel_cache.forget()
+    runs.clear()
+    with override(cache_dir=cache.parent / "another"):
+        libraries(given)
+    assert runs == ["together.cpp"]

@@ -14,7 +14,9 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.spans import WAIT, span
 from graphweave.execute.region_step import RegionStep
+from graphweave.runtime import kernel_cache
 from graphweave.runtime.compiler_runs import Stoppable
+from graphweave.runtime.together import runs_of
 
 _log = logger(__name__)
 
@@ -31,23 +33,24 @@ class Begun:
     _start: float = field(default_factory=time.perf_counter)
 
     def add(self, name: str, steps: Sequence[RegionStep], *, later: bool = False) -> None:
-        """Start to compile `steps`. Those that are needed `later` begin when no others wait."""
+        """Start to compile `steps`. Those that are needed `later` begin when the others leave a core free."""
         self.names.append(name)
-        for group in equal_kernels(steps):
-            build = partial(self._work.do, partial(build_each, group))
+        for group in compiler_runs(steps):
+            build = partial(self._work.do, partial(build_all, group))
             self._futures.append((_pools(self._process).submit(build, later=later), group))
 
     def wait(self) -> None:
         with span(WAIT):
             for future, group in self._futures:
                 if os.getpid() != self._process:  # a fork has no threads of its parent
-                    build_each(group)
+                    build_all(group)
                     continue
                 try:
                     future.result()
                 except (GraphweaveError, OSError):
-                    build_each(group)  # an interrupt that was meant for the user's program may have ended the compiler
-        ready = ", ".join(self.names), len(self._futures), time.perf_counter() - self._start
+                    build_all(group)  # an interrupt that was meant for the user's program may have ended the compiler
+        kernels = {step.plan.code for _, group in self._futures for step in group}
+        ready = ", ".join(self.names), len(kernels), time.perf_counter() - self._start
         _log.info("%s: %d kernels ready in %.2f s", *ready)
 
     def stop(self) -> None:
@@ -57,24 +60,30 @@ class Begun:
         self._work.stop()
 
 
-def equal_kernels(steps: Sequence[RegionStep]) -> list[list[RegionStep]]:
-    """`steps` in groups whose kernels are one text, in order. A thread compiles it once for all of its group."""
-    groups: dict[tuple[str, str], list[RegionStep]] = {}
+def compiler_runs(steps: Sequence[RegionStep]) -> list[list[RegionStep]]:
+    """`steps` in groups, each for one thread: those of one kernel, and in C++ those whose kernels are compiled as one
+    text."""
+    groups: dict[str, list[RegionStep]] = {}
     for step in steps:
-        groups.setdefault((step.plan.code, step.plan.symbol), []).append(step)
-    return list(groups.values())
+        groups.setdefault(step.plan.code, []).append(step)
+    texts = [code for code, (first, *_) in groups.items() if first.plan.target == "cpp"]
+    alone = [[code] for code in groups if code not in texts]
+    return [[step for code in run for step in groups[code]] for run in (*runs_of(texts), *alone)]
 
 
-def build_each(steps: Sequence[RegionStep]) -> None:
+def build_all(steps: Sequence[RegionStep]) -> None:
+    """Compile the kernels of `steps`, those in C++ as one text, or find them in the cache."""
+    kernel_cache.libraries([step.plan.code for step in steps if step.plan.target == "cpp"])
     for step in steps:
         step.build()
 
 
 class _Pools:
-    """Threads for kernels that are needed now, and others for those that are needed later, which wait for the first."""
+    """Threads for kernels that are needed now, and others for those that are needed later, which begin where the first
+    leave a core free."""
 
     def __init__(self) -> None:
-        threads = os.cpu_count() or 1
+        self._threads = threads = os.cpu_count() or 1
         self._now = ThreadPoolExecutor(threads, thread_name_prefix="graphweave-compiler")
         self._later = ThreadPoolExecutor(threads, thread_name_prefix="graphweave-compiler-later")
         self._waiting, self._changed = 0, threading.Condition()
@@ -95,7 +104,7 @@ class _Pools:
 
     def _build_later(self, build: Callable[[], None]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
+            self._changed.wait_for(lambda: self._waiting < self._threads)
         build()
 
     def drop_later(self) -> None:

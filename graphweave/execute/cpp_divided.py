@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -26,6 +25,7 @@ from graphweave.runtime.chunks import equal_rows
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import PRODUCTS, SUMS, LongRows, Weight
 from graphweave.runtime.threads import num_threads
+from graphweave.runtime.together import runs_of
 
 
 def weight_of(kernel: Kernel) -> Weight:
@@ -57,11 +57,13 @@ class DividedRows:
         self._functions: Sequence[launch.NativeKernel] = ()
 
     def build(self) -> None:
-        """Compile the kernels in parallel, or find them in the cache."""
+        """Compile the kernels, or find them in the cache."""
         if not self._functions:
-            texts = [shared_text(k) for k in self._kernels]
-            with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
-                self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
+            made = [shared_text(k) for k in self._kernels]
+            runs = runs_of(text for text, _ in made)
+            with ThreadPoolExecutor(len(runs)) as pool:
+                list(pool.map(kernel_cache.libraries, runs))
+            self._functions = [kernel_cache.load(text, symbol) for text, symbol in made]
 
     def numbers(self) -> list[int]:
         """The kernels, once they are built, as `native/divided_rows.cpp` reads them."""

@@ -14,7 +14,7 @@ from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import KernelPlan, Plan, label_of, lower_region
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.types import DType
-from graphweave.execute.begun import Begun, build_each, equal_kernels
+from graphweave.execute.begun import Begun, build_all, compiler_runs
 from graphweave.execute.calls import NodeCalls
 from graphweave.execute.cuda_graph import CudaGraphs, graph_device
 from graphweave.execute.python_runner import PythonRunner
@@ -45,7 +45,7 @@ class Steps:
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start to compile every kernel, and return the futures."""
-        return [pool.submit(build_each, group) for group in equal_kernels(self.all)]
+        return [pool.submit(build_all, group) for group in compiler_runs(self.all)]
 
 
 class Executable:

@@ -1,14 +1,12 @@
-"""Compiles what every first compilation on a machine needs while Python loads PyTorch's compiler and traces.
+"""Compiles what kernels have in common while Python loads PyTorch's compiler and traces, which keeps one core busy.
 
-These are the precompiled header and the runtime's own library. They take 2.4 s of compiler time,
-and loading and tracing keep only one core busy. If they are in the cache, nothing is done.
+This is the runtime's own library, which every first call on a machine needs, and the precompiled header once it is due
+(`runtime/headers.py`). What is in the cache already is not compiled.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -17,12 +15,15 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.runtime import headers, kernel_cache, native_library
+from graphweave.runtime.compiler_runs import Stoppable
 from graphweave.runtime.toolchain import toolchain
 
 _log = logger(__name__)
 
-_begun: set[str] = set()
+_begun: set[Path] = set()
 """Cache folders for which this process has already started the thread."""
+
+_work = Stoppable()
 
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -48,27 +49,39 @@ def _may_have_gpu() -> bool:
 
 
 def begin() -> threading.Thread | None:
-    """Start a thread that compiles what is missing, once for each process and cache folder, and return it.
+    """Start a thread that compiles what is missing, and return it; None if nothing is.
 
-    A compilation that needs one of the files waits for the thread's lock on it. An error in the thread is only logged:
-    it occurs again, and is reported, where the file is needed.
+    The library is sought once for each process and cache folder. A compilation that needs it waits for the thread's
+    lock on it. An error in the thread is only logged: it occurs again, and is reported, where the file is needed.
+    A process that ends stops the thread.
     """
-    folder = str(kernel_cache.directory())
-    if folder in _begun:
+    folder = kernel_cache.directory()
+    if folder in _begun and not _header_is_due(folder):
         return None
+    if not _begun:  # atexit is too late: threads are joined before
+        threading._register_atexit(_work.stop)  # type: ignore[attr-defined]
     _begun.add(folder)
     thread = threading.Thread(target=_compile, name="graphweave-early")
     thread.start()
     return thread
 
 
-def _compile() -> None:
-    """Compile both at the same time where a core is left for the thread that loads and traces."""
+def _header_is_due(folder: Path) -> bool:
     try:
-        tools = toolchain()
-        with ThreadPoolExecutor(1 if (os.cpu_count() or 1) <= 2 else 2) as pool:
-            header = pool.submit(headers.precompile, tools, kernel_cache.directory())
-            pool.submit(kernel_cache.library, native_library.text()).result()
-            header.result()
+        return headers.is_due(toolchain(), folder)
+    except GraphweaveError:
+        return False
+
+
+def _compile() -> None:
+    try:
+        _work.do(_compile_missing)
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)
+
+
+def _compile_missing() -> None:
+    tools, folder = toolchain(), kernel_cache.directory()
+    kernel_cache.library(native_library.text())
+    if headers.is_due(tools, folder):
+        headers.precompile(tools, folder)

@@ -4,7 +4,8 @@ An entry has a key of 64 hexadecimal digits, which stands for everything that ma
 KEY.sha256 (the digest of that file), and companions for people to read. An entry is used only if its digest matches,
 so a truncated or altered file is made again and never run. Writers hold KEY.lock and move finished files into place, so
 that any number of processes may share a folder, and one that is killed leaves no half of an entry behind; readers need
-no lock. All of this holds in a folder of the user's own (`core/own_folders.py`); another one is not used.
+no lock. Entries that were made together may be links to one file. All of this holds in a folder of the user's own
+(`core/own_folders.py`); another one is not used.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,26 +62,31 @@ class Kind:
         """The file of an entry that has a digest."""
         return folder / f"{key}{self.suffix}"
 
-    def find_or_make(self, folder: Path, key: str, make: Callable[[Path, Path], None]) -> tuple[Path, bool]:
-        """The file of an intact entry, and whether it was found. `make(target, scratch)` writes it to a folder beside
-        its place, from where it is moved; companions it moves itself."""
-        target = self.path(folder, key)
-        if target.exists():
-            check_own(folder)
-            if is_intact(target):
-                return touched(target), True
+    def make_missing(
+        self, folder: Path, keys: Iterable[str], make: Callable[[Sequence[Path], Path], None]
+    ) -> tuple[Path, ...]:
+        """Make the entries that are not there intact, all at once, and return their files. `make(targets, scratch)`
+        writes these to a folder beside their places, from where they are moved; companions it moves itself."""
+        targets = sorted({self.path(folder, key) for key in keys})
+        missing = [target for target in targets if not _is_there(target)]
+        if not missing:
+            return ()
         make_own(folder)
-        with FileLock(target.with_suffix(".lock")):
-            if is_intact(target):  # another process made it while we waited
-                return touched(target), True
-            if target.exists():
+        with ExitStack() as locks:
+            for target in missing:  # in the same order in every process, so that no two wait for each other
+                locks.enter_context(FileLock(target.with_suffix(".lock")))
+            missing = [target for target in missing if not is_intact(target)]  # others were made while we waited
+            for target in filter(Path.exists, missing):
                 _log.warning("%s is damaged, or others could write to it: making it again", target)
                 bump("kernel_damaged")
-            with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-                make(target, Path(scratch))
-                _move(Path(scratch) / target.name, target)
-        self.keep_within(folder, settings().cache_bytes, target)
-        return target, False
+            if missing:
+                with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
+                    make(missing, Path(scratch))
+                    for target in missing:
+                        _move(Path(scratch) / target.name, target)
+        if missing:
+            self.keep_within(folder, settings().cache_bytes, targets)
+        return tuple(missing)
 
     def contents(self, folder: Path) -> Contents:
         """The contents of `folder`. Every entry is read and compared with its digest. A missing folder is empty."""
@@ -97,19 +104,20 @@ class Kind:
     def _bytes_of(self, path: Path) -> int:
         """The size of an entry and its companions, in bytes."""
         files = (path.with_suffix(s) for s in (self.suffix, *self.companions))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return sum(_share(file.stat()) for file in files if file.exists())
 
-    def keep_within(self, folder: Path, bound: int, added: Path) -> None:
-        """Keep the folder within `bound` bytes after an entry was `added`. Each process may exceed the bound by a
-        sixteenth: in a large cache, a scan of all entries after each one would take longer than making it."""
-        room = _room.get((folder, bound), 0) - self._bytes_of(added)
+    def keep_within(self, folder: Path, bound: int, used: Sequence[Path]) -> None:
+        """Keep the folder within `bound` bytes after entries were made. Those that are `used` now stay. Each process
+        may exceed the bound by a sixteenth: in a large cache, a scan of all entries after each one would take longer
+        than making it."""
+        room = _room.get((folder, bound), 0) - sum(map(self._bytes_of, used))
         if room <= 0:
-            room = min(bound - self.evict(folder, bound, keep=added), bound >> 4)
+            room = min(bound - self.evict(folder, bound, used), bound >> 4)
         _room[folder, bound] = room
 
-    def evict(self, folder: Path, bound: int, keep: Path | None = None) -> int:
-        """Delete the least recently used entries until the folder is within `bound` bytes. `keep` always stays, and so
-        do files that no key names.
+    def evict(self, folder: Path, bound: int, keep: Collection[Path] = ()) -> int:
+        """Delete the least recently used entries until the folder is within `bound` bytes. Those in `keep` always stay,
+        and so do files that no key names.
 
         Returns the bytes that are left.
         """
@@ -121,14 +129,15 @@ class Kind:
                 if dot + suffix in (self.suffix, *self.companions) and _KEY.fullmatch(key):
                     with suppress(FileNotFoundError):  # another process is evicting too
                         found = file.stat()
-                        sizes[key] += found.st_size
+                        sizes[key] += _share(found)
                         if dot + suffix == self.suffix:
                             used[key] = found.st_mtime
+        kept = {path.stem for path in keep}
         total = sum(sizes[key] for key in used)
         for key in sorted(used, key=lambda key: (used[key], key)):
             if total <= bound:
                 break
-            if keep is not None and key == keep.stem:
+            if key in kept:
                 continue
             for suffix in (self.suffix, ".sha256", *self.companions, ".lock"):
                 (folder / (key + suffix)).unlink(missing_ok=True)
@@ -136,11 +145,34 @@ class Kind:
         return total
 
 
-def touched(target: Path) -> Path:
-    """`target`, marked as used now."""
+def _is_there(target: Path) -> bool:
+    """Whether an entry's file is there and intact. If so, it is marked as used now. Raises OSError if others may write
+    to its folder."""
+    if not target.exists():
+        return False
+    check_own(target.parent)
+    if not is_intact(target):
+        return False
+    _touch(target)
+    return True
+
+
+def _touch(target: Path) -> None:
     with suppress(OSError):  # a read-only cache may still be used
         os.utime(target)
-    return target
+
+
+def _share(status: os.stat_result) -> int:
+    """The bytes of a file that fall to one of its names: entries that were made together may be links to one file."""
+    return status.st_size // max(status.st_nlink, 1)
+
+
+def link_or_copy(made: Path, other: Path) -> None:
+    """Give a file that was `made` a second name; a copy where the file system has no such links."""
+    try:
+        os.link(made, other)
+    except OSError:
+        shutil.copyfile(made, other)
 
 
 def is_intact(path: Path) -> bool:
@@ -196,7 +228,7 @@ class ByteStore:
             _log.warning("%s is damaged, or others could write to it: it is not used", target)
             bump("kernel_damaged")
             return None
-        touched(target)
+        _touch(target)
         return content
 
     def write(self, key: str, content: bytes) -> bool:
@@ -212,7 +244,7 @@ class ByteStore:
                 built = Path(scratch) / target.name
                 built.write_bytes(content)
                 _move(built, target)
-            self._KIND.keep_within(self.folder, settings().cache_bytes, target)
+            self._KIND.keep_within(self.folder, settings().cache_bytes, (target,))
         except OSError as error:
             warn_once(
                 f"cannot keep compilations in {self.folder} ({error.strerror or error}), so functions are compiled "

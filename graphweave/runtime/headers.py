@@ -4,9 +4,10 @@ Kernels include <graphweave/....h>. A copy of these headers lies beside the kern
 So a cached kernel text and its headers stay together when another version is installed, and the compiler needs no path
 into a package that may be an archive.
 
-With a precompiled header, g++ reads these headers and the standard ones once for each machine instead of once for each
-kernel: without it, a small kernel takes 0.4 s, of which <immintrin.h> takes 0.35 s. The precompiled header takes 40 MB
-for each compiler and its flags. The machine code is the same with and without it.
+With a precompiled header, g++ reads these headers and the standard ones once for each machine instead of once in each
+run, which saves 0.3 s of a run, most of it for <immintrin.h>. Making it takes 1.1 s, as long as four runs without it,
+and 30 MB on disk for each compiler and its flags. So it is made only on a machine that compiles more than a model or
+two, and no kernel waits for it. The machine code is the same with and without it.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ _NAME = re.compile("[0-9a-f]{16}")
 _UNUSED_SECONDS = 24 * 3600
 """Headers of other versions are deleted if no process has compiled with them for this many seconds."""
 
-_refused: set[str] = set()
-"""Identities of compilers that failed to make a precompiled header in this process. They are not tried again."""
+_RUNS_WORTH_A_HEADER = 8
+"""A precompiled header is made once this many runs of the compiler have read the headers themselves."""
+
+_refused: set[Path] = set()
+"""Precompiled headers that could not be made in this process. They are not tried again."""
 
 _checked: set[Path] = set()
 """Precompiled headers that this process has compared with their digests."""
@@ -49,12 +53,11 @@ _checked: set[Path] = set()
 
 def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
     """Flags that let `tools` compile `text`: the folder of the headers, which are copied to `folder` if necessary, and
-    the precompiled header.
+    the precompiled header if there is one.
 
-    Empty for a text that includes none of our headers. The precompiled header is made for the first text that includes
-    <immintrin.h>, and then used for all texts: it saves 0.2 s for a text with <immintrin.h>, 0.05 s for others, and
-    making it takes 0.8 s. It is not used for clang, whose precompiled headers have another form; for sanitized kernels,
-    which are compiled from their text alone, so that a missing include is found; and if it cannot be made.
+    Empty for a text that includes none of our headers. The precompiled header is not used for clang, whose precompiled
+    headers have another form, and for sanitized kernels, which are compiled from their text alone, so that a missing
+    include is found.
     """
     included = sources.included(text)
     if not included:
@@ -63,14 +66,39 @@ def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
     found = ("-I", str(root))
     if not _may_precompile(tools):
         return found
-    header = _precompiled(tools, root, make=any(b"<immintrin.h>" in sources.headers()[name] for name in included))
-    return found if header is None else (*found, "-include", str(header))
+    header = _header(tools, root)
+    if _intact(header, _text()):
+        return (*found, "-include", str(header))
+    if any(b"<immintrin.h>" in sources.headers()[name] for name in included):
+        _note_run(header)
+    return found
+
+
+def is_due(tools: Toolchain, folder: Path) -> bool:
+    """Whether the compiler has so often read the headers themselves that a precompiled header is worth its time."""
+    if not _may_precompile(tools):
+        return False
+    header = _header(tools, folder_of(folder))
+    try:
+        return header not in _refused and _runs(header).stat().st_size >= _RUNS_WORTH_A_HEADER
+    except OSError:
+        return False
 
 
 def precompile(tools: Toolchain, folder: Path) -> None:
-    """Make the precompiled header in `folder` if it does not exist, before any text needs it."""
-    if _may_precompile(tools):
-        _precompiled(tools, _copied(folder), make=True)
+    """Make the precompiled header in `folder` if it is not there intact."""
+    if not _may_precompile(tools):
+        return
+    root = _copied(folder)
+    header = _header(tools, root)
+    make_own(header.parent)
+    with FileLock(header.with_suffix(".lock")):
+        if _intact(header, _text()):
+            return
+        if _make(tools, root, header, _text()):
+            _runs(header).unlink(missing_ok=True)
+        else:
+            _refused.add(header)
 
 
 def _may_precompile(tools: Toolchain) -> bool:
@@ -128,21 +156,26 @@ def _tidy(root: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
-    """The header that lies beside its precompiled form. None if the precompiled form does not exist and should not be
-    made, or cannot be made."""
-    text = "".join(f"#include <graphweave/{name}>\n" for name in sources.headers() if name not in _ALONE)
-    key = hashlib.sha256("\0".join((tools.identity, sources.digest(), text)).encode()).hexdigest()[:16]
-    header = root / key / "kernels.h"
-    if key in _refused or not (make or header.exists()):
-        return None
-    make_own(header.parent)
-    if not _intact(header, text):
-        with FileLock(header.with_suffix(".lock")):
-            if not _intact(header, text) and not _make(tools, root, header, text):
-                _refused.add(key)
-                return None
-    return header
+def _text() -> str:
+    return "".join(f"#include <graphweave/{name}>\n" for name in sources.headers() if name not in _ALONE)
+
+
+def _header(tools: Toolchain, root: Path) -> Path:
+    """The place of the header next to its precompiled form."""
+    key = hashlib.sha256("\0".join((tools.identity, sources.digest(), _text())).encode()).hexdigest()[:16]
+    return root / key / "kernels.h"
+
+
+def _runs(header: Path) -> Path:
+    """The file that has a byte for each run of the compiler which has read the headers themselves."""
+    return header.with_name("runs")
+
+
+def _note_run(header: Path) -> None:
+    with suppress(OSError):  # a read-only cache may still be used
+        make_own(header.parent)
+        with _runs(header).open("ab") as file:
+            file.write(b".")
 
 
 def _intact(header: Path, text: str) -> bool:

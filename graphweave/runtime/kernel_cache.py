@@ -1,7 +1,7 @@
 """Compiled kernels on disk, keyed by everything that made them.
 
 They are entries (`runtime/entries.py`) of three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its
-text, for people).
+text, for people). Kernels that were compiled together share one library, to which each has a link.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import ctypes
 import hashlib
 import os
 import time
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from graphweave.core import locks
 from graphweave.core.counters import bump
+from graphweave.core.errors import CompileError
 from graphweave.core.log import logger
 from graphweave.core.own_folders import in_own_folder
 from graphweave.core.spans import LOAD, span
 from graphweave.runtime import headers, sources
-from graphweave.runtime.entries import Contents, Kind, folder_of
+from graphweave.runtime.entries import Contents, Kind, folder_of, link_or_copy
 from graphweave.runtime.launch import NativeKernel, open_library
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
@@ -51,17 +53,23 @@ def load(text: str, symbol: str) -> NativeKernel:
 
 def library(text: str) -> ctypes.CDLL:
     """The shared library of a C++ text. The same text is loaded once per process."""
+    return libraries([text])[0]
+
+
+def libraries(texts: Sequence[str]) -> list[ctypes.CDLL]:
+    """The shared library of each text. Those that are not on disk are compiled as one text, which takes less time than
+    one after the other: the compiler starts and reads the headers once."""
     tools = toolchain()
-    key = key_of(text, tools)
-    found = _libraries.get(key)
-    if found is None:
-        with span(LOAD, key[:12]):
-            built = shared_object(text, tools)  # outside the lock, so that several kernels compile at once
+    keys = [key_of(text, tools) for text in texts]
+    new = {key: text for key, text in zip(keys, texts, strict=True) if key not in _libraries}
+    if new:
+        with span(LOAD, next(iter(new))[:12]):
+            built = _shared_objects(new, tools)  # outside the lock, so that several kernels compile at once
             with _lock:
-                found = _libraries.get(key)
-                if found is None:
-                    found = _libraries[key] = open_library(built)
-    return found
+                for key, path in built.items():
+                    if key not in _libraries:
+                        _libraries[key] = open_library(path)
+    return [_libraries[key] for key in keys]
 
 
 def forget() -> None:
@@ -100,30 +108,60 @@ def shared_object(text: str, tools: Toolchain) -> Path:
     If the cache folder cannot be written, or others could write to it, a temporary folder takes its place, with one
     warning. Raises CacheError if that cannot be written either.
     """
-    return in_own_folder(directory(), lambda folder: _find_or_build(text, tools, folder), log)
+    return next(iter(_shared_objects({key_of(text, tools): text}, tools).values()))
 
 
-def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
-    def build(target: Path, scratch: Path) -> None:
-        _build(text, tools, target, scratch)
+def _shared_objects(texts: Mapping[str, str], tools: Toolchain) -> dict[str, Path]:
+    """See `shared_object`, for texts and libraries by key."""
+    return in_own_folder(directory(), lambda folder: _find_or_build(texts, tools, folder), log)
 
-    target, found = _KIND.find_or_make(folder, key_of(text, tools), build)
-    if found:
+
+def _find_or_build(texts: Mapping[str, str], tools: Toolchain, folder: Path) -> dict[str, Path]:
+    def build(targets: Sequence[Path], scratch: Path) -> None:
+        _build({target: texts[target.stem] for target in targets}, tools, scratch)
+
+    found = {key: _KIND.path(folder, key) for key in texts}
+    for target in sorted({*found.values()} - {*_KIND.make_missing(folder, texts, build)}):
         bump("kernel_cache_hits")
         log.info("kernel %s: found in the cache", target.stem[:12])
-    return target
+    return found
 
 
-def _build(text: str, tools: Toolchain, target: Path, scratch: Path) -> None:
-    """Compile in a scratch folder beside the target. The text goes into place first: an error of the compiler names
-    it."""
+def _build(texts: Mapping[Path, str], tools: Toolchain, scratch: Path) -> None:
+    """Compile texts, by the places of their libraries, in a scratch folder beside these. The texts go into place first:
+    an error of the compiler names them."""
+    for target, text in texts.items():
+        draft = (scratch / target.name).with_suffix(".cpp")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target.with_suffix(".cpp"))
+    if len(texts) == 1 or not _compile_together(texts, tools, scratch):
+        for target, text in texts.items():
+            what = f"kernel {target.stem[:12]}"
+            _compile(target.with_suffix(".cpp"), text, scratch / target.name, what, tools)
+    bump("kernel_builds", len(texts))
+
+
+def _compile_together(texts: Mapping[Path, str], tools: Toolchain, scratch: Path) -> bool:
+    """Compile several texts as one, whose library each of them then has a link to. False if the compiler refuses it,
+    so that each is to be compiled by itself, which tells the one that is at fault."""
+    one, source = "\n".join(texts.values()), scratch / "together.cpp"
+    source.write_text(one, encoding="utf-8")
+    first, *others = (scratch / target.name for target in texts)
+    what = f"kernels {', '.join(target.stem[:12] for target in texts)}"
+    try:
+        _compile(source, one, first, what, tools)
+    except CompileError as error:
+        log.info("%s: not compiled as one text: %s", what, error)
+        return False
+    for other in others:
+        link_or_copy(first, other)
+    return True
+
+
+def _compile(source: Path, text: str, built: Path, what: str, tools: Toolchain) -> None:
     start = time.perf_counter()
-    built, source = scratch / target.name, target.with_suffix(".cpp")
-    built.with_suffix(".cpp").write_text(text, encoding="utf-8")
-    os.replace(built.with_suffix(".cpp"), source)
-    compile_shared(source, built, headers.flags_for(text, tools, target.parent))
-    bump("kernel_builds")
-    log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
+    compile_shared(source, built, headers.flags_for(text, tools, built.parent.parent), what)
+    log.info("%s: compiled in %.2f s", what, time.perf_counter() - start)
 
 
 def contents(folder: Path) -> Contents:
@@ -131,9 +169,9 @@ def contents(folder: Path) -> Contents:
     return _KIND.contents(folder)
 
 
-def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
-    """Delete the least recently used kernels until the folder is within `bound` bytes. `keep` always stays, and so do
-    files that no kernel's key names.
+def evict(folder: Path, bound: int, keep: Collection[Path] = ()) -> int:
+    """Delete the least recently used kernels until the folder is within `bound` bytes. Those in `keep` always stay, and
+    so do files that no kernel's key names.
 
     Returns the bytes that are left.
     """

@@ -165,8 +165,8 @@ def available() -> str | None:
         return None
 
 
-def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
-    """Compile one C++ file to the shared library `out`. A CompileError carries the compiler's words.
+def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = (), what: str = "a kernel") -> None:
+    """Compile one C++ file to the shared library `out`, timed as `what`. A CompileError carries the compiler's words.
 
     `extra` are flags that do not change the machine code (`runtime/headers.py`).
     """
@@ -175,7 +175,7 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None
     shown = shlex.join(command)
     log.debug("%s", shown)
     try:
-        done = run_compiler(command, what=f"kernel {source.stem[:12]}")
+        done = run_compiler(command, what=what)
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{shown} took over {_MAX_COMPILE_SECONDS} s. Report {source}.") from error
     if done.returncode != 0:

@@ -1,6 +1,7 @@
 // What the test programs of the headers share. A program ends with 0 if every check held.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -46,13 +46,14 @@ def print_kernel(kernel: Kernel) -> str:
     """
     unit = _CppUnit(kernel)
     body, entry = unit.row_function(), unit.entry()  # printing them collects the headers they need
-    parts = [
-        "".join(f"// {line}\n" for line in kernel.header),
-        includes(unit.scope.headers),
-        *(text for _, text in sorted(unit.scope.functions.items())),
-        body,
-        entry,
-    ]
+    header = "".join(f"// {line}\n" for line in kernel.header)
+    functions = [text for _, text in sorted(unit.scope.functions.items())]
+    parts = [header, includes(unit.scope.headers), body, entry]
+    if functions:
+        # Another kernel of the same library may have these functions too, with other bodies if an operator was declared
+        # anew in between. Bodies may call what <cmath> has.
+        own = [f"namespace functions_of_{kernel.name} {{\n", *functions, body, entry, "}\n"]
+        parts = [header, f"#include <cmath>\n{includes(unit.scope.headers)}", *own]
     return "\n".join(part for part in parts if part)
 
 

@@ -62,9 +62,9 @@ def _float_literal(value: float, dtype: DType) -> str:
     if single:
         value = ctypes.c_float(value).value
     if math.isnan(value):
-        return "NAN" if single else "(double)NAN"
+        return "gw_nan" if single else "(double)gw_nan"
     if math.isinf(value):
-        text = "INFINITY" if single else "(double)INFINITY"
+        text = "gw_infinity" if single else "(double)gw_infinity"
         return text if value > 0 else f"(-{text})"
     text = _shortest_single(value) if single else repr(value)
     if "e" not in text and "." not in text:

@@ -1,10 +1,12 @@
-// What every kernel includes: the standard headers that generated text needs, and macros that declare small functions.
+// What every kernel includes: the standard headers that generated text needs, constants, and macros that declare small
+// functions.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+
+constexpr float gw_infinity = __builtin_inff(), gw_nan = __builtin_nanf("");
 
 // Small functions are inlined, since a call would keep the loop around it from being vectorised.
 #define GW_INLINE static inline __attribute__((always_inline, unused))

@@ -90,8 +90,8 @@ GW_INLINE V gw_log(V x) {
                                   0.2222222239180047, 0.2857142857080323, 0.4000000000000088, 0.6666666666666666);
     y = n * gw_const<V>(0.693147180369123816490) + (f - (s * (f - r) - n * gw_const<V>(1.90821492927058770002e-10)));
   }
-  const V infinity = gw_const<V>((T)INFINITY);
-  const V beyond = gw_select(x == V{}, -infinity, gw_select(x != x, x, gw_const<V>((T)NAN)));
+  const V infinity = gw_const<V>((T)gw_infinity);
+  const V beyond = gw_select(x == V{}, -infinity, gw_select(x != x, x, gw_const<V>((T)gw_nan)));
   return gw_select(x > V{}, gw_select(x < infinity, y, x), beyond);
 }
 
@@ -99,7 +99,7 @@ template <class V>
 GW_INLINE V gw_log1p(V x) {
   const V one = gw_const<V>(1), u = one + x;
   const V y = gw_log(u) * (x / (u - one));  // corrects the rounding of u
-  return gw_select(u == one, x, gw_select(u < gw_const<V>(INFINITY), y, u));
+  return gw_select(u == one, x, gw_select(u < gw_const<V>(gw_infinity), y, u));
 }
 
 // e^x - 1 = 2^n (e^r - 1) + (2^n - 1), for doubles. Floats are computed as doubles.
@@ -199,24 +199,24 @@ GW_INLINE auto gw_has_far_angle(V x) {
 template <class V>
 GW_INLINE V gw_sin_wide(V x) {
   const V y = gw_select(x == V{}, x, gw_wave(gw_reduced(x)));  // -0 stays
-  return gw_except(gw_has_far_angle(x), y, [](double at) { return std::sin(at); }, x);
+  return gw_except(gw_has_far_angle(x), y, [](double at) { return gw_library::sin(at); }, x);
 }
 template <class V>
 GW_INLINE V gw_cos_wide(V x) {
   gw_turned<V> turned = gw_reduced(x);
   turned.n = gw_sum(turned.n, gw_const<gw_ints<V>>(1));
-  return gw_except(gw_has_far_angle(x), gw_wave(turned), [](double at) { return std::cos(at); }, x);
+  return gw_except(gw_has_far_angle(x), gw_wave(turned), [](double at) { return gw_library::cos(at); }, x);
 }
 // x^y through the logarithm, which is precise enough for results that are rounded to float. Numbers with a sign, zeros
 // whose powers are infinite, and infinities go to the C library.
 template <class V>
 GW_INLINE V gw_pow_of_floats(V x, V y) {
-  const V infinity = gw_const<V>(INFINITY), zero{};
+  const V infinity = gw_const<V>(gw_infinity), zero{};
   const auto usual = gw_and(gw_and(gw_bits_of(x) >= gw_ints<V>{}, x < infinity),
                             gw_and(gw_abs(y) < infinity, gw_or(x > zero, y > zero)));
   return gw_except(
-      gw_not(usual), gw_exp(y * gw_log(x)), [](double a, double b) { return (double)std::pow((float)a, (float)b); }, x,
-      y);
+      gw_not(usual), gw_exp(y * gw_log(x)),
+      [](double a, double b) { return (double)gw_library::pow((float)a, (float)b); }, x, y);
 }
 
 // Applies `function` to doubles. Floats are computed as doubles and rounded once.
@@ -248,11 +248,11 @@ GW_INLINE V gw_pow(V x, V y) {
   if constexpr (gw_is_single<V>)
     return gw_through_double([](auto a, auto b) { return gw_pow_of_floats(a, b); }, x, y);
   else
-    return gw_each([](double a, double b) { return std::pow(a, b); }, x, y);
+    return gw_each([](double a, double b) { return gw_library::pow(a, b); }, x, y);
 }
 template <class V>
 GW_INLINE V gw_atan2(V y, V x) {
-  return gw_each([](auto a, auto b) { return std::atan2(a, b); }, y, x);
+  return gw_each([](auto a, auto b) { return gw_library::atan2(a, b); }, y, x);
 }
 
 template <class V>

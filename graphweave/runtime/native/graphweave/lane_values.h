@@ -329,15 +329,15 @@ GW_INLINE V gw_each(F function, V x, Args... more) {
 }
 template <class V>
 GW_INLINE V gw_sqrt(V x) {
-  return gw_each([](auto a) { return std::sqrt(a); }, x);
+  return gw_each([](auto a) { return gw_library::sqrt(a); }, x);
 }
 template <class V>
 GW_INLINE V gw_floor(V x) {
-  return gw_each([](auto a) { return std::floor(a); }, x);
+  return gw_each([](auto a) { return gw_library::floor(a); }, x);
 }
 template <class V>
 GW_INLINE V gw_ceil(V x) {
-  return gw_each([](auto a) { return std::ceil(a); }, x);
+  return gw_each([](auto a) { return gw_library::ceil(a); }, x);
 }
 
 #define GW_LARGER(number, width, raw, larger, smaller, root)                                     \

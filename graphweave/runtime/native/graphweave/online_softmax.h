@@ -9,7 +9,7 @@
 template <class V>
 GW_INLINE V gw_factor(V reference, V value) {
   const V again = gw_const<V>(-1), begun = gw_exp(reference - value);
-  const V factor = gw_select(reference == gw_const<V>(-INFINITY), again, begun);
+  const V factor = gw_select(reference == gw_const<V>(-gw_infinity), again, begun);
   return gw_select(value <= reference, gw_const<V>(1), factor);
 }
 template <class V>

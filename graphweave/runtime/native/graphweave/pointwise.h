@@ -25,7 +25,7 @@ GW_INLINE V gw_sign(V x) {
 template <class V>
 GW_INLINE V gw_abs(V x) {
   if constexpr (std::is_floating_point_v<V>)
-    return std::fabs(x);
+    return gw_library::fabs(x);
   else if constexpr (std::is_arithmetic_v<V>)
     return x < V(0) ? (V)(0 - (uint64_t)x) : x;
   else if constexpr (std::is_floating_point_v<gw_element<V>>)
