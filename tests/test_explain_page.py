@@ -131,6 +131,11 @@ def test_programs_are_there_as_text(data: ExplainedData, document: str) -> None:
         assert all(f"%{i}: {v.type} = {v.operation}" in text for i, v in enumerate(program.values))
 
 
+def test_what_runs_once_a_graph_is_listed(document: str) -> None:
+    text = read(document).text
+    assert "Values that are kept until the index tensors change" in text and "aten.index.Tensor" in text
+
+
 def test_code_stands_next_to_its_lines(data: ExplainedData) -> None:
     kernel = next(k for k in data.kernels if k.half == "forward" and len(k.pieces) > 3)
     assert kernel.pieces[0].place == ShownPlace() and "#include" in kernel.pieces[0].code
@@ -148,6 +153,20 @@ def test_memory_begins_with_nothing_and_hands_over_what_is_saved(attention: Expl
     assert backward[-1].after < backward[0].after
 
 
+def test_memory_of_one_sum() -> None:
+    """The result has 6 rows of 4 floats, and each value of a chain is freed after its last use."""
+    src, dst = random_graph(6, 6, 12)
+
+    def twice(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        once = torch.zeros_like(x).index_add(0, dst, x[src]).cumsum(0)
+        return torch.zeros_like(x).index_add(0, dst, once[src])
+
+    memory = graphweave.explain(twice, features(6, 4), src, dst).data().memory
+    work = [(s.during, s.after) for s in memory if s.step not in ("start", "end")]
+    assert work == [(96, 96), (192, 96), (192, 96)]
+    assert memory[0].after == 0 and memory[-1].after == 96
+
+
 def test_a_break_and_what_is_left_to_pytorch_stand_at_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
     src, dst = random_graph(9, 9, 30)
     data = graphweave.explain(broken, features(9, 4), src, dst).data()
@@ -159,6 +178,7 @@ def test_a_break_and_what_is_left_to_pytorch_stand_at_their_lines(capsys: pytest
     assert "inference of graph 2, as it runs" in titles and len(titles) == len(set(titles))
     assert len({kernel.name for kernel in data.kernels}) == len(data.kernels)
     text = read(explained_page(data)).text
+    assert "Once a graph" not in text
     assert "graph break: " in text and "left to PyTorch: " in text and "cumsum" in text
 
 
@@ -213,7 +233,7 @@ def test_saved_by_the_ending_of_the_name(attention: Explanation, data: Explained
     written = json.loads(attention.save(str(tmp_path / "out.json")).read_text(encoding="utf-8"))
     assert written == json.loads(json.dumps(asdict(data)))
     assert attention.save(tmp_path / "out.txt").read_text(encoding="utf-8") == attention.text("all")
-    with pytest.raises(SettingsError, match=r"ends in \.html, \.json or \.txt .*out\.pdf"):
+    with pytest.raises(SettingsError, match=r"out\.pdf.*Let it end in \.html, \.json or \.txt"):
         attention.save(tmp_path / "out.pdf")
 
 

@@ -56,7 +56,7 @@ def describe(
         str(plan.name), plan.name.half, show(program), _kernel_notes(plan, glossary), tuple(fallbacks),
         len(plan.hoisted), names, wrapper, recompute, keeps, products,
         () if plan.prelude is None else _kernel_notes(plan.prelude, glossary), describe_values(plan, glossary),
-        describe_spaces(program, glossary), tuple(r for r in program.outputs if r is not None),
+        describe_spaces(program, glossary), tuple(r for r in program.outputs if r is not None), saved,
     )  # fmt: skip
 
 

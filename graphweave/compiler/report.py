@@ -108,8 +108,8 @@ class GraphNote:
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
-    prelude. `values` and `spaces` are the program, of which `outputs` are results, and `memory` has the steps of a
-    call, by the cost model.
+    prelude. `values` and `spaces` are the program, of which `outputs` are results and `handed` those among them that
+    are saved, and `memory` has the steps of a call, by the cost model.
     """
 
     name: str
@@ -127,6 +127,7 @@ class GraphNote:
     values: tuple[ValueNote, ...] = ()
     spaces: tuple[SpaceNote, ...] = ()
     outputs: tuple[int, ...] = ()
+    handed: tuple[int, ...] = ()
     memory: tuple[MemoryNote, ...] = ()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 
 from graphweave.analysis.flow import is_view
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.report import MemoryNote
-from graphweave.ir.message.nodes import Ref, Type
+from graphweave.ir.message.nodes import Broadcast, Permute, Ref, Reshape, Slice, Type
 from graphweave.ir.message.show import operation
 from graphweave.ir.tape.nodes import (
     CallNode,
@@ -28,30 +29,65 @@ from graphweave.ir.tape.walk import frees_of, makes_of
 def memory_of(tape: Tape, plan: Plan, glossary: Glossary, held: Iterable[Ref]) -> tuple[MemoryNote, ...]:
     """The steps that compute something. `held` are the inputs that are kept for this call alone, as those are that a
     forward saves for its backward; other inputs are the user's. Values whose size data decides count as nothing."""
-    return tuple(_notes(tape, plan, glossary, held))
-
-
-def _notes(tape: Tape, plan: Plan, glossary: Glossary, held: Iterable[Ref]) -> Iterator[MemoryNote]:
-    program = plan.program
-
-    def size(ref: Ref) -> int:
-        t = program.types[ref]
-        return glossary.bytes_of(t) if isinstance(t, Type) else 0
-
-    alive = {r: size(r) for r in held}
-    yield MemoryNote("start", sum(alive.values()), sum(alive.values()))
+    alive = _Alive(plan, glossary)
+    for r in held:
+        alive.make(r)
+    notes = [MemoryNote("start", alive.bytes, alive.bytes)]
     for step in tape.steps:
-        during = sum(alive.values())
-        if not (isinstance(step, OwnMemory) or (isinstance(step, CallNode) and is_view(program.nodes[step.value]))):
-            alive |= {r: size(r) for r in makes_of(step)}
-            inside = _slots(step.inside, glossary) if isinstance(step, RunKernels) else 0
-            during = sum(alive.values()) + inside
+        source = _shared_by(step, plan)
+        for r in makes_of(step):
+            alive.make(r, source)
+        during = alive.bytes + (_slots(step.inside, glossary) if isinstance(step, RunKernels) else 0)
         for r in frees_of(step):
-            alive.pop(r, None)
+            alive.free(r)
         words = _words(step, plan)
         if words:
-            yield MemoryNote(words, during, sum(alive.values()))
-    yield MemoryNote("end", sum(alive.values()), sum(alive.values()))
+            notes.append(MemoryNote(words, during, alive.bytes))
+        else:  # it belongs to the step before
+            notes[-1] = replace(notes[-1], after=alive.bytes)
+    return (*notes, MemoryNote("end", alive.bytes, alive.bytes))
+
+
+class _Alive:
+    """The values that exist, by the memory in which they lie, and its `bytes`."""
+
+    def __init__(self, plan: Plan, glossary: Glossary) -> None:
+        self._types, self._glossary = plan.program.types, glossary
+        self._owner: dict[Ref, Ref] = {}
+        self._values: dict[Ref, set[Ref]] = {}
+        self.bytes = 0
+
+    def make(self, ref: Ref, source: Ref | None = None) -> None:
+        """Note a value, in the memory of `source` if there is one. That of the user's arguments is not counted."""
+        if source is not None:
+            owner = self._owner.get(source)
+            if owner is not None:
+                self._owner[ref] = owner
+                self._values[owner].add(ref)
+            return
+        self._owner[ref], self._values[ref] = ref, {ref}
+        self.bytes += self._size(ref)
+
+    def free(self, ref: Ref) -> None:
+        owner = self._owner.pop(ref, None)
+        if owner is not None:
+            self._values[owner].remove(ref)
+            self.bytes -= 0 if self._values[owner] else self._size(owner)
+
+    def _size(self, ref: Ref) -> int:
+        t = self._types[ref]
+        return self._glossary.bytes_of(t) if isinstance(t, Type) else 0
+
+
+def _shared_by(step: Step, plan: Plan) -> Ref | None:
+    """The value in whose memory a step makes its own."""
+    if isinstance(step, OwnMemory):
+        return step.source
+    if isinstance(step, CallNode):
+        node = plan.program.nodes[step.value]
+        if is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
+            return step.operands[0]
+    return None
 
 
 def _slots(inside: Iterable[Inside], glossary: Glossary) -> int:

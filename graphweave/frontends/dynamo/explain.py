@@ -99,7 +99,9 @@ class Explanation:
             case ".txt":
                 text = self.text("all")
             case _:
-                raise SettingsError(f"save: expected a file that ends in .html, .json or .txt (got {str(path)!r})")
+                raise SettingsError(
+                    f"save: {str(path)!r} does not say which form is wanted. Let it end in .html, .json or .txt."
+                )
         path.write_text(text, encoding="utf-8")
         return path
 

@@ -41,7 +41,7 @@ def steps_program(
                 key = f"{graph.name}%{at}"
                 steps.add(key, value.kind, value.type, "pytorch", place_of(value.where))
                 _read(steps, key, graph, value, makers, place_of)
-        handed = [makers[r] for r in graph.outputs[len(graph.outputs) - len(graph.saved) :]] if graph.saved else []
+        handed = [makers[r] for r in graph.handed]
     order = _order(steps)
     at_of = {key: i for i, key in enumerate(order)}
     values = tuple(
@@ -69,7 +69,7 @@ def _makers(graph: GraphNote, handed: Sequence[str]) -> dict[int, str]:
             made[i] = f"{graph.name}-{value.kernels[0]}"
         elif value.role == "once":
             made[i] = f"{graph.name}-once"
-        elif value.role == "view" and value.operands:
+        elif value.role == "view" and value.operands and not is_number(graph.values[value.operands[0]]):
             made[i] = made[value.operands[0]]
         elif value.role == "given" and i in given[len(handed) :]:
             made[i] = f"input {kind_shown(value)}"

@@ -27,6 +27,7 @@ _BOUND = (
     "bound."
 )
 _MEMORY = "Bytes besides arguments and parameters, step by step, by the cost model."
+_ONCE = "These follow from index tensors alone, so they are computed at the first call with a graph, and kept."
 _RULES = "Rules that rewrite the program are taken if the cost model says that they gain."
 
 
@@ -49,6 +50,11 @@ def _parts(data: ExplainedData) -> Iterator[Html]:
         yield section("Kernels", kernels(data), "The code of each kernel, with the lines that it comes from.")
     if data.memory:
         yield section("Memory", memory(data), _MEMORY)
+    once = [(p, v) for p in data.programs if p.source for v in p.values if v.role == "once" and v.stored]
+    if once:
+        rows = ((v.kind, v.type, p.title, place_link(v.place)) for p, v in once)
+        made = table(["what", "type", "needed by", "line"], rows, "Values that are kept until the index tensors change")
+        yield section("Once a graph", made, _ONCE)
     if data.saved:
         yield section("Saved for the backward", _saved(data))
     yield section("Left out and why", _troubles(data), key="left")

@@ -26,6 +26,8 @@ def sources(data: ExplainedData) -> Html:
     kernels = kernels_by_key(data)
     own = [_block(s, fates, calls, kernels) for s in data.sources if s.own]
     inner = [fold(_title(s), _block(s, fates, calls, kernels, titled=False)) for s in data.sources if not s.own]
+    if not own:
+        own = [tag("p", "No line of your own was captured: the function that is compiled is a library's.")]
     below = [tag("h3", "Inside libraries"), *inner] if inner else []
     return join([*own, *below])
 

@@ -23,7 +23,7 @@ def step(data: ExplainedData, measured: ShownMeasured) -> Html:
         numbers["memory in use at most"] = f"{measured.peak / 1e6:,.0f} MB"
         numbers["taken in the step"] = f"{measured.above / 1e6:,.1f} MB"
     kernels = kernels_by_key(data)
-    rows: list[list[Content]] = []
+    rows = list[list[Content]]()
     for w in measured.work:
         name = kernel_link(kernels[w.key]) if w.key in kernels else w.name
         share = w.seconds / measured.seconds if measured.seconds else 0.0
