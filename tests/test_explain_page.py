@@ -175,11 +175,28 @@ def test_a_break_and_what_is_left_to_pytorch_stand_at_their_lines(capsys: pytest
     assert of == {str(first + 2): "break", str(first + 3): "pytorch"}
     assert {about for about, _ in data.troubles} == {"graph break", "left to PyTorch"}
     titles = [program.title for program in data.programs]
-    assert "inference of graph 2, as it runs" in titles and len(titles) == len(set(titles))
+    assert "graph 2: inference, as it runs" in titles and len(titles) == len(set(titles))
     assert len({kernel.name for kernel in data.kernels}) == len(data.kernels)
     text = read(explained_page(data)).text
     assert "Once a graph" not in text
     assert "graph break: " in text and "left to PyTorch: " in text and "cumsum" in text
+
+
+def test_lines_of_a_graph_that_is_left_as_it_is() -> None:
+    def halved(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        out = torch.zeros_like(x).index_add(0, dst, x[src])
+        torch._dynamo.graph_break()
+        return out / 2
+
+    src, dst = random_graph(9, 9, 30)
+    data = graphweave.explain(halved, features(9, 4), src, dst).data()
+    (own,) = data.sources
+    last = own.first + next(i for i, line in enumerate(own.lines) if "return out / 2" in line)
+    left = [fate for fate in data.fates if "left to PyTorch as it is" in fate.text]
+    assert [fate.place.rpartition(":")[2] for fate in left] == [str(last)]
+    assert [p.title for p in data.programs if p.title.startswith("graph 2")] == [
+        "graph 2: as captured, left to PyTorch"
+    ]
 
 
 def test_the_page_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.kernel_costs import kernel_cost
 from graphweave.core.kernel_cost import KernelCost, Rates
 from graphweave.core.types import Space
+from graphweave.frontends.dynamo import explain
 from graphweave.tuning import rates
 from tests.program_support import compiled
 from tests.support import features
@@ -85,3 +87,15 @@ def test_each_call_of_eager_mode_has_its_bytes_and_the_users_line() -> None:
     assert gathers == [8 * 400 + 2 * 16 * 400, 8 * 400 + 2 * 4 * 400]  # the index, the rows read and the rows written
     assert capture.eager_calls == len(capture.eager)
     assert capture.eager_moved == sum(c.moved or 0 for c in capture.eager)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_bounds_are_those_of_the_device_that_kernels_run_on(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"cpu": Rates(1e9, 1e12), "cuda:0": Rates(1e12, 1e15)}
+    monkeypatch.setattr(explain, "rates", known.__getitem__)
+    explained = graphweave.explain(layer, features(50, 8), features(8, 4), graph(50, 400))
+    assert {g.device for g in explained.graphs} == {"cpu"}
+    moved = replace(explained, graphs=tuple(replace(g, device=device) for g in explained.graphs))
+    for kernel in moved.data().kernels:
+        assert kernel.cost is not None
+        assert kernel.cost.bound_seconds == known[device].seconds(kernel.cost.compulsory, kernel.cost.flops)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import graphweave
 from graphweave.core.counters import bump
 from graphweave.execute.watched import watcher
 from graphweave.frontends.dynamo import step_profile
-from graphweave.frontends.dynamo.explain_measured import step_text
+from graphweave.frontends.dynamo.explain_measured import measured_step, step_text
 from graphweave.frontends.dynamo.step_profile import StepClock
 from graphweave.frontends.dynamo.steps import StepCounter, listeners
+from graphweave.pages.explained.data import ShownMeasured, ShownWork
+from graphweave.pages.explained.page import explained_page
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -154,3 +159,39 @@ def test_no_step_gives_no_profile(now: list[float]) -> None:
         work("graph0.forward_0", now, 1)
     assert clock.profile(StepCounter()) is None
     assert clock.per_run() == pytest.approx({"graph0.forward_0": 0.001})
+
+
+def test_short_calls_are_told_together(now: list[float]) -> None:
+    clock = StepClock()
+    with clock.running():
+        clock.end(1)
+        for label, milliseconds in (("graph0.mm %3", 50), ("graph0.view %4", 0.1), ("graph0.view %5", 0.2)):
+            work(label, now, milliseconds)
+        now[0] += 50
+        clock.end(2)
+    found = clock.profile(StepCounter())
+    assert found is not None
+    work_of_step = measured_step(found, (), names={"graph0": " of graph 1"}).work
+    assert [w.name for w in work_of_step[:2]] == ["mm %3 of graph 1", "2 short calls of PyTorch's"]
+    assert work_of_step[1].runs == 2
+    assert work_of_step[1].seconds == pytest.approx(0.0003)
+
+
+def test_the_page_shows_each_work_of_a_step_next_to_its_time() -> None:
+    def doubled(x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], 2 * x[edge_index[0]])
+
+    data = graphweave.explain(doubled, torch.ones(4, 3), torch.tensor([[0, 1], [2, 3]])).data()
+    kernel = data.kernels[-1]
+    work_of_step = (
+        ShownWork("kernel", "graph0.inference_0", kernel.does, 2, 0.003, kernel.key),
+        ShownWork("call", "mm %3", "", 1, 0.001, ""),
+        ShownWork("other", "all else", "", 1, 0.006, ""),
+    )
+    page = explained_page(
+        replace(data, measured=ShownMeasured("measured so", 0.01, work_of_step, 5_000_000, 1_000_000))
+    )
+    section = page[page.index('<h2 id="step">') : page.index('<h2 id="source">')]
+    assert f'href="#kernel-{kernel.key.replace("_", "-")}"' in section
+    for shown in ("30 %", "10 %", "60 %", "mm %3", "Work of a step: measured so", "5 MB", "10 ms"):
+        assert shown in section

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from support import features, random_graph
 from torch import Tensor, nn
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._logging._internal import LazyTraceHandler, trace_log
 
 import graphweave
 from graphweave.core.counters import counters
@@ -179,6 +180,15 @@ def with_dropout(x: Tensor, index: Tensor) -> Tensor:
 def test_other_sizes_are_found() -> None:
     run(made(), rows=6, graph=random_graph(6, 6, 26))
     assert traced_and_restored() == (0, 1)
+
+
+@pytest.mark.usefixtures("layer_on_disk")
+def test_nothing_is_found_while_pytorch_writes_its_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = LazyTraceHandler(str(tmp_path / "trace"))
+    monkeypatch.setattr(trace_log, "handlers", [handler])
+    run(made())
+    handler.close()
+    assert traced_and_restored() == (1, 0)
 
 
 EDITS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {

@@ -35,7 +35,8 @@ def add_arguments(sub: argparse.ArgumentParser, ending: str, *, measured: bool) 
         help="end the program after N training steps (calls of its compiled function, if no optimizer makes steps)",
     )  # fmt: skip
     sub.add_argument("script", type=Path, metavar="SCRIPT", help="the Python program; its own arguments follow")
-    sub.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    own = sub.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    own.required = False  # else an error about a missing SCRIPT names them, too
 
 
 def run(args: argparse.Namespace) -> int:

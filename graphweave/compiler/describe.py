@@ -57,6 +57,7 @@ def describe(
         len(plan.hoisted), names, wrapper, recompute, keeps, products,
         () if plan.prelude is None else _kernel_notes(plan.prelude, glossary), describe_values(plan, glossary),
         describe_spaces(program, glossary), tuple(r for r in program.outputs if r is not None), saved,
+        device=plan.options.device,
     )  # fmt: skip
 
 

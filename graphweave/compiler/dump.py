@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-from torch._logging._internal import trace_log, trace_structured
+from torch._logging._internal import LazyTraceHandler, trace_log, trace_structured
 
 from graphweave.core.settings import settings
 from graphweave.ir.message.nodes import Program
@@ -37,5 +37,5 @@ def dump_program(name: str, program: Program) -> None:
 
 
 def _is_traced() -> bool:
-    """Whether PyTorch writes its trace. Its own handler is always there, with a folder only if it writes."""
-    return any(getattr(handler, "root_dir", "") is not None for handler in trace_log.handlers)
+    """Whether PyTorch writes its trace. Its handler may be there without a folder, and then writes nothing."""
+    return any(isinstance(h, LazyTraceHandler) and h.root_dir is not None for h in trace_log.handlers)

@@ -109,7 +109,7 @@ class GraphNote:
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
     that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
     prelude. `values` and `spaces` are the program, of which `outputs` are results and `handed` those among them that
-    are saved, and `memory` has the steps of a call, by the cost model.
+    are saved, and `memory` has the steps of a call, by the cost model. It runs on `device`.
     """
 
     name: str
@@ -129,6 +129,7 @@ class GraphNote:
     outputs: tuple[int, ...] = ()
     handed: tuple[int, ...] = ()
     memory: tuple[MemoryNote, ...] = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,9 @@ class Explanation:
 
     def data(self) -> ExplainedData:
         """All of it as plain data (`dataclasses.asdict` gives JSON), which the page is made from. Bounds of kernels are
-        those of this machine, whose rates the first call on a machine measures."""
-        return explained_data(self, rates())
+        those of this machine, or of the CUDA device, whose rates the first call on a machine measures."""
+        device = next((g.device for g in self.graphs if g.device != "cpu"), "cpu")
+        return explained_data(self, rates(device))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation to a file, and return its path. The ending says in which form: ".html" is one page

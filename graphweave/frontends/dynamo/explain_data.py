@@ -34,6 +34,9 @@ from graphweave.pages.explained.data import (
 )
 
 _ONCE = "once a graph"
+_LEFT = "left to PyTorch as it is, since nothing gains"
+"""What became of the lines of a graph of which nothing is compiled."""
+
 _PLACE = re.compile(r"[^\s()'\"]+\.py:\d+")
 """A line of a file in the text of a reason."""
 
@@ -57,7 +60,7 @@ class WholeReport(Explained, Protocol):
 def explained_data(report: WholeReport, rates: Rates) -> ExplainedData:
     """The data of `report`; bounds of kernels are those of a machine of these rates."""
     graphs, rows = report.graphs, report.rows()
-    names = _graph_names(graphs)
+    names = _graph_names(report)
     troubles = tuple(
         (r.about, ShownLine(r.text, ShownPlace(r.where, r.inside)))
         for r in rows
@@ -137,9 +140,9 @@ def _captured(graph: GraphNote) -> str:
     return graph.name.rpartition("_")[0]
 
 
-def _graph_names(graphs: Iterable[GraphNote]) -> dict[str, str]:
+def _graph_names(report: WholeReport) -> dict[str, str]:
     """What follows the names of things, by captured graph: " of graph 2", or nothing if there is only one."""
-    names = list(dict.fromkeys(map(_captured, graphs)))
+    names = list(dict.fromkeys([*(note.name for note in report.rewrites), *map(_captured, report.graphs)]))
     return {name: f" of graph {i}" if len(names) > 1 else "" for i, name in enumerate(names, 1)}
 
 
@@ -194,6 +197,10 @@ def _fates(report: WholeReport) -> Iterator[ShownFate]:
     for graph in report.graphs:
         for fate in (*_fates_of_values(graph), *_fates_of_notes(graph)):
             found.setdefault(fate)
+    for note in report.rewrites:
+        if not _halves(report, note):
+            places = dict.fromkeys(place for value in note.values for place in _lines_of(value.where))
+            found.update(dict.fromkeys(ShownFate(place, "call", _LEFT) for place in places))
     for at in report.breaks:
         found.update(dict.fromkeys(_at(at.where, "break", at.why)))
     for why in report.eager:
@@ -263,14 +270,18 @@ def _eager(report: WholeReport) -> Iterator[ShownCalls]:
     yield from (ShownCalls(place, n, moved[place]) for place, n in calls.items())
 
 
+def _halves(report: WholeReport, note: RewriteNote) -> list[GraphNote]:
+    """What became of a captured graph; nothing if it was left to PyTorch after it was rewritten."""
+    return [g for g in report.graphs if _captured(g) == note.name]
+
+
 def _programs(report: WholeReport, names: Mapping[str, str]) -> Iterator[ShownProgram]:
-    """Each captured program, and the halves that became of it. What became of a graph that was left to PyTorch, after
-    it was rewritten, is nothing."""
+    """Each captured program, and the halves that became of it."""
     for note in report.rewrites:
-        halves = [g for g in report.graphs if _captured(g) == note.name]
-        of = names.get(note.name, "")
+        halves, of = _halves(report, note), names[note.name].removeprefix(" of ")
+        graph = f"{of}: " if of else ""
         if halves:
-            yield steps_program(note.name, f"kernels and calls{of}", halves, _place)
+            yield steps_program(note.name, f"{graph}kernels and calls", halves, _place)
         spaces = dict.fromkeys((s.name, s.words, s.rows) for g in halves for s in g.spaces)
         before = f"{note.name}_captured"
         became: dict[int, dict[str, None]] = {}
@@ -279,11 +290,12 @@ def _programs(report: WholeReport, names: Mapping[str, str]) -> Iterator[ShownPr
                 for old in value.made_from:
                     became.setdefault(old, {}).update(dict.fromkeys(_key(g, k) for k in value.kernels))
         values = tuple(_value(v, tuple(became.get(i, ()))) for i, v in enumerate(note.values))
-        yield ShownProgram(before, f"as captured{of}", tuple(spaces), values)
+        left = "" if halves else ", left to PyTorch"
+        yield ShownProgram(before, f"{graph}as captured{left}", tuple(spaces), values)
         for g in halves:
             made = tuple(_value(v, tuple(_key(g, k) for k in v.kernels)) for v in g.values)
             own = tuple((s.name, s.words, s.rows) for s in g.spaces)
-            yield ShownProgram(g.name, f"{g.half}{of}, as it runs", own, made, g.outputs, before)
+            yield ShownProgram(g.name, f"{graph}{g.half}, as it runs", own, made, g.outputs, before)
 
 
 def _value(v: ValueNote, kernels: tuple[str, ...]) -> ShownValue:

@@ -28,7 +28,7 @@ _GAP = 14
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """`x[i]` is the middle of node i in pixels, `layer[i]` its layer. `edges` are (from, to, x at each layer between),
-    `far` those that are not routed. `width` covers all nodes."""
+    `far` those that are not routed. `width` covers all of it."""
 
     x: tuple[int, ...]
     layer: tuple[int, ...]
@@ -64,8 +64,8 @@ def draw(operands: Sequence[Sequence[int]], widths: Sequence[int]) -> Drawing:
         rows[level].append(i)
     x = _positions(rows, sizes, above, below)
     _move_together(x, at, sizes, above)
-    left = min((x[i] - widths[i] / 2 for i in range(n)), default=0.0)
-    right = max((x[i] + widths[i] / 2 for i in range(n)), default=0.0)
+    left = min((v - size / 2 for v, size in zip(x, sizes, strict=True)), default=0.0)
+    right = max((v + size / 2 for v, size in zip(x, sizes, strict=True)), default=0.0)
     shifted = [round(v - left) for v in x]
     edges = tuple((path[0], path[-1], *(shifted[i] for i in path[1:-1])) for path in paths)
     far = tuple((a, b) for a, b in pairs if layer[b] - layer[a] > FAR)
