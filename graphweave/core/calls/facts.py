@@ -114,9 +114,9 @@ class CallFacts:
     default: int | None = None
     """The dim where the argument is missing, if the schema has no default."""
     operands: tuple[int, ...] = ()
-    """Positions of operands whose rows are those of the result (`Lead.given`)."""
+    """Positions of operands whose rows are those of the result (`Lead.given`), or are so as those of the first are."""
     alike: tuple[str, ...] = ()
-    """Names of the tensor arguments that have the dims of the result, for a call that works along one dim."""
+    """Names of the tensor arguments that have the dims of the result but for `dim`, for a call that works along it."""
     kept: tuple[int, ...] = ()
     """Positions of results, of several, that have the rows of the first operand."""
     index: IndexUse | None = None

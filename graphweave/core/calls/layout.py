@@ -59,8 +59,8 @@ LAYOUT: Mapping[str, CallFacts] = {
     "aten.split_with_sizes.default": _PARTS, "aten.unsafe_split.Tensor": _PARTS,
     "aten.unsafe_split_with_sizes.default": _PARTS, "aten.chunk.default": _PARTS, "aten.unsafe_chunk.default": _PARTS,
     # gradients of views, and writes to them
-    "aten.slice_scatter.default": CallFacts(rows=Lead.along, default=0, any_strides=True),
-    "aten.select_scatter.default": CallFacts(rows=Lead.along, default=0, any_strides=True),
+    "aten.slice_scatter.default": CallFacts(rows=Lead.along, default=0, alike=("self", "src"), any_strides=True),
+    "aten.select_scatter.default": CallFacts(rows=Lead.along, default=0, operands=(1,), any_strides=True),
     "aten.slice_backward.default": CallFacts(rows=Lead.along, any_strides=True),
     "aten.select_backward.default": CallFacts(rows=Lead.widened, any_strides=True),
     **dict.fromkeys(

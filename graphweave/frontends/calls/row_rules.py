@@ -139,10 +139,9 @@ def _indexed(node: fx.Node) -> Pairs:
             yield found[0], node
     elif how.base:
         yield node.args[0], node
-    within = within_rows(node)
-    if within is not None:
-        for arg in (node.args[0], *node.args[2:]):
-            yield arg, node
+    if how.dim is not None and rank(node) > 0 and dim_of(node.args[how.dim], rank(node)) != 0:  # type: ignore[arg-type]
+        for name in facts(node.target).alike:
+            yield argument(node, name), node
     rows = pushed_rows(node)
     if rows is not None:
         yield rows
@@ -196,6 +195,9 @@ def _unless_first(node: fx.Node) -> Pairs:
         return
     if all(dim_of(d, rank(x)) != 0 for d in (dims if isinstance(dims, list | tuple) else [dims])):
         yield x, node
+        yield from _given(node)
+        for name in known.alike:
+            yield argument(node, name), node
 
 
 def _widened(node: fx.Node) -> Pairs:
