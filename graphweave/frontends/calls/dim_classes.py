@@ -13,7 +13,7 @@ from torch import fx
 
 from graphweave.core.calls import Elements, IndexUse, Lead
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape
+from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, text
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 
 Dim: TypeAlias = "tuple[fx.Node, int]"
@@ -26,9 +26,12 @@ class DimClasses:
     def __init__(self, graph: fx.Graph) -> None:
         self._parent: dict[Dim, Dim] = {}
         self._number: dict[Dim, int] = {}
+        self.splits = [s for node in graph.nodes for s in splits(node)]
         for node in graph.nodes:
             for a, b in aligned(node):
                 self._join(a, b)
+        while self._join_parts():
+            pass
         for node in graph.nodes:
             if is_tensor(node):
                 for d in range(rank(node)):
@@ -44,13 +47,25 @@ class DimClasses:
         """The position of the class of `dim` among all classes, in the order in which the graph has them."""
         return self._number[self.find(dim)]
 
-    def _join(self, a: Dim, b: Dim) -> None:
+    def _join(self, a: Dim, b: Dim) -> bool:
+        """Make two dims of equal sizes one class. Whether they were none."""
         (x, d), (y, e) = a, b
         if fixed(shape(x)[d]) == 1 or not same(shape(x)[d], shape(y)[e]):
-            return
+            return False
         a, b = self.find(a), self.find(b)
-        if a != b:
-            self._parent[b] = a
+        if a == b:
+            return False
+        self._parent[b] = a
+        return True
+
+    def _join_parts(self) -> bool:
+        """Join the parts of one dim that is split twice into dims of the same sizes. Whether there were any."""
+        first, joined = dict[tuple[Dim, tuple[str, ...]], tuple[Dim, ...]](), False
+        for whole, parts in self.splits:
+            key = self.find(whole), tuple(text(shape(x)[d]) for x, d in parts)
+            for a, b in zip(first.setdefault(key, parts), parts, strict=True):
+                joined |= self._join(a, b)
+        return joined
 
 
 def aligned(node: fx.Node) -> Pairs:
@@ -182,6 +197,24 @@ def _in_step(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
     return out
 
 
+def splits(node: fx.Node) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
+    """A dim and the dims into which a view splits it, or that a view joins to it."""
+    x: Any = node.args[0] if node.op == "call_function" and node.args else None
+    known = facts(node.target)
+    reshaped = known.elements is Elements.reshaped
+    if not is_tensor(x) or not is_tensor(node) or not reshaped or known.rows is not Lead.row_major:
+        return
+    before, after = ([(d, n) for d, n in enumerate(shape(t)) if fixed(n) != 1] for t in (x, node))
+    while before and after and same(before[0][1], after[0][1]):
+        before, after = before[1:], after[1:]
+    while before and after and same(before[-1][1], after[-1][1]):
+        before, after = before[:-1], after[:-1]
+    if len(before) == 1 < len(after):
+        yield (x, before[0][0]), tuple((node, d) for d, _ in after)
+    elif len(after) == 1 < len(before):
+        yield (node, after[0][0]), tuple((x, d) for d, _ in before)
+
+
 def _repeated(node: fx.Node) -> Pairs:
     yield from _from_right(node.args[0], node)
 
@@ -231,7 +264,7 @@ def _indexed(node: fx.Node) -> Pairs:
         yield from _all_but(node.args[0], node)
 
 
-class Picked:
+class PickedRows:
     """How rows are picked from `x` by indices, or brought to it: the dims of `items`, which are the rows picked.
 
     `at[d]` is the index that counts along dim d of `x`, with the dim of `items` to which each of its dims belongs;
@@ -252,13 +285,13 @@ class Picked:
                 yield (index, d), (self.items, e)
 
 
-def picked(node: fx.Node, how: IndexUse) -> Picked | None:
+def picked(node: fx.Node, how: IndexUse) -> PickedRows | None:
     """What a call along an index picks; None for calls with masks, with indices that are apart, or with numbers."""
     x: Any = node if how.pushes else node.args[0]
     items: Any = node if not how.pushes else node.args[how.source] if how.source is not None else None
     if not is_tensor(x) or not is_tensor(items) or rank(x) == 0:
         return None
-    found = Picked(x, items)
+    found = PickedRows(x, items)
     if how.listed:
         return _listed(found, node.args[how.at])
     index: Any = node.args[how.at]
@@ -275,7 +308,7 @@ def picked(node: fx.Node, how: IndexUse) -> Picked | None:
     return found if rank(items) == rank(x) - 1 + (rank(index) if how.dim is None else 1) else None
 
 
-def _listed(found: Picked, indices: Any) -> Picked | None:
+def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
     """x[..., i, j, ...]: indices beside each other, which broadcast against each other."""
     x = found.x
     given = [(d, i) for d, i in enumerate(indices) if i is not None]

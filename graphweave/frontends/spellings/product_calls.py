@@ -9,48 +9,22 @@ along a map and never repeated in memory.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
-from graphweave.core.calls import Elements, IndexUse, Lead
+from graphweave.core.calls import Elements, Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
-from graphweave.frontends.calls.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.calls.dim_classes import Picked, aligned, picked
+from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.calls.dim_classes import aligned
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
+from graphweave.frontends.spellings.product_moves import FlatCall, FlatWriter, flat_move, row_numbers
 from graphweave.frontends.spellings.product_shape import ProductShape
 
 aten = torch.ops.aten
-
-
-class Writer(Protocol):
-    """What a rule asks for while it writes calls."""
-
-    shapes: ProductShape
-
-    def flat(self, x: fx.Node) -> fx.Node:
-        """The flat form of `x`."""
-        ...
-
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """A call, with its value."""
-        ...
-
-    def size(self, size: Size) -> Any:
-        """A size as an argument of calls."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FlatCall:
-    """How to make the flat form of a call's result: `write`, from the flat forms of `operands`."""
-
-    write: Callable[[Writer], fx.Node]
-    operands: tuple[fx.Node, ...] = field(default=())
 
 
 Rule: TypeAlias = Callable[[fx.Node, ProductShape], "FlatCall | None"]
@@ -84,7 +58,7 @@ def _fits(x: fx.Node, node: fx.Node, shapes: ProductShape) -> bool:
     return all(fixed(shape(x)[d - shift]) == 1 or d - shift in shapes.rows(x) for d in rows if d >= shift)
 
 
-def _spread(w: Writer, x: fx.Node, node: fx.Node) -> fx.Node:
+def _spread(w: FlatWriter, x: fx.Node, node: fx.Node) -> fx.Node:
     """`x`, which broadcasts to the dims of `node`, in the flat form of `node`; with one row if `x` has no rows."""
     shapes, shift = w.shapes, rank(node) - rank(x)
     if rank(x) == 0:
@@ -98,30 +72,7 @@ def _spread(w: Writer, x: fx.Node, node: fx.Node) -> fx.Node:
         return flat
     places = {shapes.classes.number((x, d)): d + shift for d in rows}
     coordinates = [(shape(x)[d], places[shapes.classes.number((x, d))], None) for d in rows]
-    return w.call(aten.index_select.default, flat, 0, _numbers(w, node, coordinates))
-
-
-def _numbers(w: Writer, node: fx.Node, coordinates: Sequence[tuple[Size, int, fx.Node | None]]) -> fx.Node:
-    """For each row of the flat form of `node`, the number of a row of another tensor.
-
-    A coordinate of the other tensor's rows is (size, dim of `node`, None) if it is the position along that dim, or
-    (size, dim, index) if it is what `index` holds, whose dims are the rows of `node` or 1.
-    """
-    rows = w.shapes.rows(node)
-    total: fx.Node | None = None
-    for size, dim, index in coordinates:
-        if index is None:
-            ones = [-1 if d == dim else 1 for d in rows]
-            device = val(node).device
-            one = w.call(aten.arange.default, w.size(size), dtype=torch.int64, device=device, pin_memory=False)
-            index = w.call(aten.reshape.default, one, ones)
-        before = None if total is None else w.call(aten.mul.Tensor, total, w.size(size))
-        total = index if before is None else w.call(aten.add.Tensor, before, index)
-    assert total is not None
-    sizes = w.shapes.row_sizes(node)
-    if not all(map(same, shape(total), sizes)):
-        total = w.call(aten.expand.default, total, [w.size(n) for n in sizes])
-    return w.call(aten.reshape.default, total, [-1])
+    return w.call(aten.index_select.default, flat, 0, row_numbers(w, node, coordinates))
 
 
 # ---------------------------------------------------------------- row by row
@@ -135,7 +86,7 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     if not shapes.rows(node) or not all(_fits(x, node, shapes) for x in tensors):
         return None
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         taken = {x: _spread(w, x, node) for x in tensors}
         new, named = fx.map_arg((node.args, node.kwargs), lambda n: taken.get(n, n))
         out = w.call(node.target, *new, **named)
@@ -144,7 +95,7 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return FlatCall(write, tensors)
 
 
-def _widened_to(w: Writer, out: fx.Node, node: fx.Node) -> fx.Node:
+def _widened_to(w: FlatWriter, out: fx.Node, node: fx.Node) -> fx.Node:
     """`out`, whose rows or features may be one where the flat form of `node` has more, as that form."""
     sizes = w.shapes.feature_sizes(node)
     known = shape(out)
@@ -163,7 +114,7 @@ def _expand(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 def _created(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     """A tensor of one number."""
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         size = [w.size(shapes.count(node)), *shapes.feature_sizes(node)]
         like = () if argument(node, "self") is None else (w.flat(node.args[0]),)  # type: ignore[arg-type]
         at = len(like)
@@ -186,7 +137,7 @@ def _view(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     elif shapes.names(x) != shapes.names(node) or not _same_places(x, node, shapes):
         return None
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         return w.call(aten.reshape.default, w.flat(x), [-1, *shapes.feature_sizes(node)])
 
     return FlatCall(write, (x,))
@@ -206,7 +157,7 @@ def _permute(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     before = shapes.features(x)
     features = [before.index(order[d]) for d in shapes.features(node)]
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         flat = w.flat(x)
         if features == sorted(features):
             return flat
@@ -230,13 +181,13 @@ def _along(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     if at is None or not xs or any(shapes.names(x) != shapes.names(node) for x in xs.values()):
         return None
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         return _changed(w, node, **{name: w.flat(x) for name, x in xs.items()}, dim=at)
 
     return FlatCall(write, tuple(xs.values()))
 
 
-def _changed(w: Writer, node: fx.Node, **new: Any) -> fx.Node:
+def _changed(w: FlatWriter, node: fx.Node, **new: Any) -> fx.Node:
     """The call of `node` with some of its schema's arguments replaced."""
     args, kwargs = list(node.args), dict(node.kwargs)
     names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
@@ -265,7 +216,7 @@ def _of_view(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     if at is None or shapes.names(grad) != shapes.names(node):
         return None
 
-    def write(w: Writer) -> fx.Node:
+    def write(w: FlatWriter) -> fx.Node:
         whole = [w.size(shapes.count(node)), *shapes.feature_sizes(node)]
         return _changed(w, node, grad_output=w.flat(grad), input_sizes=whole, dim=at)
 
@@ -316,7 +267,7 @@ def _reduce(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
             return None
         keepdim = bool(argument(node, "keepdim", False))
 
-        def within(w: Writer) -> fx.Node:
+        def within(w: FlatWriter) -> fx.Node:
             new: Any = at if isinstance(dims, list | tuple) else at[0]
             return _changed(w, node, self=w.flat(x), dim=new, **({"keepdim": keepdim} if keepdim else {}))
 
@@ -328,7 +279,7 @@ def _reduce(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,))
 
 
-def _pushed_to(w: Writer, node: fx.Node, x: fx.Node, gone: list[int], left: list[int]) -> fx.Node:
+def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: list[int]) -> fx.Node:
     """The reduction of some rows of `x`, which goes along the map from all rows to those that are left."""
     shapes, flat = w.shapes, w.flat(x)
     inside = [1 + k for k, d in enumerate(shapes.features(x)) if d in gone]
@@ -342,7 +293,7 @@ def _pushed_to(w: Writer, node: fx.Node, x: fx.Node, gone: list[int], left: list
     if not left:
         out = w.call(call, flat, 0 if call is aten.prod.dim_int else [0])
     else:
-        numbers = _numbers(w, x, [(shape(x)[d], d, None) for d in left])
+        numbers = row_numbers(w, x, [(shape(x)[d], d, None) for d in left])
         count = w.size(shapes.count(node))
         value = val(flat)
         base = w.call(aten.full.default, [count, *sizes], 0, dtype=value.dtype, device=value.device, pin_memory=False)
@@ -359,125 +310,6 @@ def _pushed_to(w: Writer, node: fx.Node, x: fx.Node, gone: list[int], left: list
     return out
 
 
-# ---------------------------------------------------------------- moves along an index
-
-
-def _moved(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
-    how = facts(node.target).index
-    assert how is not None
-    found = picked(node, how)
-    if found is None:
-        return None
-    x, items, rows = found.x, found.items, shapes.rows(found.x)
-    indices = {d: _base(index, dims, how) for d, (index, dims) in found.at.items()}
-    if not set(found.at) <= set(rows) or any(base is None for base in indices.values()):
-        return None
-    mine = set(shapes.rows(items))
-    for d in rows:
-        kept = found.kept.get(d)
-        if d not in found.at and (
-            kept not in mine or shapes.classes.find((items, kept)) != shapes.classes.find((x, d))
-        ):
-            return None
-    for base in indices.values():
-        assert base is not None
-        if any(e not in mine for k, e in enumerate(base[1]) if fixed(shape(base[0])[k]) != 1):
-            return None
-    features = [[shape(t)[d] for d in shapes.features(t)] for t in (x, items)]
-    if len(features[0]) != len(features[1]) or not all(map(same, *features)):
-        return None
-
-    def numbers(w: Writer) -> fx.Node:
-        if len(rows) == 1 and all(base[1] == shapes.rows(items) for base in indices.values() if base):
-            (base,) = indices.values()
-            assert base is not None
-            return w.call(aten.reshape.default, base[0], [-1])
-        coordinates: list[tuple[Size, int, fx.Node | None]] = []
-        for d in rows:
-            size = shape(x)[d]
-            if d in indices:
-                coordinates.append((size, 0, _coordinate(w, indices[d], size, items, how)))
-            else:
-                coordinates.append((size, found.kept[d], None))
-        return _numbers(w, items, coordinates)
-
-    if not how.pushes:
-
-        def read(w: Writer) -> fx.Node:
-            if how.wraps:
-                return w.call(aten.index.Tensor, w.flat(x), [numbers(w)])
-            return w.call(aten.index_select.default, w.flat(x), 0, numbers(w))
-
-        return FlatCall(read, (x,))
-    base: Any = node.args[0]
-    return _pushed(node, how, items, base, numbers, shapes)
-
-
-def _base(index: fx.Node, dims: tuple[int, ...], how: IndexUse) -> tuple[fx.Node, tuple[int, ...]] | None:
-    """The index without its repetition over features: the tensor that `index` repeats, and its dims."""
-    while how.spread and how.dim is not None and index.op == "call_function":
-        x: Any = index.args[0] if index.args else None
-        if (facts(index.target).rows is Lead.repeated and rank(x) == rank(index)) or facts(
-            index.target
-        ).elements is Elements.same:
-            index = x
-        else:
-            break
-    return (index, dims) if len(dims) == rank(index) else None
-
-
-def _coordinate(
-    w: Writer, base: tuple[fx.Node, tuple[int, ...]] | None, size: Size, items: fx.Node, how: IndexUse
-) -> fx.Node:
-    """The numbers of an index, checked against `size`, with the rows of `items` as dims."""
-    assert base is not None
-    index, dims = base
-    rows = w.shapes.rows(items)
-    order = sorted((k for k in range(len(dims)) if dims[k] in rows), key=lambda k: rows.index(dims[k]))
-    sizes = {dims[k]: shape(index)[k] for k in range(len(dims))}
-    plain = index
-    if order != sorted(order) or len(order) != rank(index):
-        rest = [k for k in range(rank(index)) if k not in order]
-        plain = w.call(aten.permute.default, plain, [*order, *rest])
-    vector = w.call(aten.reshape.default, plain, [-1])
-    count = w.call(aten.arange.default, w.size(size), dtype=torch.int64, device=val(index).device, pin_memory=False)
-    if how.wraps:
-        checked = w.call(aten.index.Tensor, count, [vector])
-    else:
-        checked = w.call(aten.index_select.default, count, 0, vector)
-    whole = [w.size(sizes[d]) if d in sizes else 1 for d in rows]
-    return w.call(aten.reshape.default, checked, whole)
-
-
-def _pushed(
-    node: fx.Node, how: IndexUse, items: fx.Node, base: fx.Node, numbers: Callable[[Writer], fx.Node],
-    shapes: ProductShape,
-) -> FlatCall | None:  # fmt: skip
-    """A write of `items` to rows of `base`."""
-    name = str(node.target)
-    accumulates = argument(node, "accumulate", False) if how.listed else "add" in name
-    if how.base and shapes.names(base) != shapes.names(node):
-        return None
-    if not how.base:  # the gradient of an embedding, whose index has all rows of its items
-        return None
-
-    def write(w: Writer) -> fx.Node:
-        flat, rows, at = w.flat(base), w.flat(items), numbers(w)
-        if accumulates and how.wraps:
-            return w.call(aten.index_put.default, flat, [at], rows, True)
-        if accumulates:
-            alpha = argument(node, "alpha", 1) if "index_add" in name else 1
-            return w.call(aten.index_add.default, flat, 0, at, rows, **({} if alpha == 1 else {"alpha": alpha}))
-        if "reduce" in name:
-            fold, own = argument(node, "reduce"), argument(node, "include_self", True)
-            if fold == "sum":
-                return w.call(aten.index_add.default, flat, 0, at, rows)
-            return w.call(aten.index_reduce.default, flat, 0, at, rows, fold, include_self=own)
-        return w.call(aten.index_put.default, flat, [at], rows)
-
-    return FlatCall(write, (base, items))
-
-
 _SPECIAL: Mapping[Any, Rule] = {
     **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros.default,
                      aten.ones.default, aten.full.default, aten.empty.memory_format, aten.new_empty.default), _created),
@@ -489,7 +321,5 @@ _SPECIAL: Mapping[Any, Rule] = {
 _RULES: Mapping[Lead, Rule] = {
     Lead.each: _pointwise, Lead.reduced: _reduce, Lead.along: _along, Lead.taken: _select,
     Lead.repeated: _expand, Lead.permuted: _permute, Lead.joined: _lists, Lead.stacked: _lists,
-    Lead.indexed: _moved,
+    Lead.indexed: flat_move,
 }  # fmt: skip
-
-__all__ = ["FlatCall", "Picked", "Writer", "flat_call"]

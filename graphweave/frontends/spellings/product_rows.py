@@ -19,7 +19,8 @@ from graphweave.core.log import logger
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import copy_of
 from graphweave.frontends.calls.captured_sizes import Size, fixed, is_tensor, rank, shape, unbacked, val
-from graphweave.frontends.spellings.product_calls import FlatCall, flat_call
+from graphweave.frontends.spellings.product_calls import flat_call
+from graphweave.frontends.spellings.product_moves import FlatCall
 from graphweave.frontends.spellings.product_shape import ProductShape
 
 aten = torch.ops.aten
@@ -149,36 +150,32 @@ class _Region:
         return node
 
     def size(self, size: Size) -> Any:
-        """A size as a number, or as the node that computes it."""
+        """A size as a number, or as the node that computes it. Raises UnknownSize."""
         known = fixed(size)
-        if known is not None:
+        if known is not None or not isinstance(size, torch.SymInt):
             return known
-        key = str(size.node.expr)  # type: ignore[union-attr]
-        if key not in self.sizes:
-            expr = size.node.expr  # type: ignore[union-attr]
-            if not expr.is_Mul:
-                raise UnknownSize(key)
-            total: Any = 1
-            for factor in expr.args:
-                part: Any = int(factor) if factor.is_Integer else self.sizes.get(str(factor))
-                if part is None:
-                    raise UnknownSize(key)
-                total = part if total == 1 else self.call(operator.mul, total, part)
-            self.sizes[key] = total
-        return self.sizes[key]
+        expr = size.node.expr
+        if str(expr) not in self.sizes:
+            factors = [int(f) if f.is_Integer else self.sizes.get(str(f)) for f in expr.args] if expr.is_Mul else [None]
+            if None in factors:
+                raise UnknownSize(str(expr))
+            total: Any = factors[0]
+            for factor in factors[1:]:
+                total = self.call(operator.mul, total, factor)
+            self.sizes[str(expr)] = total
+        return self.sizes[str(expr)]
 
     def _note_sizes(self, node: fx.Node) -> None:
         """Note the sizes that are known behind `node`, each with a node that computes it."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and fixed(value) is None:
             self.sizes.setdefault(str(value.node.expr), node)
-        elif isinstance(value, torch.Tensor) and (node.op == "placeholder" or unbacked(value)):
-            if node in self.calls:
-                return
+        elif (
+            isinstance(value, torch.Tensor) and node not in self.calls and (node.op == "placeholder" or unbacked(value))
+        ):
             for d, n in enumerate(value.shape):
                 if fixed(n) is None and str(n.node.expr) not in self.sizes:
-                    after = self.graph.inserting_after(node)
-                    with after:
+                    with self.graph.inserting_after(node):
                         read = self.graph.call_function(aten.sym_size.int, (node, d))
                     read.meta.update(node.meta)
                     read.meta["val"] = n

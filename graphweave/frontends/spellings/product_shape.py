@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from torch import fx
 
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import Size, fixed, hint, is_tensor, rank, shape, symbols, unbacked
+from graphweave.frontends.calls.captured_sizes import Size, fixed, hint, is_tensor, rank, shape, symbols, unbacked, val
 from graphweave.frontends.calls.dim_classes import Dim, DimClasses, picked
 
 _MAX_FEATURES = 64
@@ -32,6 +32,8 @@ class ProductShape:
                 self._add_varying(node, range(min(rank(node), 1)))
         for node in graph.nodes:
             self._add_indexed(node)
+        while self._add_parts():
+            pass
         # found once, since a guard of a later call may fix a size that varies here
         self._found = {n: self._rows_of(n) for n in graph.nodes if is_tensor(n)}
         self._symbols = {s for n, rows in self._found.items() for d in rows for s in symbols(shape(n)[d])}
@@ -54,6 +56,19 @@ class ProductShape:
                 self._rows.update(self.classes.find((index, e)) for e in range(rank(index)))
             else:
                 self._add_varying(index, range(d + 1))
+
+    def _add_parts(self) -> bool:
+        """Add the dims into which rows are split or joined, but for features of fixed size. Whether there are more."""
+        before = len(self._rows)
+        for whole, parts in self.classes.splits:
+            if self.classes.find(whole) in self._rows:
+                for x, d in parts:
+                    self._add_varying(x, (d,))
+                    if not val(x).is_floating_point():
+                        self._rows.add(self.classes.find((x, d)))
+            elif any(self.classes.find(part) in self._rows for part in parts):
+                self._add_varying(whole[0], (whole[1],))
+        return len(self._rows) > before
 
     def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
         sizes, find = shape(x), self.classes.find
