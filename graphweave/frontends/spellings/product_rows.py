@@ -168,18 +168,21 @@ class _Region:
     def _note_sizes(self, node: fx.Node) -> None:
         """Note the sizes that are known behind `node`, each with a node that computes it."""
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) and fixed(value) is None:
-            self.sizes.setdefault(str(value.node.expr), node)
-        elif (
-            isinstance(value, torch.Tensor) and node not in self.calls and (node.op == "placeholder" or unbacked(value))
-        ):
-            for d, n in enumerate(value.shape):
-                if fixed(n) is None and str(n.node.expr) not in self.sizes:
+        if isinstance(value, torch.SymInt):
+            self._note(value, node)
+        stays = node.op == "placeholder" or bool(unbacked(value))
+        if isinstance(value, torch.Tensor) and stays and node not in self.calls:
+            for d, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and str(size.node.expr) not in self.sizes:
                     with self.graph.inserting_after(node):
                         read = self.graph.call_function(aten.sym_size.int, (node, d))
                     read.meta.update(node.meta)
-                    read.meta["val"] = n
-                    self.sizes[str(n.node.expr)] = read
+                    read.meta["val"] = size
+                    self._note(size, read)
+
+    def _note(self, size: torch.SymInt, node: fx.Node) -> None:
+        if fixed(size) is None:
+            self.sizes.setdefault(str(size.node.expr), node)
 
 
 def _is_shaped(x: fx.Node, sizes: Any) -> bool:
