@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning": _STAGES | {"compiler", "runtime", "execute"},  # measures candidates, whoever captured the graph
     "frontends.calls": {"core", "ir"},
     "frontends.sparse": {"core"},
-    "frontends.spellings": {"frontends.calls"},
+    "frontends.spellings": {"core", "frontends.calls"},
     "frontends.tracing": {"core", "compiler", "frontends.sparse"},
     "frontends.importing": _FACTS | {"compiler"} | {"frontends.calls", "frontends.spellings"},
     "frontends.halves": _FACTS | {"passes", "compiler", "runtime", "execute"} | _CAPTURED | {"frontends.tracing"},

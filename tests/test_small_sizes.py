@@ -231,3 +231,16 @@ def test_neutral_places_are_in_this_pytorch() -> None:
             source = inspect.getsource(import_module(module))
             for function in functions or ():
                 assert re.search(rf"def {function}\(", source), f"{place} has no function {function}"
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_gradients_of_normalised_rows_are_zeros_where_there_are_none(door: str) -> None:
+    """PyTorch's formula of layer norm's gradient makes zeros of nothing, which depend on no tangent."""
+
+    def normalised(x: Tensor, index: Tensor) -> Tensor:
+        return F.layer_norm(_sum(x, index), (4,))
+
+    x = torch.zeros(0, 4, requires_grad=True)
+    out = DOORS[door](normalised)(x, torch.zeros(2, 0, dtype=torch.int64))
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    assert grad.shape == (0, 4)

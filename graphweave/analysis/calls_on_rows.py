@@ -2,101 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from graphweave.analysis.maps import elements
+from graphweave.core.calls import UNKNOWN, ByRank, Elements, Lead, facts_of
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AssertIndex, Aten, Cast, Operand, Program, Ref, Reshape, Type
+from graphweave.ir.message.nodes import AssertIndex, Aten, Cast, Node, Operand, Program, Ref, Reshape, Type
 
-SAME_ROWS = frozenset(
-    f"aten.{name}" for name in (
-        "clone.default", "alias.default", "detach.default", "_to_copy.default", "contiguous.default",
-    )
-)  # fmt: skip
-"""Calls of which each row of the result is that row of the operand."""
-REARRANGES = frozenset(
-    f"aten.{name}" for name in (
-        "reshape.default", "view.default", "_unsafe_view.default", "repeat.default", "expand.default", "stack.default",
-        "cat.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default",
-        "t.default", "transpose.int", "flip.default", "index.Tensor", "index_select.default", "select.int",
-        "unbind.int", "slice.Tensor", "split.Tensor", "masked_select.default",
-    )
-)  # fmt: skip
-"""Calls whose result has elements of their operands, in another place."""
-POSITIONS = frozenset(
-    f"aten.{name}" for name in (
-        "nonzero.default", "argsort.default", "argsort.stable", "arange.default", "arange.start", "arange.start_step",
-    )
-)  # fmt: skip
-"""Calls whose result are numbers of rows that this rank has."""
-COUNTS = frozenset({"aten.arange.default", "aten.arange.start", "aten.arange.start_step"})
-"""Calls whose result are the numbers of as many rows as their sizes say."""
-SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
-RANKS_ROWS = SORTS | {"aten.topk.default"}
-"""Calls whose second result are positions of rows of the operand."""
-CHOOSES = frozenset({"aten.nonzero.default", "aten.argsort.default", "aten.argsort.stable"})
-"""Calls whose result are positions of rows of the operand."""
-OF_SIZES = frozenset(
-    f"aten.{name}" for name in (
-        "sym_size.int", "_assert_scalar.default", "scalar_tensor.default", "full.default", "zeros.default",
-        "ones.default", "empty.memory_format", "_local_scalar_dense.default", "sym_constrain_range_for_size.default",
-    )
-)  # fmt: skip
-"""Calls that read or take sizes. What they make has the same value in every row."""
+SAME_ROWS = (Elements.same, Elements.converted)
+"""Elements of results of which each row is that row of the operand."""
+REARRANGED = (Elements.reshaped, Elements.moved)
+"""Elements of results that are those of the operands, perhaps in other places."""
+COUNTED = (Elements.numbered, Elements.counted)
+"""Elements of results that are the numbers of as many rows as the sizes say."""
+POSITIONS = (Elements.positions, *COUNTED)
+"""Elements of results that are numbers of rows that this rank has."""
 
 
-_BY_PLACE = frozenset({"aten.flip.default", "aten.slice.Tensor"})
-"""Calls that choose or turn rows by their place."""
-_SAME_NUMBERS = SAME_ROWS | _BY_PLACE | {"aten.index.Tensor", "aten.index_select.default"}
-"""Calls whose result has some of their first operand's numbers, in any order."""
-
-
-def _origin(program: Program, ref: Ref, through: frozenset[str] = frozenset()) -> Ref:
-    """The value from which integers have their numbers, seen through casts, checks, other shapes and calls in
-    `through`."""
+def _origin(program: Program, ref: Ref, passes: Callable[[Aten], bool] = lambda node: False) -> Ref:
+    """The value from which integers have their numbers, seen through casts, checks, other shapes and calls that
+    `passes` names."""
     node = program.nodes[ref]
-    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and node.target in through):
+    while isinstance(node, Reshape | Cast | AssertIndex) or (isinstance(node, Aten) and passes(node)):
         ref = operands(node)[0]
         node = program.nodes[ref]
     return ref
 
 
+def _keeps_rows(node: Aten) -> bool:
+    return facts_of(node.target).elements in SAME_ROWS
+
+
+def _by_place(node: Aten) -> bool:
+    """Whether the call chooses or turns rows by their place: a slice, a flip."""
+    known = facts_of(node.target)
+    return known.rows is Lead.along and known.elements is Elements.moved
+
+
+def _chosen(node: Aten) -> bool:
+    """Whether the result has some of the first operand's numbers, in an order that an index says."""
+    index = facts_of(node.target).index
+    return _keeps_rows(node) or (index is not None and not index.pushes and not index.spread)
+
+
+def _some_numbers(node: Aten) -> bool:
+    """Whether the result has some of the first operand's numbers, in any order."""
+    return _chosen(node) or _by_place(node)
+
+
 def is_position(program: Program, ref: Ref) -> bool:
     """Whether integers are the positions of rows among all rows of a space, such as those of a mask or a count."""
-    node = program.nodes[_origin(program, ref, _SAME_NUMBERS)]
-    if not isinstance(node, Aten):
-        return False
-    if node.target in COUNTS:  # of a size that varies, so of rows that a rank has of its own
+    origin = _origin(program, ref, _some_numbers)
+    found, node = elements(program.nodes, origin), program.nodes[origin]
+    if found in COUNTED:  # of a size that varies, so of rows that a rank has of its own
         return bool(operands(node))
-    if node.target == "builtin.getitem" and node.args[1] == 1:
-        source = program.nodes[operands(node)[0]]
-        return isinstance(source, Aten) and source.target in RANKS_ROWS and _is_flat(program, operands(source)[0])
-    return node.target in CHOOSES and _is_flat(program, operands(node)[0])
+    if found is not Elements.positions:
+        return False
+    called = program.nodes[operands(node)[0]] if _is_item(node) else node
+    return _is_flat(program, operands(called)[0])
 
 
 def reorders(program: Program, ref: Ref) -> bool:
     """Whether integers are the numbers of a count in another order, or from a later one on, or some by their place."""
-    origin = _origin(program, ref, _SAME_NUMBERS)
-    node = program.nodes[origin]
-    if not isinstance(node, Aten) or node.target not in COUNTS:
+    origin = _origin(program, ref, _some_numbers)
+    found, node = elements(program.nodes, origin), program.nodes[origin]
+    if found not in COUNTED or not isinstance(node, Aten):
         return False
-    later = node.target != "aten.arange.default" and isinstance(node.args[0], int) and node.args[0] != 0
-    return later or origin != _origin(program, ref, _SAME_NUMBERS - _BY_PLACE)
+    later = found is Elements.counted and isinstance(node.args[0], int) and node.args[0] != 0
+    return later or origin != _origin(program, ref, _chosen)
 
 
 def is_count(program: Program, ref: Ref) -> bool:
     """Whether integers count rows, one after the other."""
-    node = program.nodes[_origin(program, ref)]
-    return isinstance(node, Aten) and node.target in COUNTS
+    return elements(program.nodes, _origin(program, ref)) in COUNTED
 
 
 def ordering(program: Program, ref: Ref) -> Ref | None:
     """The sort whose order of rows integers are; None for others."""
-    ref = _origin(program, ref, SAME_ROWS)
+    ref = _origin(program, ref, _keeps_rows)
     node = program.nodes[ref]
-    if isinstance(node, Aten) and node.target == "builtin.getitem" and node.args[1] == 1:
+    if elements(program.nodes, ref) is not Elements.positions:
+        return None
+    if _is_item(node):
         ref = operands(node)[0]
         node = program.nodes[ref]
-        return ref if isinstance(node, Aten) and node.target in SORTS else None
-    return ref if isinstance(node, Aten) and node.target in ("aten.argsort.default", "aten.argsort.stable") else None
+    known = facts_of(node.target) if isinstance(node, Aten) else UNKNOWN
+    return ref if known.by_rank is ByRank.integers and not known.of_data else None
+
+
+def _is_item(node: Node) -> bool:
+    return isinstance(node, Aten) and node.target == "builtin.getitem"
 
 
 def _is_flat(program: Program, ref: Ref) -> bool:
@@ -106,19 +102,19 @@ def _is_flat(program: Program, ref: Ref) -> bool:
 
 
 def moved(node: Aten) -> tuple[Ref, ...]:
-    """The operands whose elements are those of the result, not the indices that choose them."""
-    refs = operands(node)
-    if node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.masked_select.default"):
-        return refs[:1]
-    return refs
+    """The operands whose elements are those of the result, not the indices or masks that choose them."""
+    refs, known = operands(node), facts_of(node.target)
+    return refs[:1] if known.moves_rows else refs
 
 
-def along_columns(node: Aten) -> bool:
+def keeps_pairs(node: Aten) -> bool:
     """Whether a call on [2, n] chooses or joins columns, so that both rows stay."""
+    known = facts_of(node.target)
+    takes = known.index is not None or known.rows in (Lead.joined, Lead.along)
     match node.args:
         case (_, (None, Operand())):
-            return True
+            return takes
         case (_, 1 | -1, *_):
-            return True
+            return takes
         case _:
             return False

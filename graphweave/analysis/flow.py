@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from graphweave.analysis.remembered import remembered
+from graphweave.core.calls import facts_of
 from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
@@ -77,13 +78,13 @@ class Flow:
 
     def is_work(self, ref: Ref) -> bool:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
-        results, and none of the calls in `_NO_WORK`."""
+        results, and no check."""
         node = self._program.nodes[ref]
         if isinstance(node, _MADE_ONCE | BETWEEN_RANKS):
             return True
         if not isinstance(node, ir.Aten) or is_view(node) or is_scalar(self._program, ref):
             return False
-        return ref not in self.seeds and node.target not in _NO_WORK
+        return ref not in self.seeds and facts_of(node.target).works
 
     @cached_property
     def graph_only(self) -> frozenset[Ref]:
@@ -192,12 +193,6 @@ def has_effects(program: Program, ref: Ref) -> bool:
     if isinstance(node, BETWEEN_RANKS):
         return True
     return isinstance(node, ir.Aten) and (node.serial > 0 or program.types[ref] == ir.NOTHING)
-
-
-_NO_WORK = frozenset(
-    {"builtin.getitem", "builtin._assert_rows", "aten._assert_scalar.default", "aten.scalar_tensor.default"}
-)
-"""Calls that compute nothing on tensors."""
 
 
 def is_integral(program: Program, ref: Ref) -> bool:

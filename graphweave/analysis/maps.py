@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphweave.analysis.flow import is_view
+from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
 
-_DIFFERENT_ROWS = frozenset({
-    "aten.nonzero.default", "aten.arange.default", "aten.arange.start", "aten.arange.start_step",
-    "aten.randperm.default",
-})  # fmt: skip
-"""Calls whose results have no number twice."""
+_DIFFERENT = (Elements.positions, Elements.numbered, Elements.counted, Elements.shuffled)
+"""Elements of vectors that have no number twice."""
 
-_ARGSORTS = frozenset({"aten.argsort.default", "aten.argsort.stable"})
-_SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
+
+def elements(nodes: Sequence[Node], ref: Ref) -> Elements:
+    """What the elements of a call's result are, or of the item of a call with several."""
+    made = nodes[ref]
+    if not isinstance(made, Aten):
+        return Elements.computed
+    if made.target == "builtin.getitem":
+        several, item = nodes[operands(made)[0]], made.args[1]
+        known = facts_of(several.target).results if isinstance(several, Aten) else ()
+        return known[item] if isinstance(item, int) and item < len(known) > 1 else Elements.computed
+    return facts_of(made.target).elements
 
 
 def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
@@ -23,24 +30,24 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
     node = nodes[m]
     if not isinstance(node, MapOf) or node.wrap:
         return False
-    made = nodes[node.index]
-    if _sorts(nodes, made):  # Views are not looked through: a sort of columns of one number each gives only zeros.
+    ref = node.index
+    if elements(nodes, ref) in _DIFFERENT:
         return True
-    while (isinstance(made, Aten) and is_view(made) and _keeps_all(made)) or isinstance(made, Reshape):
-        made = nodes[operands(made)[0]]
-    return isinstance(made, Aten) and made.target in _DIFFERENT_ROWS
+    while _keeps_all(nodes[ref]):
+        ref = operands(nodes[ref])[0]
+    # a sort of columns of one number each gives only zeros
+    return elements(nodes, ref) in _DIFFERENT and not _along_a_dim(nodes, ref)
 
 
-def _sorts(nodes: Sequence[Node], made: Node) -> bool:
-    """Whether `made` is the permutation that a sort gives."""
-    if not isinstance(made, Aten):
-        return False
-    if made.target == "builtin.getitem":
-        tuple_, item = nodes[operands(made)[0]], made.args[1]
-        return isinstance(tuple_, Aten) and tuple_.target in _SORTS and item == 1
-    return made.target in _ARGSORTS
+def _along_a_dim(nodes: Sequence[Node], ref: Ref) -> bool:
+    """Whether the numbers are positions along one dim of an operand that may have others."""
+    made = nodes[ref]
+    return elements(nodes, ref) is Elements.positions and not (isinstance(made, Aten) and facts_of(made.target).of_data)
 
 
-def _keeps_all(view: Aten) -> bool:
-    """Whether the view drops or adds a dim of size 1, so that it has each number once."""
-    return view.target in ("aten.squeeze.dim", "aten.unsqueeze.default")
+def _keeps_all(node: Node) -> bool:
+    """Whether the node drops or adds dims of size 1, so that it has each number once."""
+    if isinstance(node, Reshape):
+        return True
+    known = facts_of(node.target) if isinstance(node, Aten) and is_view(node) else None
+    return known is not None and known.elements is Elements.reshaped and known.rows is not Lead.repeated

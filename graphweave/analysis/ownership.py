@@ -14,19 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.calls_on_rows import (
-    POSITIONS,
-    REARRANGES,
-    SAME_ROWS,
-    SORTS,
-    along_columns,
-    is_position,
-    moved,
-)
+from graphweave.analysis.calls_on_rows import POSITIONS, REARRANGED, SAME_ROWS, is_position, keeps_pairs, moved
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, NumberedSegments, Numbers, PairOfNumbers
 from graphweave.analysis.partial_sums import check_partial
 from graphweave.analysis.refused_rows import Refusals, refuse
+from graphweave.core.calls import UNKNOWN, Lead, facts_of
 from graphweave.core.ranks import LinkName
 from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op, Space
@@ -273,38 +266,45 @@ class _Reader:
         return held
 
     def _of_call(self, ref: Ref, node: ir.Aten) -> Held:
-        t, held = self.program.types[ref], [self.numbers[r] for r in operands(node)]
-        if node.target == "aten.select.int" and isinstance(pair := held[0], PairOfNumbers) and node.args[1] == 0:
-            return pair.first if node.args[2] in (0, -2) else pair.second
+        known, held = facts_of(node.target), [self.numbers[r] for r in operands(node)]
         if node.target == "builtin.getitem":
-            source = self.program.nodes[operands(node)[0]]
-            if isinstance(source, ir.Aten) and source.target in SORTS:
-                return held[0] if node.args[1] == 0 else Numbers()
-            if (
-                isinstance(source, ir.Aten)
-                and source.target == "aten.unbind.int"
-                and isinstance(held[0], PairOfNumbers)
-            ):
-                return held[0].first if node.args[1] == 0 else held[0].second
-            return held[0]
-        if node.target in POSITIONS:
+            return self._of_item(ref, node, held[0])
+        if known.rows is Lead.taken and isinstance(pair := held[0], PairOfNumbers) and node.args[1] == 0:
+            return pair.first if node.args[2] in (0, -2) else pair.second
+        if known.elements in POSITIONS:
             # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
+            t = self.program.types[ref]
             return Numbers() if not isinstance(t, ir.Type) or t.space in self.sharded else None
-        if node.target in SORTS | SAME_ROWS | {"aten.unbind.int"}:
-            return next((h for h in held if h is not None), None)
-        if node.target not in REARRANGES:
+        if known.by_rank is None:
             return None
-        chosen = [self.numbers[r] for r in moved(node)]
-        if node.target == "aten.flip.default" and isinstance(pair := chosen[0], PairOfNumbers):
-            return PairOfNumbers(pair.second, pair.first) if node.args[1] == (0,) else pair
-        keeps_pairs = node.target in ("aten.index.Tensor", "aten.index_select.default", "aten.cat.default",
-                                      "aten.slice.Tensor")  # fmt: skip
-        if keeps_pairs and along_columns(node):
+        if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
+            return next((h for h in held if h is not None), None)
+        if known.elements not in REARRANGED:
+            return None
+        return self._of_rearranged(ref, node, [self.numbers[r] for r in moved(node)])
+
+    def _of_item(self, ref: Ref, node: ir.Aten, held: Held) -> Held:
+        """What an item of a call with several results holds, if the call's value holds `held`."""
+        source = self.program.nodes[operands(node)[0]]
+        known = facts_of(source.target) if isinstance(source, ir.Aten) else UNKNOWN
+        item = node.args[1]
+        if known.by_rank is not None and len(known.results) > 1 and isinstance(item, int):
+            return held if known.results[item] in REARRANGED else Numbers()
+        if known.rows is Lead.parts and isinstance(held, PairOfNumbers):
+            of_one = _num_dims(self.program.types[ref]) == 1
+            return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
+        return held
+
+    def _of_rearranged(self, ref: Ref, node: ir.Aten, chosen: list[Held]) -> Held:
+        rows = facts_of(node.target).rows
+        if isinstance(pair := chosen[0], PairOfNumbers) and rows is Lead.along and isinstance(node.args[1], tuple):
+            return PairOfNumbers(pair.second, pair.first) if node.args[1] == (0,) else pair  # a flip
+        if keeps_pairs(node):
             pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]
             return PairOfNumbers(
                 self._merged(ref, [p.first for p in pairs]), self._merged(ref, [p.second for p in pairs])
             )
-        if node.target == "aten.stack.default" and len(chosen) == 2 and node.args[1:] in ((), (0,)):
+        if rows is Lead.stacked and len(chosen) == 2 and node.args[1:] in ((), (0,)):
             first, second = (self._merged(ref, [h]) for h in chosen)
             return PairOfNumbers(first, second)
         return self._merged(ref, chosen)
@@ -407,3 +407,10 @@ class _Reader:
     def _refuse(self, ref: Ref, why: str, do: str) -> None:
         if self.strict:
             refuse(self.program, ref, why, do)
+
+
+def _num_dims(t: ir.ValueType) -> int:
+    """The number of dims of a tensor, that of its rows among them."""
+    if isinstance(t, ir.Type):
+        return len(t.shape) + (t.space != UNIT)
+    return len(t.dims) if isinstance(t, ir.AnyType) and t.dims is not None else 0

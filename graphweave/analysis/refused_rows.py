@@ -9,18 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from graphweave.analysis.calls_on_rows import (
-    OF_SIZES,
-    POSITIONS,
-    REARRANGES,
-    SAME_ROWS,
-    SORTS,
-    is_count,
-    ordering,
-    reorders,
-)
+from graphweave.analysis.calls_on_rows import is_count, ordering, reorders
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.halo_rows import HaloRows, Held, Numbers, PairOfNumbers
+from graphweave.core.calls import ByRank, Lead, facts_of
 from graphweave.core.errors import ShardError
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message import nodes as ir
@@ -104,7 +96,7 @@ class Refusals:
             if not isinstance(node, ir.MapOf) or row_space(self.program, node.index) not in self.sharded:
                 continue
             sort, index = ordering(self.program, node.index), self.program.nodes[node.index]
-            in_order = isinstance(index, ir.Aten) and index.target == "aten.select.int"  # an end of the part's edges
+            in_order = isinstance(index, ir.Aten) and facts_of(index.target).rows is Lead.taken  # an end of the edges
             if sort is None and not in_order:
                 continue
             known = orders.setdefault(row_space(self.program, node.index), set())
@@ -120,14 +112,15 @@ class Refusals:
         used = [r for r in operands(node) if self._is_divided(r)]
         if not used and not self._is_divided(ref):
             return
-        if node.target.startswith("builtin.") or node.target in OF_SIZES | SAME_ROWS:
+        known = facts_of(node.target)
+        if node.target.startswith("builtin.") or known.by_rank is ByRank.each:
             return
-        if node.target in ("aten.index.Tensor", "aten.index_select.default"):
+        if known.index is not None and known.by_rank is not None:
             chosen, *by = (self.numbers[r] for r in operands(node))
             if any(isinstance(h, Numbers) and h.leaves for h in by) and not isinstance(chosen, PairOfNumbers):
                 self._refuse_numbers_of_others(ref)
         integral = self._is_integral(ref) and all(self._is_integral(r) for r in used)
-        if integral and node.target in REARRANGES | POSITIONS | SORTS:
+        if integral and known.by_rank is ByRank.integers:
             return
         if node.serial and not used and row_space(self.program, ref) == UNIT:
             return

@@ -11,7 +11,6 @@ import torch
 from graphweave.cli import charts
 from graphweave.cli.charts import Chart
 from graphweave.cli.durations import duration
-from graphweave.cli.machine import NOT_INSTALLED, compiler, cpu, versions
 from graphweave.cli.plot import page_figures
 from graphweave.cli.report import Measured, mebibytes, pays
 from graphweave.cli.tasks import Data, described
@@ -19,6 +18,7 @@ from graphweave.cli.training import Predictions, TrainingJob, TrainingWay
 from graphweave.data import GraphSet, Interactions, KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.pages.elements import facts, join, section, table, tag
 from graphweave.pages.frame import page
+from graphweave.runtime.machine_facts import NOT_INSTALLED, compiler, cpu, versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from graphweave.analysis.flow import ancestors, is_integral, is_view
+from graphweave.analysis.flow import ancestors, is_integral
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.calls import Elements, facts_of
 from graphweave.core.errors import Reason
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.infer import numel
@@ -15,8 +16,8 @@ from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Opera
 _MAX_SHOWN = 2
 """A list of names shows at most this many, followed by the number of names left out."""
 
-_SAME_NUMBERS = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.contiguous.default"})
-"""Calls whose result has the same numbers as their operand."""
+_SAME_NUMBERS = (Elements.same, Elements.converted, Elements.reshaped)
+"""Elements of a result that are those of the operand."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ def _direct(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
         case Aten("aten.select.int", (Operand(x), 0, int(i))):
             inner = _direct(program, x, names)
             return f"{inner}[{i}]" if inner else ""
-        case Aten(target, (Operand(x), *_)) if target in _SAME_NUMBERS or (
-            target in ("aten.reshape.default", "aten.view.default", "aten.squeeze.dim") and is_view(node)
-        ):
+        case Aten(target, (Operand(x), *_)) if facts_of(target).elements in _SAME_NUMBERS:
             return _direct(program, x, names)
         case _:
             return ""

@@ -14,27 +14,17 @@ import torch
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import is_typed, sources
 from graphweave.compiler.glossary import index_words
+from graphweave.core.calls import IndexUse, facts_of
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
 
-_DIM = 1  # position of the argument that says along which dim the index counts
-_INDEXED: dict[str, tuple[int, int | None]] = {
-    "aten.index_select.default": (2, _DIM),
-    "aten.gather.default": (2, _DIM),
-    "aten.index_add.default": (2, _DIM),
-    "aten.index_copy.default": (2, _DIM),
-    "aten.index_fill.int_Scalar": (2, _DIM),
-    "aten.index_reduce.default": (2, _DIM),
-    "aten.scatter.src": (2, _DIM),
-    "aten.scatter.value": (2, _DIM),
-    "aten.scatter_add.default": (2, _DIM),
-    "aten.scatter_reduce.two": (2, _DIM),
-    "aten.embedding.default": (1, None),
-}
-"""Call -> positions of its index and of the dim along which it counts (None: dim 0). Argument 0 is the indexed
-tensor."""
+
+def _index_of(node: Aten) -> IndexUse | None:
+    """How a call uses an index whose numbers count rows of its first argument; None for other calls."""
+    index = facts_of(node.target).index
+    return index if index is not None and index.base and not index.listed else None
 
 
 class MapError(IndexRangeError):
@@ -90,7 +80,7 @@ def with_named_indices(
 def has_index(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Aten):
-        return node.target in _INDEXED
+        return _index_of(node) is not None
     return isinstance(node, Pull | Push | JoinIndices | AssertIndex) or is_typed(program, ref)
 
 
@@ -98,7 +88,7 @@ def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Ma
     """The error about the index that made a PyTorch call fail; None if all indices are in range."""
     node = program.nodes[ref]
     if isinstance(node, Aten):
-        return _of_call(program, ref, node, given) if node.target in _INDEXED else None
+        return _of_call(program, ref, node, given)
     for r in sources(program, ref):
         found = program.nodes[r]
         if isinstance(found, MapOf):
@@ -115,15 +105,18 @@ def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Ma
 
 
 def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -> MapError | None:
-    at, along = _INDEXED[node.target]
-    base, index = node.args[0], node.args[at]
-    dim = 0 if along is None else node.args[along]
+    how = _index_of(node)
+    if how is None:
+        return None
+    base, index = node.args[0], node.args[how.at]
+    dim = 0 if how.dim is None else node.args[how.dim]
     if not (isinstance(base, Operand) and isinstance(index, Operand) and isinstance(dim, int)):
         return None
     num = given[base.ref].shape[dim]
-    if position(given[index.ref], num) is None:
+    first = -num if how.wraps else 0
+    if position(given[index.ref], num, first) is None:
         return None
-    return MapError(range_error(given[index.ref], num), program, index.ref, ref)
+    return MapError(range_error(given[index.ref], num, first=first), program, index.ref, ref)
 
 
 def _used_at(program: Program, m: Ref) -> Ref:

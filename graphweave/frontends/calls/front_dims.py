@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.calls import Lead
+from graphweave.frontends.calls.call_facts import facts, is_reshape
 from graphweave.frontends.calls.captured_sizes import dim_of, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.calls.numbering import RESHAPES
 from graphweave.frontends.calls.row_rules import permutation
 
 aten = torch.ops.aten
@@ -21,7 +22,6 @@ aten = torch.ops.aten
 MAX_ITEMS = 64
 """Limit on the size of a dim in front of rows, each item of which is a value of its own."""
 
-_SWAPS = frozenset({aten.transpose.int, aten.permute.default, aten.t.default})
 _REPEATS = frozenset({aten.expand.default, aten.repeat.default})
 
 
@@ -42,18 +42,18 @@ def in_front(node: fx.Node) -> bool:
 
 def swaps(node: fx.Node) -> bool:
     """Whether `node` exchanges the first two dims and keeps the others in place."""
-    if node.target not in _SWAPS or rank(node) < 2:
+    if facts(node.target).rows is not Lead.permuted or rank(node) < 2:
         return False
     return permutation(node) == (1, 0, *range(2, rank(node)))
 
 
 def flattens(node: fx.Node, x: fx.Node) -> bool:
     """Whether `node` is a view of `x` [H, rows, ...] as [H * rows, ...]."""
-    return node.target in RESHAPES and rank(node) == rank(x) - 1 and _alike(node, x) and varies(x)
+    return is_reshape(node.target) and rank(node) == rank(x) - 1 and _alike(node, x) and varies(x)
 
 
 def _splits(node: fx.Node, x: fx.Node) -> bool:
-    return node.target in RESHAPES and rank(x) == rank(node) - 1 and _alike(x, node)
+    return is_reshape(node.target) and rank(x) == rank(node) - 1 and _alike(x, node)
 
 
 def replaced(node: fx.Node) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import fixed, same
 
 aten = torch.ops.aten
@@ -107,37 +108,4 @@ def depends_on_layout(node: fx.Node) -> bool:
         return True
     if torch.Tag.pointwise in op.tags:
         return False
-    namespace, _, name = op._schema.name.partition("::")
-    if namespace not in ("aten", "prims") or op in _REINTERPRETS:
-        return True
-    return name not in _FREE
-
-
-_REINTERPRETS = frozenset({aten.view.dtype})
-"""Calls that read the bytes of memory as numbers of another type."""
-
-_FREE = frozenset({
-    "sum", "mean", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "std",
-    "var_mean", "std_mean", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "logsumexp",
-    "linalg_vector_norm", "norm", "count_nonzero", "aminmax", "median", "mm", "bmm", "addmm", "baddbmm", "addbmm",
-    "mv", "addmv", "dot", "vdot", "matmul", "einsum", "addr", "outer", "linear", "linalg_cross", "_softmax",
-    "_log_softmax",
-    "_softmax_backward_data", "_log_softmax_backward_data", "index", "_unsafe_index", "index_select", "gather",
-    "take", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "_unsafe_index_put",
-    "index_reduce", "index_copy", "index_fill", "masked_fill", "masked_select", "masked_scatter", "embedding",
-    "embedding_dense_backward", "nonzero", "bincount", "searchsorted", "bucketize", "sort", "argsort", "topk",
-    "kthvalue", "unique_dim", "_unique2", "unique_consecutive", "isin", "repeat_interleave",
-    "_convert_indices_from_coo_to_csr", "cat", "stack", "slice", "select", "expand", "permute", "t", "transpose",
-    "squeeze", "unsqueeze", "repeat", "flip", "roll", "constant_pad_nd", "split", "split_with_sizes",
-    "unsafe_split", "unsafe_split_with_sizes", "unbind", "chunk", "unsafe_chunk", "diagonal", "unfold", "view",
-    "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "permute_copy", "expand_copy", "detach", "alias",
-    "lift_fresh", "lift_fresh_copy", "clone", "copy", "_to_copy", "convert_element_type", "slice_scatter",
-    "select_scatter", "diagonal_scatter", "slice_backward", "select_backward", "diagonal_backward",
-    "unfold_backward", "tril", "triu", "full", "zeros", "ones", "empty", "arange", "scalar_tensor", "new_zeros",
-    "new_full", "new_ones", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "zeros_like",
-    "ones_like", "full_like", "empty_like", "fill", "zero", "sym_size", "sym_stride", "sym_storage_offset",
-    "sym_numel", "_local_scalar_dense", "item", "_assert_scalar", "_assert_async", "native_layer_norm",
-    "native_layer_norm_backward", "_native_batch_norm_legit_functional", "native_batch_norm_backward", "mse_loss",
-    "binary_cross_entropy", "nll_loss_forward", "nll_loss_backward",
-})  # fmt: skip
-"""PyTorch's own operators whose results do not depend on the strides of their operands."""
+    return not facts(op).any_strides

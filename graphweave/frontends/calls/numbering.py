@@ -7,24 +7,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.calls import Elements
+from graphweave.frontends.calls.call_facts import facts, is_reshape
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, rank, same, shape, text, unbacked, val
 from graphweave.frontends.calls.layout import depends_on_layout
 
 aten = torch.ops.aten
-
-IDENTITY = frozenset({
-    aten.detach.default, aten.alias.default, aten.clone.default, aten.contiguous.default, aten.lift_fresh.default,
-    aten.lift_fresh_copy.default, aten.lift.default, aten.detach_copy.default, aten.alias_copy.default,
-    aten._conj.default, aten.resolve_conj.default, aten.resolve_neg.default,
-})  # fmt: skip
-"""Calls whose result has the values of their first operand, if it is real; complex ones are excluded by dtype."""
-
-RESHAPES = frozenset({
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default, aten.view_copy.default,
-    aten._reshape_alias.default, aten._reshape_copy.default, aten.unsqueeze.default, aten.squeeze.default,
-    aten.squeeze.dim, aten.squeeze.dims,
-})  # fmt: skip
-"""Calls that rearrange nothing, so that the operand and the shape of the result determine the result."""
 
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
 """Calls that are identities if they take a whole dim."""
@@ -64,8 +52,8 @@ def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
     alike = here.dtype == before.dtype and here.device == before.device and here.layout == before.layout
     if not alike or here.dtype.is_complex or unbacked(here) - unbacked(before):
         return None
-    repeats = node.target in IDENTITY or node.target is aten._to_copy.default
-    reshapes = node.target in RESHAPES or (node.target in _SLICES and argument(node, "step", 1) == 1)
+    repeats = facts(node.target).elements in (Elements.same, Elements.converted)
+    reshapes = is_reshape(node.target) or (node.target in _SLICES and argument(node, "step", 1) == 1)
     if not repeats and not (reshapes and _same_shape(node, x)):
         return None
     return same_as[x]
@@ -106,7 +94,7 @@ def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
     value = val(node)
     if isinstance(value, torch.SymInt):
         return _symbolic(node)
-    if node.target in RESHAPES:
+    if is_reshape(node.target):
         return ("reshape", node.target is aten.expand.default, same_as[node.args[0]], tuple(map(text, value.shape)))  # type: ignore[index]
     row = row_of(node)
     if row is not None:

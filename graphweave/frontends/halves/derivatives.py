@@ -21,6 +21,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
+from graphweave.frontends.calls.captured_sizes import fixed, is_tensor, shape
 from graphweave.frontends.halves.graph_bytes import dumped, loaded
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
 from graphweave.frontends.halves.twice import depends_on_layout, derivable
@@ -113,7 +114,12 @@ class JointGraph:
 
 def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
     """Replace gradients in the joint graph that depend on no tangent by None, since eager mode does not compute
-    them."""
+    them.
+
+    If a tangent has no elements, nothing is replaced: some of PyTorch's decompositions then give zeros in its place.
+    """
+    if any(0 in map(fixed, shape(t)) for t in tangents_of(joint.graph) if is_tensor(t)):
+        return
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])
     ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]

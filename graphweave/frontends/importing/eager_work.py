@@ -17,16 +17,13 @@ from torch import fx
 
 from graphweave.compiler.report import EagerCall
 from graphweave.core.types import Space
+from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, val
 from graphweave.frontends.calls.numbering import number
 from graphweave.frontends.importing.importer import location_of
 
 aten = torch.ops.aten
 
-_GATHERS = frozenset({
-    aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.embedding.default,
-})  # fmt: skip
-"""Calls that read as many rows of their first operand as they return."""
 _ALLOCATE = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::detach"})
 """Names of calls that compute nothing."""
 
@@ -44,11 +41,11 @@ def _moved(group: list[fx.Node], known: Mapping[sympy.Symbol, int]) -> int | Non
     inside = set(group)
     reading = [n for n in group if not _reads_shape_only(n)]
     read = {_base(a): a for n in reading for a in n.all_input_nodes if is_tensor(a) and _base(a) not in inside}
-    gathered = {n.args[0] for n in group if n.target in _GATHERS}
+    gathered = {n.args[0] for n in group if _gathers(n)}
     written = [n for n in group if not inside.issuperset(n.users)]
     try:
         return sum(_bytes(a, known) for a in read.values() if a not in gathered) + sum(
-            _bytes(n, known) * (2 if n.target in _GATHERS else 1) for n in written
+            _bytes(n, known) * (2 if _gathers(n) else 1) for n in written
         )
     except KeyError:
         return None
@@ -77,6 +74,12 @@ def _groups(module: fx.GraphModule) -> list[list[fx.Node]]:
             groups.append([node])
         last = key
     return groups
+
+
+def _gathers(node: fx.Node) -> bool:
+    """Whether the call reads as many rows of its first operand as it returns."""
+    index = facts(node.target).index
+    return index is not None and not index.pushes
 
 
 def _works(node: fx.Node) -> bool:

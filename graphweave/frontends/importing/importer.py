@@ -19,6 +19,7 @@ from graphweave.core.errors import NO_KERNEL, IRError, Reason
 from graphweave.core.lines import Location, location
 from graphweave.core.sizes import Opaque, leaves
 from graphweave.core.types import UNIT, Space
+from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, shape, unbacked, val
 from graphweave.frontends.calls.layout import (
     BY_STRIDES,
@@ -38,7 +39,7 @@ from graphweave.frontends.importing.ops_dense import DENSE, OF_SHARED_DATA
 from graphweave.frontends.importing.ops_pointwise import POINTWISE
 from graphweave.frontends.importing.ops_random import RANDOM
 from graphweave.frontends.importing.ops_shape import SHAPE
-from graphweave.frontends.importing.ops_sparse import MOVES_ROWS, SPARSE
+from graphweave.frontends.importing.ops_sparse import SPARSE
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.ir.message import nodes as ir
@@ -175,9 +176,9 @@ class _Importer:
             except IRError as error:
                 why = error.reason
         ref = self._outside(node)
-        if node.target in _COUNT_DATA:
+        if facts(node.target).of_data:
             self._assert_rows(node, ref)
-        if node.target in MOVES_ROWS or why == OF_SHARED_DATA or self._amid_maps(node):
+        if facts(node.target).moves_rows or why == OF_SHARED_DATA or self._amid_maps(node):
             self.refused.setdefault(ref, why)
         return ref
 
@@ -389,10 +390,6 @@ class _Importer:
             {name: new[r] for name, r in self.origins.items() if r in new},
             frozenset(self.cx.seeded),
         )
-
-
-_COUNT_DATA = frozenset({aten.bincount.default, aten.nonzero.default, aten.masked_select.default})
-"""Calls whose results have as many rows as their data says."""
 
 
 def location_of(node: fx.Node) -> Location:

@@ -10,12 +10,14 @@ import torch
 from torch import fx
 
 from graphweave.analysis.maps import is_injective
+from graphweave.core.calls import CALLS
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import alike, least, neutral
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, val
 from graphweave.frontends.calls.row_rules import pulled, pushed
 from graphweave.frontends.importing.context import Context, Table
+from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import Pull, Ref
 
@@ -289,16 +291,7 @@ _pushes: dict[Any, Callable[[Context, fx.Node], Ref]] = {
     aten.index_reduce.default: _scatter_reduce,
     aten.embedding_dense_backward.default: _embedding_backward,
 }
-_PULLS = (
-    aten.index_select.default, aten.gather.default, aten.index.Tensor, aten._unsafe_index.Tensor,
-    aten.embedding.default,
-)  # fmt: skip
+_PULLS = [resolve(name) for name, facts in CALLS.items() if facts.index is not None and not facts.index.pushes]
 
 SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
 """The handlers of these calls."""
-
-MOVES_ROWS = frozenset(SPARSE) | {
-    aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,
-    aten.segment_reduce.default, aten.masked_select.default, aten.masked_scatter.default,
-}  # fmt: skip
-"""Calls that gather or scatter: each one that stays outside the algebra is reported with its reason."""

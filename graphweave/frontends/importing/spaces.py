@@ -8,7 +8,7 @@ tensor is shared data on the unit space.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from graphweave.frontends.calls.captured_sizes import (
     symbols,
     unbacked,
 )
-from graphweave.frontends.calls.row_rules import RULES, index_uses, is_pointwise, pushed_rows, within_rows
+from graphweave.frontends.calls.row_rules import index_uses, pushed_rows, related, within_rows
 from graphweave.frontends.calls.row_unions import END, bound, joined_rows, places, sliced_rows
 
 
@@ -43,7 +43,7 @@ class Spaces:
             if tied is not None:
                 # PyTorch allows the source of a scatter or gather to be longer than the index, which nobody intends
                 same_by_guard(*(shape(n)[0] for n in tied))
-            for a, b in self._related(node):
+            for a, b in related(node):
                 self.join(a, b)
             for index, x, wrap in index_uses(node, self.rep):
                 self._maps.append((index, x, wrap))
@@ -87,15 +87,6 @@ class Spaces:
 
     def rep(self, node: fx.Node) -> fx.Node:
         return self._same_as[node]
-
-    def _related(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-        rule: Callable[[fx.Node], Iterator[tuple[Any, Any]]] | None = RULES.get(node.target)
-        if rule is not None:
-            yield from rule(node)
-        elif is_pointwise(node):
-            for x in node.all_input_nodes:
-                if is_tensor(x) and rank(x) == rank(node):
-                    yield x, node
 
     def join(self, a: Any, b: Any) -> bool:
         """Make the rows of two tensors one class. False if they are one already, or if their numbers may differ."""

@@ -13,17 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.calls import Lead
+from graphweave.frontends.calls.call_facts import facts, is_identity, is_reshape
 from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
-from graphweave.frontends.calls.numbering import RESHAPES
 from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
-
-_PULLS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_select.default, aten.embedding.default})
-"""Calls that gather rows."""
-_VIEWS = RESHAPES | {aten.permute.default, aten.transpose.int, aten.clone.default}
-"""Calls that only rearrange or copy features. The search for a gather looks through them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
     if a is None or b is None or not same(a.blocks, b.blocks) or not same(shape(a.source)[0], shape(b.source)[0]):
         return None
     rows = known[0]
-    apart = all(u.target in RESHAPES and rank(u) > 1 and same(shape(u)[0], rows) for u in node.users)
+    apart = all(is_reshape(u.target) and rank(u) > 1 and same(shape(u)[0], rows) for u in node.users)
     return (a, b) if apart and (_is_pulled(a.source) or _is_pulled(b.source)) else None
 
 
@@ -75,7 +71,7 @@ def _joined(x: Any) -> _Joined | None:
 
 def _told_by_users(node: fx.Node) -> tuple[Size, Size] | None:
     """The numbers of rows and blocks if a user of the product has them as separate dims, else None."""
-    sizes = [shape(u) for u in node.users if u.target in RESHAPES and rank(u) == 4]
+    sizes = [shape(u) for u in node.users if is_reshape(u.target) and rank(u) == 4]
     return next(((s[0], s[1]) for s in sizes if same(s[0] * s[1], shape(node)[0])), None)
 
 
@@ -96,7 +92,7 @@ def _view(x: Any) -> tuple[Any, bool]:
     turned = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:
         x, turned = x.args[0], not turned
-    good = x.target in RESHAPES and rank(x) == 3 and is_tensor(x.args[0])
+    good = is_reshape(x.target) and rank(x) == 3 and is_tensor(x.args[0])
     return (x if good else None), turned
 
 
@@ -105,9 +101,11 @@ def _same_rest(rest: tuple[Size, ...], view: fx.Node) -> bool:
 
 
 def _is_pulled(node: Any) -> bool:
-    while node.target in _VIEWS:
+    """Whether the rows of `node` were gathered. What only rearranges or copies features is looked through."""
+    while is_reshape(node.target) or is_identity(node.target) or facts(node.target).rows is Lead.permuted:
         node = node.args[0]
-    return node.target in _PULLS
+    index = facts(node.target).index
+    return index is not None and not index.pushes
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, joined: tuple[_Joined, _Joined]) -> None:

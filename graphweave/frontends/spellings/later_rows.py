@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from graphweave.core.calls import Elements, Lead
+from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.declared import operator_of
-from graphweave.frontends.calls.numbering import RESHAPES
 from graphweave.frontends.calls.row_rules import GRAM, PRODUCT, is_pointwise, permutation
 
 aten = torch.ops.aten
@@ -61,9 +62,10 @@ def is_seed(node: fx.Node) -> bool:
     """Whether `node` multiplies rows in a later dim by shared matrices, or moves such rows along an index."""
     if node.target in (aten.bmm.default, aten.mm.default):
         return moved(node) is not None or (node.target is aten.bmm.default and leaves(node) is not None)
-    if node.target not in _MOVES or not place(node) or moved(node) is None:
+    index = facts(node.target).index
+    if index is None or not place(node) or moved(node) is None:
         return False
-    if node.target in _BY_LIST:
+    if index.listed:
         return True
     dim = argument(node, "dim")
     return isinstance(dim, int) and dim_of(dim, rank(node)) == place(node)
@@ -74,16 +76,14 @@ def moved(node: fx.Node) -> FrontCall | None:
     nodes."""
     if node.op != "call_function" or not place(node) or is_random(node):
         return None
-    rule = _RULES.get(node.target)
-    if rule is None and is_pointwise(node) and operator_of(node.target) is None:
-        rule = _pointwise
+    rule = _rule(node)
     return rule(node) if rule is not None else None
 
 
 def leaves(node: fx.Node) -> FrontCall | None:
     """`node`, which has no rows or has them in front, from operands that may have them in a later dim; None for other
     calls."""
-    rule = None if place(node) else _EXITS.get(node.target)
+    rule = None if place(node) else _EXITS.get(node.target) or _same(node)
     return rule(node) if rule is not None else None
 
 
@@ -151,16 +151,12 @@ def _pointwise(node: fx.Node) -> FrontCall | None:
     return FrontCall(node.target, args, {name: _beside(a, node) for name, a in node.kwargs.items()})
 
 
-def _along(*operands: str) -> Rule:
-    """A call that works along `dim`, whose tensor arguments `operands` have the dims of the result."""
-
-    def rule(node: fx.Node) -> FrontCall | None:
-        xs, dim = {name: argument(node, name) for name in operands}, _dim(node, node, 0)
-        if dim is None or not all(is_tensor(x) and rank(x) == rank(node) for x in xs.values()):
-            return None
-        return _changed(node, **{name: Front(x, order_of_rows(node)) for name, x in xs.items()}, dim=dim)
-
-    return rule
+def _along(node: fx.Node) -> FrontCall | None:
+    """A call that works along `dim`, and has tensor arguments with the dims of the result."""
+    xs, dim = {name: argument(node, name) for name in facts(node.target).alike}, _dim(node, node, 0)
+    if dim is None or not all(is_tensor(x) and rank(x) == rank(node) for x in xs.values()):
+        return None
+    return _changed(node, **{name: Front(x, order_of_rows(node)) for name, x in xs.items()}, dim=dim)
 
 
 def _cat(node: fx.Node) -> FrontCall | None:
@@ -307,52 +303,42 @@ def _size(node: fx.Node) -> FrontCall | None:
     return None if dim is None else FrontCall(node.target, (_front(x), dim))
 
 
-_BY_LIST = frozenset({
-    aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten._unsafe_index_put.default,
-})  # fmt: skip
-"""Moves along an index that stands in a list with an entry for each dim."""
+def _rule(node: fx.Node) -> Rule | None:
+    """How to do `node`, whose result has its rows in a later dim; None if that is not known."""
+    known = facts(node.target)
+    if known.index is not None and known.index.listed:
+        return _indexed
+    if known.alike:
+        return _along
+    if node.target in _RULES:
+        return _RULES[node.target]
+    found = _same(node)
+    return found or (_pointwise if is_pointwise(node) and operator_of(node.target) is None else None)
 
-_ALONG_INDEX: dict[Any, Rule] = {
-    **dict.fromkeys((aten.scatter_add.default, aten.scatter_reduce.two, aten.scatter.src),
-                    _along("self", "index", "src")),
-    aten.scatter.value: _along("self", "index"),
-    **dict.fromkeys((aten.index_add.default, aten.index_reduce.default, aten.index_copy.default),
-                    _along("self", "source")),
-    aten.index_select.default: _along("self"),
-    aten.gather.default: _along("self", "index"),
-    **dict.fromkeys(_BY_LIST, _indexed),
-}  # fmt: skip
-_MOVES = frozenset(_ALONG_INDEX)
 
-_SAME: dict[Any, Rule] = {
-    **dict.fromkeys((aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default, aten.prod.dim_int,
-                     aten.logsumexp.default, aten.any.dim, aten.all.dim, aten.var.correction), _reduce),
-    **dict.fromkeys(RESHAPES, _reshape),
-    **dict.fromkeys((aten.t.default, aten.transpose.int, aten.permute.default), _permute),
-    aten.select.int: _select,
-    aten.bmm.default: _bmm,
-    aten.mm.default: _mm,
-}  # fmt: skip
-"""Calls that are done in the same way whether the rows of the result are in front, in a later dim, or gone."""
+def _same(node: fx.Node) -> Rule | None:
+    """How to do calls that are done in the same way whether the rows of the result are in front, in a later dim, or
+    gone."""
+    known = facts(node.target)
+    if node.target in _SAME:
+        return _SAME[node.target]
+    if known.elements is Elements.reshaped:
+        return _reshape
+    return {Lead.reduced: _reduce, Lead.permuted: _permute, Lead.taken: _select}.get(known.rows)  # type: ignore[arg-type]
 
-_RULES: dict[Any, Rule] = {
-    **_ALONG_INDEX,
-    **_SAME,
-    **dict.fromkeys((aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.slice.Tensor),
-                    _along("self")),
-    **dict.fromkeys((aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
-                    _along("grad_output", "output")),
+
+_SAME: Mapping[Any, Rule] = {aten.bmm.default: _bmm, aten.mm.default: _mm}
+
+_RULES: Mapping[Any, Rule] = {
     **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros.default,
                      aten.ones.default, aten.full.default), _created),
     aten.cat.default: _cat,
     aten.select_backward.default: _select_backward,
     aten.slice_backward.default: _slice_backward,
 }  # fmt: skip
-"""FrontCall -> the same with its rows in front, where its result has them in a later dim."""
 
-_EXITS: dict[Any, Rule] = {
-    **_SAME,
+_EXITS: Mapping[Any, Rule] = {
     **dict.fromkeys((aten.sum.default, aten.mean.default), lambda node: _changed(node, self=_front(node.args[0]))),
     aten.sym_size.int: _size,
 }  # fmt: skip
-"""FrontCall -> the same from operands with their rows in front, where its result has none, or has them in front."""
+"""How to do calls from operands with their rows in front whose result has no rows."""

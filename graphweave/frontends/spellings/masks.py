@@ -9,15 +9,11 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from graphweave.frontends.calls.call_facts import is_listed
 from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
 
 aten = torch.ops.aten
-
-_READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
-"""Calls that read x[mask]."""
-_WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
-"""Calls that write x[mask] = values."""
 
 
 def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:
@@ -34,10 +30,10 @@ def mask_of(node: fx.Node) -> fx.Node | None:
     if node.target is aten.masked_select.default:
         x, mask = node.args
         return mask if is_tensor(x) and rank(x) == 1 and _masks_rows(mask, x) else None  # type: ignore[arg-type, return-value]
-    if node.target in _READS:
+    if is_listed(node.target, pushes=False):
         mask = _only(node.args[1])
         return mask if _masks_rows(mask, node.args[0]) else None
-    if node.target in _WRITES:
+    if is_listed(node.target, pushes=True):
         mask, values = _only(node.args[1]), node.args[2]
         if _masks_rows(mask, node) and is_tensor(values) and rank(values) == rank(node) and row_by_row(values):  # type: ignore[arg-type]
             return mask
@@ -63,7 +59,7 @@ def _masks_rows(mask: Any, x: Any) -> bool:
 
 def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
     with graph.inserting_before(node):
-        if node.target not in _WRITES:
+        if not is_listed(node.target, pushes=True):
             index = _index(graph, node, mask, shape(node)[0])
             new = call(graph, node, aten.index.Tensor, (node.args[0], [index]), val(node))
             for user in list(node.users):

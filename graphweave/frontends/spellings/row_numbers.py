@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.call_facts import is_identity, is_reshape
 from graphweave.frontends.calls.captured_graph import copied
 from graphweave.frontends.calls.captured_sizes import rank, same, shape, val
-from graphweave.frontends.calls.numbering import IDENTITY, RESHAPES
 from graphweave.frontends.calls.row_rules import index_vector, pulled, pushed
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ def _counts(node: Any) -> bool:
 
 def _is_index(node: fx.Node, user: fx.Node, rows: Any) -> bool:
     """Whether `user` reads `node`, or a reshape of it, only as an index into `rows` rows."""
-    if user.target in IDENTITY or user.target in RESHAPES:
+    if is_identity(user.target) or is_reshape(user.target):
         return index_vector(user) is node and all(_is_index(node, after, rows) for after in user.users)
     found = pulled(user) or pushed(user)
     if found is None or found[2] or found[0] is not node or not same(shape(found[1])[0], rows):

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.call_facts import is_reshape
 from graphweave.frontends.calls.captured_graph import copied
 from graphweave.frontends.calls.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.front_dims import flattens, in_front, items_of, replaced, swaps, varies
-from graphweave.frontends.calls.numbering import RESHAPES
 
 aten = torch.ops.aten
 
@@ -203,7 +203,7 @@ class _Unstacker:
         if not is_tensor(x) or rank(x) < rank(node):
             return x
         before, without = x.args[0] if x.args else None, [n for d, n in enumerate(shape(x)) if d != dim]
-        if x.target in RESHAPES and is_tensor(before) and _same_sizes(shape(before), without):  # type: ignore[arg-type]
+        if is_reshape(x.target) and is_tensor(before) and _same_sizes(shape(before), without):  # type: ignore[arg-type]
             return before  # type: ignore[return-value]
         if fixed(shape(x)[dim]) != 1:
             return self._call(node, aten.select.int, (x, dim, k), val(x).select(dim, k))

@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.calls.call_facts import is_listed
 from graphweave.frontends.calls.captured_graph import rewrite_calls
 from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.spellings.masks import call, row_by_row
 
 aten = torch.ops.aten
-
-_READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
-_WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
 
 
 def wide_masks_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
@@ -29,13 +27,14 @@ def wide_masks_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _mask_of(node: fx.Node) -> fx.Node | None:
     """The mask of two or more dims by which `node` reads rows, or writes as many rows as it picks; None for others."""
-    if node.target not in _READS and node.target not in _WRITES:
+    writes = is_listed(node.target, pushes=True)
+    if not writes and not is_listed(node.target, pushes=False):
         return None
     x, indices = node.args[:2]
     mask: Any = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
     if not is_tensor(mask) or not is_tensor(x) or val(mask).dtype is not torch.bool or rank(mask) < 2:
         return None
-    if node.target in _WRITES:
+    if writes:
         values: Any = node.args[2]
         rows = is_tensor(values) and rank(values) == rank(x) - rank(mask) + 1  # type: ignore[arg-type]
         if not rows or not row_by_row(values):
@@ -52,7 +51,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
     with graph.inserting_before(node):
         flat = call(graph, node, aten.reshape.default, (x, [-1, *rest]), val(x).new_empty([rows, *rest]))
         picks = call(graph, node, aten.reshape.default, (mask, [-1]), val(mask).new_empty([rows]))
-        if node.target in _READS:
+        if is_listed(node.target, pushes=False):
             new = call(graph, node, aten.index.Tensor, (flat, [picks]), val(node))
         else:
             args = (flat, [picks], node.args[2], bool(argument(node, "accumulate", False)))

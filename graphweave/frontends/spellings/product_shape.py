@@ -1,0 +1,119 @@
+"""Which dims of captured tensors are rows, where a tensor has rows in several dims: [batch, nodes, features].
+
+Rows are the dims along which an index counts, the dims of such an index, and of those in front of them, and of first
+dims, the ones whose sizes vary from call to call. All other dims are features, of sizes that a guard fixes. A tensor
+with rows in several dims has a *flat form*: its rows in one order, that of their classes, in front as one dim, and its
+features behind them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from torch import fx
+
+from graphweave.frontends.calls.call_facts import facts
+from graphweave.frontends.calls.captured_sizes import Size, fixed, hint, is_tensor, rank, shape, symbols, unbacked, val
+from graphweave.frontends.calls.dim_classes import Dim, DimClasses, picked
+
+_MAX_FEATURES = 64
+"""A dim of fixed size up to this, along which an index of fixed size counts, is a dim of features in another order."""
+
+
+class ProductShape:
+    """The rows and features of the tensors of one graph."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.classes = DimClasses(graph)
+        self._rows: set[Dim] = set()
+        for node in graph.nodes:
+            if is_tensor(node):
+                self._add_varying(node, range(min(rank(node), 1)))
+        for node in graph.nodes:
+            self._add_indexed(node)
+        while self._add_parts():
+            pass
+        # found once, since a guard of a later call may fix a size that varies here
+        self._found = {n: self._rows_of(n) for n in graph.nodes if is_tensor(n)}
+        self._symbols = {s for n, rows in self._found.items() for d in rows for s in symbols(shape(n)[d])}
+
+    def _add_varying(self, x: fx.Node, dims: Iterable[int]) -> None:
+        self._rows.update(self.classes.find((x, d)) for d in dims if fixed(shape(x)[d]) is None)
+
+    def _add_indexed(self, node: fx.Node) -> None:
+        how = facts(node.target).index if node.op == "call_function" else None
+        found = picked(node, how) if how is not None else None
+        if found is None:
+            return
+        for d, (index, _) in found.at.items():
+            sizes, size = [fixed(n) for n in shape(index)], fixed(shape(found.x)[d])
+            if all(n is not None for n in sizes) and size is not None and size <= _MAX_FEATURES:
+                continue
+            self._rows.add(self.classes.find((found.x, d)))
+            self._add_varying(found.x, range(d))
+            if how is not None and not how.spread:
+                self._rows.update(self.classes.find((index, e)) for e in range(rank(index)))
+            else:
+                self._add_varying(index, range(d + 1))
+
+    def _add_parts(self) -> bool:
+        """Add the dims into which rows are split or joined, but for features of fixed size. Whether there are more."""
+        before = len(self._rows)
+        for whole, parts in self.classes.splits:
+            if self.classes.find(whole) in self._rows:
+                for x, d in parts:
+                    self._add_varying(x, (d,))
+                    if not val(x).is_floating_point():
+                        self._rows.add(self.classes.find((x, d)))
+            elif any(self.classes.find(part) in self._rows for part in parts):
+                self._add_varying(whole[0], (whole[1],))
+        return len(self._rows) > before
+
+    def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
+        sizes, find = shape(x), self.classes.find
+        found = [d for d in range(rank(x)) if fixed(sizes[d]) != 1 and find((x, d)) in self._rows]
+        return tuple(sorted(found, key=lambda d: (self.classes.number((x, d)), d)))
+
+    def rows(self, x: fx.Node) -> tuple[int, ...]:
+        """The dims of `x` that are rows, in the order of the flat form."""
+        return self._found[x]
+
+    def features(self, x: fx.Node) -> tuple[int, ...]:
+        """The dims of `x` that are no rows."""
+        rows = self.rows(x)
+        return tuple(d for d in range(rank(x)) if d not in rows)
+
+    def has_features(self, x: fx.Node) -> bool:
+        """Whether the sizes of the features of `x` are fixed, or a guard can fix them, and none is 0."""
+        for d in self.features(x):
+            size = shape(x)[d]
+            known = fixed(size)
+            if known == 0 or (known is None and (unbacked(size) or symbols(size) & self._symbols or not hint(size))):
+                return False
+        return True
+
+    def feature_sizes(self, x: fx.Node) -> list[int]:
+        """The sizes of the features of `x`. Adds guards that fix them."""
+        return [int(shape(x)[d]) for d in self.features(x)]
+
+    def is_flat(self, x: fx.Node) -> bool:
+        """Whether `x` is its own flat form."""
+        return self.rows(x) in ((), (0,))
+
+    def names(self, x: fx.Node) -> tuple[int, ...]:
+        """The classes of the rows of `x`, in the order of the flat form."""
+        return tuple(self.classes.number((x, d)) for d in self.rows(x))
+
+    def leads(self, x: fx.Node) -> bool:
+        """Whether the rows of `x` are its first dims, in the order of the flat form."""
+        rows = self.rows(x)
+        return rows == tuple(range(len(rows)))
+
+    def count(self, x: fx.Node) -> Size:
+        """The number of rows of the flat form of `x`."""
+        return math.prod(self.row_sizes(x))
+
+    def row_sizes(self, x: fx.Node) -> Sequence[Size]:
+        """The sizes of the rows of `x`, in the order of the flat form."""
+        return [shape(x)[d] for d in self.rows(x)]
