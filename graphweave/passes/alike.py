@@ -18,7 +18,19 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.exact import exact
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, exact_key, with_operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapType, Node, Operand, Part, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Input,
+    MapType,
+    Node,
+    NumbersOfSegments,
+    Operand,
+    Part,
+    Ref,
+    RowsOfSegments,
+    Type,
+)
 
 T = TypeVar("T")
 
@@ -35,7 +47,8 @@ class Looks:
         flow, program = facts.flow, facts.program
         maps = [t for t in program.types if isinstance(t, MapType)]
         starts, arrives = Counter(t.dom for t in maps), Counter(t.cod for t in maps)
-        self._spaces = {s: (statistics.rows(s), starts[s], arrives[s]) for s in (UNIT, *(s for s, _ in program.spaces))}
+        self._rows = statistics.rows
+        self._spaces = {s: (statistics.rows(s), starts[s], arrives[s]) for s, _ in program.spaces}
         self._spaces[UNIT] = (-1, 0, 0)
         only = flow.graph_only
         known: dict[Hashable, int] = {}
@@ -57,31 +70,37 @@ class Looks:
         self._of = colours
 
     def _form(self, node: Node) -> Hashable:
-        """The operator of a node and its parameters, without its operands, names of inputs, numbers of
-        parts, spaces and sizes."""
+        """The operator of a node and its parameters, without its operands, names of inputs, numbers of parts and of
+        segments, spaces and sizes."""
         match node:
             case Input() | Part():
                 return type(node).__name__
             case Aten(target, args, kwargs, serial=serial):
                 return target, _blank(args), _blank(kwargs), serial > 0
+            case RowsOfSegments(of) | NumbersOfSegments(of):
+                return type(node).__name__, self._without_spaces(of)
         kind, values = exact_key(with_operands(node, lambda _: 0))
         return kind, self._without_spaces(values)
 
     def _kind(self, t: Hashable) -> Hashable:
         match t:
             case Type(space, shape, dtype):
-                return self._spaces.get(space), shape, dtype
+                return self._look(space), shape, dtype
             case MapType(dom, cod):
-                return self._spaces.get(dom), self._spaces.get(cod)
+                return self._look(dom), self._look(cod)
             case AnyType(dtype, dims, size, items, other):
                 return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
         return type(t).__name__
+
+    def _look(self, space: Space) -> Hashable:
+        """The rows and maps of a space of the program; the rows of one that a rule has made."""
+        return self._spaces.get(space) or self._rows(space)
 
     def _without_spaces(self, value: Any) -> Hashable:
         if isinstance(value, tuple):
             return tuple([self._without_spaces(v) for v in value])
         if isinstance(value, Space):
-            return self._spaces.get(value)
+            return self._look(value)
         return self._kind(value) if isinstance(value, Type | AnyType | MapType) else value
 
     def of_edit(self, edit: Edit) -> Hashable:

@@ -64,12 +64,15 @@ def _either(decided: bool | None) -> tuple[bool, ...]:
 
 def with_pairs(program: Program, statistics: Statistics, measure: Measure | None) -> Statistics:
     """`statistics` with the number of pairs of every two maps that meet in a typed product."""
-    counted = dict(statistics.counted)
-    for m, t in pairs_in(program):
-        build = Builder.of(program)
+    pairs = () if measure is None else pairs_in(program)
+    if measure is None or not pairs:
+        return statistics
+    counted, build = dict(statistics.counted), Builder.of(program)
+    for m, t in pairs:
         space = pair_space(build.nodes, m, t)
-        if space in counted or measure is None:
+        if space in counted:
             continue
+        build.rollback(len(program.nodes))
         first = build.nodes[pair_maps(build, m, t).first]
         assert isinstance(first, MapOf)
         spaces = [*program.spaces, (space, None)]

@@ -20,11 +20,10 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Program, Push, Ref
 from graphweave.passes.alike import Answers, Edit
-from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_pairs, reorderings
+from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_compactions, reorderings
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.relational import Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
-from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
 
@@ -104,9 +103,7 @@ class _Rewriting:
                 break
         if self.start.compact:
             for _ in range(_MAX_ROUNDS * 4):
-                pairs = forward_pairs(self.facts.program, self.late)
-                everything = tuple(range(len(self.facts.program.nodes)))
-                moves = [Move((compact(m, t),), everything) for m, t in pairs]
+                moves = list(forward_compactions(self.facts, self.late))
                 if not any(self._try(move, forced=True) for move in moves):
                     break
 
