@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import reached
 from graphweave.analysis.statistics import Statistics
@@ -21,9 +23,12 @@ from graphweave.lower.grouping import group
 from graphweave.lower.schedule import demand
 from graphweave.passes import alike
 from graphweave.passes import rewrite as rewriting
+from graphweave.passes.moves import Move
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rewrite import Rewrite
-from graphweave.passes.rewritten import Rewritten
+from graphweave.passes.rewritten import Rewritten, Step
+from tests.programs.joint import Joint, joint
+from tests.rewrite_support import attention
 
 V, E = Space("V"), Space("E")
 FACTS = PassFacts(statistics=Statistics(((V, 1000), (E, 20_000))))
@@ -49,10 +54,10 @@ def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
     return program
 
 
-def looked(program: Program) -> tuple[Rewritten, Counter[str]]:
+def looked(program: Program, facts: PassFacts = FACTS) -> tuple[Rewritten, Counter[str]]:
     """The program rewritten by cost, and what the search counted."""
     with span(PASSES, "rewrite") as spent:
-        done = Rewrite()(program, FACTS)
+        done = Rewrite()(program, facts)
     return done, spent.counts
 
 
@@ -73,6 +78,57 @@ def test_choices_are_those_of_a_search_that_tries_each_layer(
     each, all_counts = looked(program)
     assert done == each and done.steps == each.steps
     assert all_counts["programs weighed"] > counts["programs weighed"]
+
+
+def one_by_one(
+    self: rewriting._Rewriting, move: Move, edit: alike.Edit, after: rewriting._After, others: Sequence[Move]
+) -> tuple[rewriting._After, list[Step]]:
+    return after, [after.step]
+
+
+def seconds(done: Rewritten, facts: PassFacts) -> float:
+    program = done.program
+    return cost(Facts(program), facts.tangents_of(program)).seconds(facts.statistics)
+
+
+PROGRAMS: dict[str, Callable[[int], Joint]] = {
+    "attention": attention,
+    "narrow, then wide": lambda layers: joint(stack(2 * layers, (16, 4) * layers)),
+    "wide, then narrow": lambda layers: joint(stack(2 * layers, (64, 16) * layers)),
+    "widths that repeat": lambda layers: joint(stack(3 * layers, (32, 8, 16) * layers)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equal_layers_that_gain_are_rewritten_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(FACTS, tangents=PROGRAMS[name](6).tangents)
+    program = PROGRAMS[name](6).program
+    done, counts = looked(program, facts)
+    assert counts["taken with an equal layer"] > 0
+    monkeypatch.setattr(rewriting._Rewriting, "_with_alike", one_by_one)
+    each, more = looked(program, facts)
+    assert counts["programs weighed"] < more["programs weighed"]
+    assert seconds(done, facts) <= seconds(each, facts) * (1 + 1e-9)
+    taken, taken_each = ([s for s in steps if s.taken] for steps in (done.steps, each.steps))
+    assert Counter((s.rules, s.loc) for s in taken) == Counter((s.rules, s.loc) for s in taken_each)
+    for step, before in zip(taken[1:], taken, strict=False):
+        assert step.before == pytest.approx(before.after)
+
+
+def test_small_gains_of_many_layers_are_made_if_together_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = attention(6)
+    facts = replace(FACTS, tangents=layers.tangents)
+
+    def reciprocals() -> list[Step]:
+        done, _ = looked(layers.program, facts)
+        return [s for s in done.steps if s.taken and s.rules == ("reciprocal",)]
+
+    taken = reciprocals()
+    whole = cost(Facts(layers.program), facts.tangents_of(layers.program)).seconds(facts.statistics)
+    monkeypatch.setattr(rewriting, "_MIN_GAIN", 1.5 * max(s.seconds for s in taken) / whole)
+    assert len(taken) == len(reciprocals()) == 12
+    monkeypatch.setattr(rewriting._Rewriting, "_with_alike", one_by_one)
+    assert len(reciprocals()) < 12
 
 
 def test_layers_of_other_widths_do_not_look_alike() -> None:

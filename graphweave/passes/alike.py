@@ -37,6 +37,8 @@ T = TypeVar("T")
 _STEPS = 8
 """How far the neighbours of a node count for its colour: further than from a sum over edges to the values that its
 kernel reads, through all that an edge computes."""
+_NEAR_STEPS = 2
+"""How far they count for a look from near. Layers before and behind one that has been rewritten still look alike."""
 
 
 class Looks:
@@ -58,13 +60,16 @@ class Looks:
             )
             for r, node in enumerate(program.nodes)
         ]
-        for _ in range(_STEPS):
+        self._near = colours
+        for step in range(_STEPS):
             count, known = len(known), {}
             at = colours.__getitem__
             colours = [
                 known.setdefault((own, tuple(map(at, used)), tuple(sorted(map(at, users)))), len(known))
                 for own, used, users in zip(colours, flow.operands, flow.users, strict=True)
             ]
+            if step < _NEAR_STEPS:
+                self._near = colours
             if len(known) == count:  # no further step tells nodes apart
                 break
         self._of = colours
@@ -103,15 +108,15 @@ class Looks:
             return self._look(value)
         return self._kind(value) if isinstance(value, Type | AnyType | MapType) else value
 
-    def of_edit(self, edit: Edit) -> Hashable:
-        """The same for two edits that do the same to nodes that look alike."""
-        places: dict[Ref, int] = {}
+    def of_edit(self, edit: Edit, *, near: bool = False) -> Hashable:
+        """The same for two edits that do the same to nodes that look alike, or that do so from `near`."""
+        places, colours = dict[Ref, int](), self._near if near else self._of
 
         def place(ref: Ref) -> tuple[int, int]:
             number = places.setdefault(ref, len(places))
-            return self._of[ref] if ref < len(self._of) else -1, number
+            return colours[ref] if ref < len(colours) else -1, number
 
-        nodes = enumerate(zip(edit.nodes, edit.operands, strict=True), len(self._of))
+        nodes = enumerate(zip(edit.nodes, edit.operands, strict=True), len(colours))
         return (
             tuple([(place(old), place(new)) for old, new in edit.replaced]),
             tuple([(self._form(node), place(ref), tuple(map(place, used))) for ref, (node, used) in nodes]),
@@ -149,6 +154,11 @@ class Answers(Generic[T]):
 
     def add(self, edit: Edit, answer: T) -> None:
         self._edits.setdefault(edit.first, []).append((edit, answer))
+
+    def look_alike(self, one: Edit, other: Edit) -> bool:
+        """Whether two edits look alike from near, so that it is worth a trial whether they gain the same."""
+        look = self._looks.of_edit
+        return one.first == other.first and look(one, near=True) == look(other, near=True)
 
     def get(self, edit: Edit) -> T | None:
         """None for an edit that is unlike all others."""

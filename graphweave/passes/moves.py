@@ -50,6 +50,12 @@ class Move:
         return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
 
+def joined(moves: Sequence[Move]) -> Move:
+    """All of `moves` as one."""
+    rules, sites = (r for m in moves for r in m.rules), (s for m in moves for s in m.sites)
+    return Move(tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(sites)))
+
+
 Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
 """Lists the moves of a program in the order in which they are tried. Its second argument is the set of nodes that need
 tangents."""
