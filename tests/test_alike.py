@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -81,7 +81,7 @@ def test_choices_are_those_of_a_search_that_tries_each_layer(
 
 
 def one_by_one(
-    self: rewriting._Rewriting, move: Move, edit: alike.Edit, after: rewriting._After, others: Sequence[Move]
+    self: rewriting._Rewriting, move: Move, edit: alike.Edit, after: rewriting._After, others: Iterable[Move]
 ) -> tuple[rewriting._After, list[Step]]:
     return after, [after.step]
 

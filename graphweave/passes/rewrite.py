@@ -7,8 +7,9 @@ of its users are gone. Such sets give the greedy choice the look-ahead that it l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
@@ -130,14 +131,14 @@ class _Rewriting:
                 if self.weighed > _MAX_WEIGHED_NODES:
                     count("search stopped at its bound")
                     return False
-                if self._try(moves[position], moves[position + 1 :]):
+                if self._try(moves[position], islice(moves, position + 1, None)):
                     taken = True
                     moves = list(make(self.facts, self.late))
                 else:
                     position += 1
         return taken
 
-    def _try(self, move: Move, others: Sequence[Move] = (), forced: bool = False) -> bool:
+    def _try(self, move: Move, others: Iterable[Move] = (), forced: bool = False) -> bool:
         """Make the move if it gains, with those of `others` that are alike, or if it is `forced`; whether it was
         made."""
         if move in self.futile and not forced:
@@ -147,7 +148,7 @@ class _Rewriting:
             self.futile.add(move)
         return made
 
-    def _made(self, move: Move, others: Sequence[Move], forced: bool) -> bool:
+    def _made(self, move: Move, others: Iterable[Move], forced: bool) -> bool:
         edit = self._edit(move)
         if edit is None:
             return False
@@ -200,7 +201,7 @@ class _Rewriting:
         step = Step(fired, program.locs[next(iter(replaced))], *totals, old - new, gained, gains)
         return _After(done, facts, keep, after, step)
 
-    def _with_alike(self, move: Move, edit: Edit, after: _After, others: Sequence[Move]) -> tuple[_After, list[Step]]:
+    def _with_alike(self, move: Move, edit: Edit, after: _After, others: Iterable[Move]) -> tuple[_After, list[Step]]:
         """The program after a move that saves something and all of `others` that look alike, with a step for each. The
         move alone if they do not save as much together as one does times their number.
 
