@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,19 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.spans import PASSES, span
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, MapOf, MatMul, Pointwise, Program, Pull, Push, Ref, Type
+from graphweave.ir.message.nodes import (
+    Gram,
+    Input,
+    MapOf,
+    MatMul,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    RowsOfSegments,
+    Type,
+)
 from graphweave.ir.message.verify import verify
 from graphweave.lower import grouping
 from graphweave.lower.grouping import group
@@ -54,6 +67,22 @@ def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
     return program
 
 
+def relations(count: int) -> Program:
+    """For each segment of the rows of `y`, the products of its rows and `x` by the type of the row; and `x` times the
+    matrix of its type."""
+    build, rows, types, whole = Builder(), Space("A"), Space("R"), Space("W")
+    x, y = (build.add(Input(name, Type(space, (16,), DType.f32))) for name, space in (("x", rows), ("y", whole)))
+    by_type = build.add(MapOf(build.add(Input("type", Type(rows, (), DType.i64))), types))
+    matrix = build.add(Input("w", Type(types, (16, 16), DType.f32)))
+    outputs = [build.add(MatMul(x, matrix, by_type))]
+    for i in range(count):
+        m = build.add(MapOf(build.add(RowsOfSegments((rows,) * count, (i,), rows)), whole))
+        outputs.append(build.add(Gram(x, build.add(Pull(y, m)), by_type)))
+    program = build.program(outputs, [(rows, None), (types, None), (whole, None)])
+    verify(program)
+    return program
+
+
 def looked(program: Program, facts: PassFacts = FACTS) -> tuple[Rewritten, Counter[str]]:
     """The program rewritten by cost, and what the search counted."""
     with span(PASSES, "rewrite") as spent:
@@ -66,6 +95,13 @@ def test_the_search_weighs_no_more_programs_for_more_equal_layers() -> None:
     _, many = looked(stack(24))
     assert 0 < many["programs weighed"] == few["programs weighed"]
     assert many["answered by an equal layer"] > few["answered by an equal layer"] > 0
+
+
+def test_the_search_weighs_no_more_programs_for_more_relations() -> None:
+    facts = PassFacts(statistics=Statistics(((Space("A"), 1000), (Space("R"), 2), (Space("W"), 10_000))))
+    _, few = looked(relations(6), facts)
+    _, many = looked(relations(18), facts)
+    assert 0 < many["programs weighed"] == few["programs weighed"]
 
 
 @pytest.mark.parametrize("widths", [(), (16, 4, 16, 64), (8, 16, 8, 16, 8)])
@@ -151,7 +187,7 @@ def test_the_search_stops_at_its_bound_and_says_so(monkeypatch: pytest.MonkeyPat
 def test_a_group_waits_for_what_the_groups_before_it_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The masks of groups say what a walk over all groups before them says."""
     told: list[bool] = []
-    ordered = grouping._Grouping.ordered
+    ordered, best = grouping._Grouping.ordered, grouping._Grouping._best
 
     def checked(self: grouping._Grouping) -> tuple[grouping.Group, ...]:
         for start in range(len(self.groups)):
@@ -161,7 +197,12 @@ def test_a_group_waits_for_what_the_groups_before_it_wait_for(monkeypatch: pytes
                 assert told[-1] == (target in walked), (start, target)
         return ordered(self)
 
+    def checked_best(self: grouping._Grouping, ref: Ref, *given: Any) -> int:
+        assert self._legal_groups(ref) == [g for g in self._candidates(ref) if self._legal(ref, g)]
+        return best(self, ref, *given)
+
     monkeypatch.setattr(grouping._Grouping, "ordered", checked)
+    monkeypatch.setattr(grouping._Grouping, "_best", checked_best)
     facts = Facts(stack(6, (16, 4, 16, 64)))
     given = frozenset[Ref]()
     made = group(facts, demand(facts, given, facts.row_products), given, facts.row_products)
