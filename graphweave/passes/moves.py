@@ -127,7 +127,7 @@ def _compacting(facts: Facts, pairs: Iterable[tuple[Ref, Ref]]) -> Iterator[Move
     types = facts.program.types
     readers: dict[Space, list[Ref]] = {}
     for ref, used in enumerate(facts.flow.operands):
-        for space in {t.space for r in used if isinstance(t := types[r], ir.Type)}:
+        for space in {said.space for r in used if isinstance(said := types[r], ir.Type)}:
             readers.setdefault(space, []).append(ref)
     for m, t in pairs:
         along = types[m]
