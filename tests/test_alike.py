@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
+from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import reached
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.spans import PASSES, span
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, MapOf, MatMul, Pointwise, Program, Pull, Push, Ref, Type
+from graphweave.ir.message.nodes import (
+    Gram,
+    Input,
+    MapOf,
+    MatMul,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    RowsOfSegments,
+    Type,
+)
 from graphweave.ir.message.verify import verify
 from graphweave.lower import grouping
 from graphweave.lower.grouping import group
 from graphweave.lower.schedule import demand
 from graphweave.passes import alike
 from graphweave.passes import rewrite as rewriting
+from graphweave.passes.moves import Move
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rewrite import Rewrite
-from graphweave.passes.rewritten import Rewritten
+from graphweave.passes.rewritten import Rewritten, Step
+from tests.programs.joint import Joint, joint
+from tests.rewrite_support import attention
 
 V, E = Space("V"), Space("E")
 FACTS = PassFacts(statistics=Statistics(((V, 1000), (E, 20_000))))
@@ -49,10 +67,26 @@ def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
     return program
 
 
-def looked(program: Program) -> tuple[Rewritten, Counter[str]]:
+def relations(count: int) -> Program:
+    """For each segment of the rows of `y`, the products of its rows and `x` by the type of the row; and `x` times the
+    matrix of its type."""
+    build, rows, types, whole = Builder(), Space("A"), Space("R"), Space("W")
+    x, y = (build.add(Input(name, Type(space, (16,), DType.f32))) for name, space in (("x", rows), ("y", whole)))
+    by_type = build.add(MapOf(build.add(Input("type", Type(rows, (), DType.i64))), types))
+    matrix = build.add(Input("w", Type(types, (16, 16), DType.f32)))
+    outputs = [build.add(MatMul(x, matrix, by_type))]
+    for i in range(count):
+        m = build.add(MapOf(build.add(RowsOfSegments((rows,) * count, (i,), rows)), whole))
+        outputs.append(build.add(Gram(x, build.add(Pull(y, m)), by_type)))
+    program = build.program(outputs, [(rows, None), (types, None), (whole, None)])
+    verify(program)
+    return program
+
+
+def looked(program: Program, facts: PassFacts = FACTS) -> tuple[Rewritten, Counter[str]]:
     """The program rewritten by cost, and what the search counted."""
     with span(PASSES, "rewrite") as spent:
-        done = Rewrite()(program, FACTS)
+        done = Rewrite()(program, facts)
     return done, spent.counts
 
 
@@ -61,6 +95,13 @@ def test_the_search_weighs_no_more_programs_for_more_equal_layers() -> None:
     _, many = looked(stack(24))
     assert 0 < many["programs weighed"] == few["programs weighed"]
     assert many["answered by an equal layer"] > few["answered by an equal layer"] > 0
+
+
+def test_the_search_weighs_no_more_programs_for_more_relations() -> None:
+    facts = PassFacts(statistics=Statistics(((Space("A"), 1000), (Space("R"), 2), (Space("W"), 10_000))))
+    _, few = looked(relations(6), facts)
+    _, many = looked(relations(18), facts)
+    assert 0 < many["programs weighed"] == few["programs weighed"]
 
 
 @pytest.mark.parametrize("widths", [(), (16, 4, 16, 64), (8, 16, 8, 16, 8)])
@@ -73,6 +114,57 @@ def test_choices_are_those_of_a_search_that_tries_each_layer(
     each, all_counts = looked(program)
     assert done == each and done.steps == each.steps
     assert all_counts["programs weighed"] > counts["programs weighed"]
+
+
+def one_by_one(
+    self: rewriting._Rewriting, move: Move, edit: alike.Edit, after: rewriting._After, others: Iterable[Move]
+) -> tuple[rewriting._After, list[Step]]:
+    return after, [after.step]
+
+
+def seconds(done: Rewritten, facts: PassFacts) -> float:
+    program = done.program
+    return cost(Facts(program), facts.tangents_of(program)).seconds(facts.statistics)
+
+
+PROGRAMS: dict[str, Callable[[int], Joint]] = {
+    "attention": attention,
+    "narrow, then wide": lambda layers: joint(stack(2 * layers, (16, 4) * layers)),
+    "wide, then narrow": lambda layers: joint(stack(2 * layers, (64, 16) * layers)),
+    "widths that repeat": lambda layers: joint(stack(3 * layers, (32, 8, 16) * layers)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equal_layers_that_gain_are_rewritten_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(FACTS, tangents=PROGRAMS[name](6).tangents)
+    program = PROGRAMS[name](6).program
+    done, counts = looked(program, facts)
+    assert counts["taken with an equal layer"] > 0
+    monkeypatch.setattr(rewriting._Rewriting, "_with_alike", one_by_one)
+    each, more = looked(program, facts)
+    assert counts["programs weighed"] < more["programs weighed"]
+    assert seconds(done, facts) <= seconds(each, facts) * (1 + 1e-9)
+    taken, taken_each = ([s for s in steps if s.taken] for steps in (done.steps, each.steps))
+    assert Counter((s.rules, s.loc) for s in taken) == Counter((s.rules, s.loc) for s in taken_each)
+    for step, before in zip(taken[1:], taken, strict=False):
+        assert step.before == pytest.approx(before.after)
+
+
+def test_small_gains_of_many_layers_are_made_if_together_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = attention(6)
+    facts = replace(FACTS, tangents=layers.tangents)
+
+    def reciprocals() -> list[Step]:
+        done, _ = looked(layers.program, facts)
+        return [s for s in done.steps if s.taken and s.rules == ("reciprocal",)]
+
+    taken = reciprocals()
+    whole = cost(Facts(layers.program), facts.tangents_of(layers.program)).seconds(facts.statistics)
+    monkeypatch.setattr(rewriting, "_MIN_GAIN", 1.5 * max(s.seconds for s in taken) / whole)
+    assert len(taken) == len(reciprocals()) == 12
+    monkeypatch.setattr(rewriting._Rewriting, "_with_alike", one_by_one)
+    assert len(reciprocals()) < 12
 
 
 def test_layers_of_other_widths_do_not_look_alike() -> None:
@@ -95,7 +187,7 @@ def test_the_search_stops_at_its_bound_and_says_so(monkeypatch: pytest.MonkeyPat
 def test_a_group_waits_for_what_the_groups_before_it_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The masks of groups say what a walk over all groups before them says."""
     told: list[bool] = []
-    ordered = grouping._Grouping.ordered
+    ordered, best = grouping._Grouping.ordered, grouping._Grouping._best
 
     def checked(self: grouping._Grouping) -> tuple[grouping.Group, ...]:
         for start in range(len(self.groups)):
@@ -105,7 +197,12 @@ def test_a_group_waits_for_what_the_groups_before_it_wait_for(monkeypatch: pytes
                 assert told[-1] == (target in walked), (start, target)
         return ordered(self)
 
+    def checked_best(self: grouping._Grouping, ref: Ref, *given: Any) -> int:
+        assert self._legal_groups(ref) == [g for g in self._candidates(ref) if self._legal(ref, g)]
+        return best(self, ref, *given)
+
     monkeypatch.setattr(grouping._Grouping, "ordered", checked)
+    monkeypatch.setattr(grouping._Grouping, "_best", checked_best)
     facts = Facts(stack(6, (16, 4, 16, 64)))
     given = frozenset[Ref]()
     made = group(facts, demand(facts, given, facts.row_products), given, facts.row_products)

@@ -165,9 +165,9 @@ class _Grouping:
 
     def _best(self, ref: Ref, beside: int | None, reader: Ref | None = None) -> int:
         """The legal group that saves most, or a fresh one; groups in which `reader` would save more are left to it."""
-        candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
+        candidates = self._legal_groups(ref)
         if reader is not None:
-            lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
+            lost = set(self._legal_groups(reader))
             candidates = [g for g in candidates if g not in lost or not self._saves_more(reader, ref, g)]
         if not candidates or not self._belongs(ref, candidates, beside):
             candidates = [self._new_group(Group(*self._home(ref)))]
@@ -237,9 +237,9 @@ class _Grouping:
         if not self.fuses:
             return []
         rows, along = self._home(ref)
-        found = []
+        found, total = [], self._is_total(ref)
         for i, g in enumerate(self.groups):
-            if self._is_total(ref):
+            if total:
                 node = self.program.nodes[ref]
                 assert isinstance(node, Push | Gram)
                 walks = g.map is not None and map_type(self.program, g.map).dom == space_of(self.program, node.x)
@@ -249,6 +249,14 @@ class _Grouping:
             if fits:
                 found.append(i)
         return found
+
+    def _legal_groups(self, ref: Ref) -> list[int]:
+        """The candidates that `ref` may join. Most of a deep program's are ruled out at once, since something that
+        `ref` needs waits for them."""
+        n, awaited = self.needs[ref], 0
+        for p in self._producers([*(y for y, _ in n.pulls), *n.same, *n.shared, *self._indices(ref)]):
+            awaited |= self.awaited[p]
+        return [g for g in self._candidates(ref) if not awaited >> g & 1 and self._legal(ref, g)]
 
     def _legal(self, ref: Ref, g: int) -> bool:
         """Whether `ref` may join `g`.

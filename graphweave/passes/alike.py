@@ -18,13 +18,27 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.exact import exact
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, exact_key, with_operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapType, Node, Operand, Part, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Input,
+    MapType,
+    Node,
+    NumbersOfSegments,
+    Operand,
+    Part,
+    Ref,
+    RowsOfSegments,
+    Type,
+)
 
 T = TypeVar("T")
 
 _STEPS = 8
 """How far the neighbours of a node count for its colour: further than from a sum over edges to the values that its
 kernel reads, through all that an edge computes."""
+_NEAR_STEPS = 2
+"""How far they count for a look from near. Layers before and behind one that has been rewritten still look alike."""
 
 
 class Looks:
@@ -35,7 +49,8 @@ class Looks:
         flow, program = facts.flow, facts.program
         maps = [t for t in program.types if isinstance(t, MapType)]
         starts, arrives = Counter(t.dom for t in maps), Counter(t.cod for t in maps)
-        self._spaces = {s: (statistics.rows(s), starts[s], arrives[s]) for s in (UNIT, *(s for s, _ in program.spaces))}
+        self._rows = statistics.rows
+        self._spaces = {s: (statistics.rows(s), starts[s], arrives[s]) for s, _ in program.spaces}
         self._spaces[UNIT] = (-1, 0, 0)
         only = flow.graph_only
         known: dict[Hashable, int] = {}
@@ -45,54 +60,63 @@ class Looks:
             )
             for r, node in enumerate(program.nodes)
         ]
-        for _ in range(_STEPS):
+        self._near = colours
+        for step in range(_STEPS):
             count, known = len(known), {}
             at = colours.__getitem__
             colours = [
                 known.setdefault((own, tuple(map(at, used)), tuple(sorted(map(at, users)))), len(known))
                 for own, used, users in zip(colours, flow.operands, flow.users, strict=True)
             ]
+            if step < _NEAR_STEPS:
+                self._near = colours
             if len(known) == count:  # no further step tells nodes apart
                 break
         self._of = colours
 
     def _form(self, node: Node) -> Hashable:
-        """The operator of a node and its parameters, without its operands, names of inputs, numbers of
-        parts, spaces and sizes."""
+        """The operator of a node and its parameters, without its operands, names of inputs, numbers of parts and of
+        segments, spaces and sizes."""
         match node:
             case Input() | Part():
                 return type(node).__name__
             case Aten(target, args, kwargs, serial=serial):
                 return target, _blank(args), _blank(kwargs), serial > 0
+            case RowsOfSegments(of) | NumbersOfSegments(of):
+                return type(node).__name__, self._without_spaces(of)
         kind, values = exact_key(with_operands(node, lambda _: 0))
         return kind, self._without_spaces(values)
 
     def _kind(self, t: Hashable) -> Hashable:
         match t:
             case Type(space, shape, dtype):
-                return self._spaces.get(space), shape, dtype
+                return self._look(space), shape, dtype
             case MapType(dom, cod):
-                return self._spaces.get(dom), self._spaces.get(cod)
+                return self._look(dom), self._look(cod)
             case AnyType(dtype, dims, size, items, other):
                 return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
         return type(t).__name__
+
+    def _look(self, space: Space) -> Hashable:
+        """The rows and maps of a space of the program; the rows of one that a rule has made."""
+        return self._spaces.get(space) or self._rows(space)
 
     def _without_spaces(self, value: Any) -> Hashable:
         if isinstance(value, tuple):
             return tuple([self._without_spaces(v) for v in value])
         if isinstance(value, Space):
-            return self._spaces.get(value)
+            return self._look(value)
         return self._kind(value) if isinstance(value, Type | AnyType | MapType) else value
 
-    def of_edit(self, edit: Edit) -> Hashable:
-        """The same for two edits that do the same to nodes that look alike."""
-        places: dict[Ref, int] = {}
+    def of_edit(self, edit: Edit, *, near: bool = False) -> Hashable:
+        """The same for two edits that do the same to nodes that look alike, or that do so from `near`."""
+        places, colours = dict[Ref, int](), self._near if near else self._of
 
         def place(ref: Ref) -> tuple[int, int]:
             number = places.setdefault(ref, len(places))
-            return self._of[ref] if ref < len(self._of) else -1, number
+            return colours[ref] if ref < len(colours) else -1, number
 
-        nodes = enumerate(zip(edit.nodes, edit.operands, strict=True), len(self._of))
+        nodes = enumerate(zip(edit.nodes, edit.operands, strict=True), len(colours))
         return (
             tuple([(place(old), place(new)) for old, new in edit.replaced]),
             tuple([(self._form(node), place(ref), tuple(map(place, used))) for ref, (node, used) in nodes]),
@@ -130,6 +154,11 @@ class Answers(Generic[T]):
 
     def add(self, edit: Edit, answer: T) -> None:
         self._edits.setdefault(edit.first, []).append((edit, answer))
+
+    def look_alike(self, one: Edit, other: Edit) -> bool:
+        """Whether two edits look alike from near, so that it is worth a trial whether they gain the same."""
+        look = self._looks.of_edit
+        return one.first == other.first and look(one, near=True) == look(other, near=True)
 
     def get(self, edit: Edit) -> T | None:
         """None for an edit that is unlike all others."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import reached
 from graphweave.analysis.typed import below, gathered, is_typed_product
+from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Program, Ref
@@ -47,6 +48,12 @@ class Move:
         if not names:
             return self
         return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
+
+
+def joined(moves: Sequence[Move]) -> Move:
+    """All of `moves` as one."""
+    rules, sites = (r for m in moves for r in m.rules), (s for m in moves for s in m.sites)
+    return Move(tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(sites)))
 
 
 Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
@@ -99,39 +106,59 @@ def compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """For each pair of maps that meet in a typed product all that edges compute from them; forward pairs first."""
     program = facts.program
     found: dict[tuple[Ref, Ref], bool] = {}
-    for ref, node in enumerate(program.nodes):
-        for pair in _pairs_of(program, node):
+    for ref, pairs in _pairs_by_node(program):
+        for pair in pairs:
             found[pair] = found.get(pair, True) and ref in late
-    everything = tuple(range(len(program.nodes)))
-    for m, t in sorted(found, key=lambda pair: found[pair]):
-        yield Move((compact.compact(m, t),), everything)
+    yield from _compacting(facts, sorted(found, key=lambda pair: found[pair]))
+
+
+def forward_compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+    """The same for the pairs of maps that meet in a typed product of the forward, such as Hector's (source,
+    relation)."""
+    nodes, found = facts.program.nodes, dict[tuple[Ref, Ref], None]()
+    for ref, pairs in _pairs_by_node(facts.program):
+        if isinstance(nodes[ref], ir.MatMul) and ref not in late:
+            found.update(dict.fromkeys(pairs))
+    yield from _compacting(facts, found)
+
+
+def _compacting(facts: Facts, pairs: Iterable[tuple[Ref, Ref]]) -> Iterator[Move]:
+    """For each pair of maps the move that tries its rule at all that reads a value of these edges."""
+    types = facts.program.types
+    readers: dict[Space, list[Ref]] = {}
+    for ref, used in enumerate(facts.flow.operands):
+        for space in {said.space for r in used if isinstance(said := types[r], ir.Type)}:
+            readers.setdefault(space, []).append(ref)
+    for m, t in pairs:
+        along = types[m]
+        assert isinstance(along, ir.MapType)
+        yield Move((compact.compact(m, t),), tuple(readers[along.dom]))
 
 
 def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
     """Every two maps that meet in a typed product."""
-    return tuple(dict.fromkeys(pair for node in program.nodes for pair in _pairs_of(program, node)))
+    return tuple(dict.fromkeys(pair for _, pairs in _pairs_by_node(program) for pair in pairs))
 
 
-def forward_pairs(program: Program, late: frozenset[Ref]) -> tuple[tuple[Ref, Ref], ...]:
-    """Pairs of maps that meet in a typed product of the forward, such as Hector's (source, relation)."""
-    found: dict[tuple[Ref, Ref], None] = {}
+def _pairs_by_node(program: Program) -> Iterator[tuple[Ref, list[tuple[Ref, Ref]]]]:
+    """Nodes at which two maps of edges meet, and these maps. Unique pairs are not edges: pairs of pairs are the same
+    pairs."""
+    made = {t.pairs for t in program.types if isinstance(t, ir.PairsType)}
+    made |= {n.cod for n in program.nodes if isinstance(n, ir.MapOf)}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, ir.MatMul) and node.map is not None and ref not in late:
-            pull = _pull_map(program, node.x)
-            if pull is not None:
-                found[pull, node.map] = None
-    return tuple((m, t) for m, t in found if _may_pair(program, m, t))
+        if pairs := [(m, t) for m, t in _meeting(program, node) if m is not None and _may_pair(program, m, t, made)]:
+            yield ref, pairs
 
 
-def _pairs_of(program: Program, node: ir.Node) -> Iterator[tuple[Ref, Ref]]:
-    candidates: list[tuple[Ref | None, Ref]] = []
+def _meeting(program: Program, node: ir.Node) -> list[tuple[Ref | None, Ref]]:
+    """Maps that meet in a typed product, or in a push of one."""
     if isinstance(node, ir.MatMul) and node.map is not None:
-        candidates.append((_pull_map(program, node.x), node.map))
-    elif isinstance(node, ir.Gram) and node.map is not None:
-        candidates += [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
-    elif isinstance(node, ir.Push) and not node.fused:
-        candidates += [(node.map, t) for t in _types_behind(program, node.x)]
-    yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
+        return [(_pull_map(program, node.x), node.map)]
+    if isinstance(node, ir.Gram) and node.map is not None:
+        return [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
+    if isinstance(node, ir.Push) and not node.fused:
+        return [(node.map, t) for t in _types_behind(program, node.x)]
+    return []
 
 
 def _types_behind(program: Program, ref: Ref) -> list[Ref]:
@@ -155,19 +182,11 @@ def _pull_map(program: Program, ref: Ref) -> Ref | None:
     return gathered(program, ref).map
 
 
-def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
-    """Whether `m` and `t` are two maps of edges. Unique pairs are not edges: pairs of pairs are the same pairs."""
-    a, b = program.nodes[m], program.nodes[t]
-    types = program.types[m]
-    if (
-        not isinstance(a, ir.MapOf)
-        or not isinstance(b, ir.MapOf)
-        or a.index == b.index
-        or not isinstance(types, ir.MapType)
-    ):
-        return False
-    made = {t.pairs for t in program.types if isinstance(t, ir.PairsType)}
-    return types.dom not in made | {n.cod for n in program.nodes if isinstance(n, ir.MapOf)}
+def _may_pair(program: Program, m: Ref, t: Ref, made: set[Space]) -> bool:
+    """Whether `m` and `t` are two maps of edges. The spaces that are `made` are none of edges."""
+    a, b, along = program.nodes[m], program.nodes[t], program.types[m]
+    two = isinstance(a, ir.MapOf) and isinstance(b, ir.MapOf) and a.index != b.index
+    return two and isinstance(along, ir.MapType) and along.dom not in made
 
 
 def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:

@@ -23,12 +23,12 @@ Key: TypeAlias = tuple[str, Ref, Ref]
 
 def narrow_sites(facts: Facts) -> list[tuple[Ref, ...]]:
     """Nodes at which the rule is to be tried, those that belong together in one tuple."""
-    groups: list[tuple[set[Key], list[Ref]]] = []
-    for site, keys in _sites(facts):
-        found = [group for group in groups if group[0] & keys]
-        groups = [group for group in groups if group not in found]
-        groups.append((keys.union(*(k for k, _ in found)), [*(r for _, sites in found for r in sites), site]))
-    return [tuple(dict.fromkeys(sites)) for _, sites in groups]
+    groups, group_of = dict[int, tuple[set[Key], list[Ref]]](), dict[Key, int]()
+    for number, (site, keys) in enumerate(_sites(facts)):
+        same = [groups.pop(i) for i in sorted({group_of[key] for key in keys if key in group_of})]
+        groups[number] = keys.union(*(k for k, _ in same)), [*(r for _, sites in same for r in sites), site]
+        group_of.update(dict.fromkeys(groups[number][0], number))
+    return [tuple(dict.fromkeys(sites)) for _, sites in groups.values()]
 
 
 def _sites(facts: Facts) -> Iterator[tuple[Ref, set[Key]]]:

@@ -11,8 +11,9 @@ from itertools import product
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, Program
+from graphweave.ir.message.nodes import MapOf, Program, Ref
 from graphweave.ir.message.pairs import pair_space
 from graphweave.passes.moves import Moves, bases, compactions, pairs_in, reorderings, typed_pushes
 from graphweave.passes.pair_space import pair_maps
@@ -64,16 +65,19 @@ def _either(decided: bool | None) -> tuple[bool, ...]:
 
 def with_pairs(program: Program, statistics: Statistics, measure: Measure | None) -> Statistics:
     """`statistics` with the number of pairs of every two maps that meet in a typed product."""
-    counted = dict(statistics.counted)
-    for m, t in pairs_in(program):
-        build = Builder.of(program)
+    pairs = () if measure is None else pairs_in(program)
+    if measure is None or not pairs:
+        return statistics
+    counted, build, indices = dict(statistics.counted), Builder.of(program), dict[Space, Ref]()
+    for m, t in pairs:
         space = pair_space(build.nodes, m, t)
-        if space in counted or measure is None:
-            continue
-        first = build.nodes[pair_maps(build, m, t).first]
-        assert isinstance(first, MapOf)
-        spaces = [*program.spaces, (space, None)]
-        rows = measure(Facts(build.program((first.index,), spaces)), first.index)
+        if space not in counted:
+            first = build.nodes[pair_maps(build, m, t).first]
+            assert isinstance(first, MapOf)
+            indices[space] = first.index
+    facts = Facts(build.program(indices.values(), [*program.spaces, *((space, None) for space in indices)]))
+    for space, index in indices.items():
+        rows = measure(facts, index)
         if rows is not None:
             counted[space] = rows
     return replace(statistics, counted=tuple(counted.items()))

@@ -7,8 +7,9 @@ of its users are gone. Such sets give the greedy choice the look-ahead that it l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from graphweave.analysis.cost import BANDWIDTH, Cost, cost
 from graphweave.analysis.facts import Facts
@@ -20,11 +21,10 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Program, Push, Ref
 from graphweave.passes.alike import Answers, Edit
-from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_pairs, reorderings
+from graphweave.passes.moves import ORDER, RULES, Move, Moves, added, forward_compactions, joined, reorderings
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.relational import Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
-from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
 
@@ -71,6 +71,17 @@ class _Trial:
     step: Step | None
 
 
+@dataclass(frozen=True, slots=True)
+class _After:
+    """The program after a rewrite, the calls in it that must stay, and what it costs."""
+
+    done: Rewritten
+    facts: Facts
+    keep: tuple[Ref, ...]
+    cost: Cost
+    step: Step
+
+
 class _Rewriting:
     def __init__(self, facts: Facts, given: PassFacts, start: Start) -> None:
         self.given, self.start = given, start
@@ -104,9 +115,7 @@ class _Rewriting:
                 break
         if self.start.compact:
             for _ in range(_MAX_ROUNDS * 4):
-                pairs = forward_pairs(self.facts.program, self.late)
-                everything = tuple(range(len(self.facts.program.nodes)))
-                moves = [Move((compact(m, t),), everything) for m, t in pairs]
+                moves = list(forward_compactions(self.facts, self.late))
                 if not any(self._try(move, forced=True) for move in moves):
                     break
 
@@ -122,48 +131,64 @@ class _Rewriting:
                 if self.weighed > _MAX_WEIGHED_NODES:
                     count("search stopped at its bound")
                     return False
-                if self._try(moves[position]):
+                if self._try(moves[position], islice(moves, position + 1, None)):
                     taken = True
                     moves = list(make(self.facts, self.late))
                 else:
                     position += 1
         return taken
 
-    def _try(self, move: Move, forced: bool = False) -> bool:
-        """Make the move if it gains, or if it is `forced`; whether it was made."""
+    def _try(self, move: Move, others: Iterable[Move] = (), forced: bool = False) -> bool:
+        """Make the move if it gains, with those of `others` that are alike, or if it is `forced`; whether it was
+        made."""
         if move in self.futile and not forced:
             return False
-        made = self._made(move, forced)
+        made = self._made(move, others, forced)
         if not made:
             self.futile.add(move)
         return made
 
-    def _made(self, move: Move, forced: bool) -> bool:
-        program = self.facts.program
-        size = len(program.nodes)
-        replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
-        try:
-            if not replaced:
-                return False
-            loc = program.locs[next(iter(replaced))]
-            edit = Edit.of(self.build, size, replaced, fired)
-            if not forced and (like := self.refused.get(edit)) is not None:
-                count("answered by an equal layer")
-                self._note(None if like.step is None else replace(like.step, loc=loc))
-                return False
-            done = substitute(self.build, size, replaced, program.outputs, self.keep, program.spaces)
-        finally:
-            self.build.rollback(size)
-        step = None if done.program.nodes == program.nodes else self._weighed(done, fired, loc, forced)
-        self._note(step)
-        if step is not None and step.taken:
+    def _made(self, move: Move, others: Iterable[Move], forced: bool) -> bool:
+        edit = self._edit(move)
+        if edit is None:
+            return False
+        if not forced and (like := self.refused.get(edit)) is not None:
+            count("answered by an equal layer")
+            self._note(None if like.step is None else replace(like.step, loc=self._line(edit)))
+            return False
+        after, steps = self._after(move, forced), list[Step]()
+        if after is not None and after.step.seconds > 0 and not forced:
+            after, steps = self._with_alike(move, edit, after, others)
+        if after is not None and after.step.taken:
+            self.steps += steps or [after.step]
+            self.where = {r: after.done.where[at] for r, at in self.where.items() if at in after.done.where}
+            self._become(after.facts, after.keep, after.cost)
             return True
+        step = None if after is None else after.step
+        self._note(step)
         if not forced:
             self.refused.add(edit, _Trial(step))
         return False
 
-    def _weighed(self, done: Rewritten, fired: tuple[str, ...], loc: Location, forced: bool) -> Step:
-        """What the program costs after the rewrite, which is made if it gains."""
+    def _edit(self, move: Move) -> Edit | None:
+        """What the move does to the program; None if it does nothing."""
+        size = len(self.facts.program.nodes)
+        replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
+        edit = Edit.of(self.build, size, replaced, fired) if replaced else None
+        self.build.rollback(size)
+        return edit
+
+    def _line(self, edit: Edit) -> Location:
+        return self.facts.program.locs[edit.replaced[0][0]]
+
+    def _after(self, move: Move, forced: bool = False) -> _After | None:
+        """The program after the move, and whether it gains; None if the program stays the same."""
+        program, size = self.facts.program, len(self.facts.program.nodes)
+        replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
+        done = substitute(self.build, size, replaced, program.outputs, self.keep, program.spaces)
+        self.build.rollback(size)
+        if done.program.nodes == program.nodes:
+            return None
         count("programs weighed")
         self.weighed += len(done.program.nodes)
         statistics, facts = self.given.statistics, Facts(done.program, done.operands)
@@ -173,13 +198,34 @@ class _Rewriting:
         gains = forced or old - new > _MIN_GAIN * old
         gained = tuple(sorted(difference(self.cost.per_row(), after.per_row()).items(), key=lambda item: item[0].name))
         totals = self.cost.total(statistics), after.total(statistics)
-        if gains:
-            self.where = {r: done.where[at] for r, at in self.where.items() if at in done.where}
-            self._become(facts, keep, after)
-        return Step(fired, loc, *totals, old - new, gained, gains)
+        step = Step(fired, program.locs[next(iter(replaced))], *totals, old - new, gained, gains)
+        return _After(done, facts, keep, after, step)
+
+    def _with_alike(self, move: Move, edit: Edit, after: _After, others: Iterable[Move]) -> tuple[_After, list[Step]]:
+        """The program after a move that saves something and all of `others` that look alike, with a step for each. The
+        move alone if they do not save as much together as one does times their number.
+
+        So a gain that is small in a program of many layers counts as much as in one of few.
+        """
+        step, names = after.step, [rule.name for rule in move.rules]
+        moves, steps = [move], [replace(step, taken=True)]
+        for other in others:
+            if len(moves) * len(step.rules) >= _MAX_REWRITES:
+                break
+            if [rule.name for rule in other.rules] != names or (same := self._edit(other)) is None:
+                continue
+            if self.refused.look_alike(edit, same):
+                moves.append(other)
+                steps.append(_following(steps[-1], self._line(same)))
+        together = self._after(joined(moves)) if len(moves) > 1 else None
+        if together is None or not together.step.taken or together.step.seconds < (len(moves) - 0.5) * step.seconds:
+            return after, [step]
+        count("taken with an equal layer", len(moves) - 1)
+        return together, steps
 
     def _note(self, step: Step | None) -> None:
-        if step is not None and (step.taken or step not in self.steps):
+        """Keep a choice that was not taken."""
+        if step is not None and step not in self.steps:
             self.steps.append(step)
 
 
@@ -225,6 +271,12 @@ def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
     while ref in replaced:
         ref = replaced[ref]
     return ref
+
+
+def _following(step: Step, loc: Location) -> Step:
+    """The same rewrite once more, at another line of the user's."""
+    (b0, b1, b2), (a0, a1, a2) = step.before, step.after
+    return replace(step, loc=loc, before=step.after, after=(2 * a0 - b0, 2 * a1 - b1, 2 * a2 - b2))
 
 
 def _refused(best: _Rewriting, other: _Rewriting) -> Step:

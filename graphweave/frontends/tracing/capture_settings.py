@@ -30,6 +30,7 @@ from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.core.log import logger
 from graphweave.core.spans import DYNAMO, span
+from graphweave.core.stack import call_with_room
 from graphweave.frontends.tracing.call_under_way import CaptureSettings, breaks_so_far, under_way
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
@@ -161,7 +162,7 @@ class DuringCompilation:
                 in_place_of(caller, given)
             unsupported = dict(counters["unimplemented"])
             try:
-                return trace(*args, **kwargs)
+                return call_with_room(trace, *args, **kwargs)
             except (RestartAnalysis, SkipFrame):  # PyTorch's way to say what to do with a frame
                 raise
             except Unsupported as error:
