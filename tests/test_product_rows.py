@@ -223,3 +223,15 @@ def test_a_product_of_features_in_another_order_stays_what_it_is() -> None:
 
     args = arguments(PROGRAMS["index_add"], SIZES)
     torch.testing.assert_close(step(graphweave.compile(f), args), step(f, args))
+
+
+def test_pairs_of_indices_stay_pairs() -> None:
+    """`edge_index` [2, E] has its rows in a later dim, but numbers are no features to move."""
+
+    def f(x: Tensor, pair: Tensor) -> Tensor:
+        kept = pair[:, pair[0] != pair[1]]
+        return torch.zeros_like(x).index_add(0, kept[1], torch.tanh(x[kept[0]]))
+
+    (captured,) = capture(f, torch.randn(6, F, dtype=torch.float64), torch.randint(6, (2, 20)))
+    check(captured)
+    assert "aten.permute.default" not in captured.targets()

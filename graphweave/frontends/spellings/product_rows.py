@@ -75,7 +75,7 @@ class _Region:
     def _find(self) -> None:
         """Find what is computed row by row from or for moves of rows in several dims."""
         found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
-        todo = [n for n in found if facts(n.target).index is not None]
+        todo = [n for n in found if facts(n.target).index is not None and val(n).is_floating_point()]
         while todo:
             node = todo.pop()
             if node in self.calls or node not in found:
@@ -95,7 +95,8 @@ class _Region:
                 with self.graph.inserting_before(node):
                     self.flats[node] = self.calls[node].write(self)
                 if self.shapes.is_flat(node):
-                    node.replace_all_uses_with(self.flats[node])
+                    # calls of the region still read what their rules were made for
+                    node.replace_all_uses_with(self.flats[node], delete_user_cb=lambda user: user not in self.calls)
             else:
                 self._leave(node)
             self._note_sizes(node)
