@@ -17,9 +17,9 @@ PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot); tests, checks and benchmarks install
-# everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
-# imports only some of them, so Python compiles these when they are imported.
+# The main job installs what it needs ("pyg", "train", and "plot" where ARGS ask for a plot); tests, checks and
+# benchmarks install everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation,
+# and a training imports only some of them, so Python compiles these when they are imported.
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot
 STAMP := $(VENV)/.installed
@@ -47,7 +47,7 @@ $(BIN)/python:
 
 $(TRAIN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(TORCH)
-	$(BIN)/python -m pip install --no-compile -e ".[pyg]"
+	$(BIN)/python -m pip install --no-compile -e ".[pyg,train]"
 	touch $@
 
 $(PLOT_STAMP): $(TRAIN_STAMP)
@@ -56,7 +56,7 @@ $(PLOT_STAMP): $(TRAIN_STAMP)
 
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
+	$(BIN)/python -m pip install -e ".[pyg,train,plot,test]"
 	touch $(TRAIN_STAMP) $(PLOT_STAMP) $@
 
 $(SITE_STAMP): $(TRAIN_STAMP)

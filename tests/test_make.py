@@ -31,25 +31,25 @@ def extras(plan: str) -> set[str]:
 
 def test_the_main_job_installs_what_it_needs(tmp_path: Path) -> None:
     plan = planned(tmp_path / "new", "train")
-    assert extras(plan) == {"pyg"}
+    assert extras(plan) == {"pyg", "train"}
     assert plan.index("-m venv") < plan.index(" torch==") < plan.index(" -e ") < plan.index("graphweave train")
-    assert extras(planned(tmp_path / "new", "train", "ARGS=--compare --plot out.png")) == {"pyg", "plot"}
+    assert extras(planned(tmp_path / "new", "train", "ARGS=--compare --plot out.png")) == {"pyg", "train", "plot"}
 
 
 @pytest.mark.parametrize("target", ["setup", "test", "lint", "fuzz", "test-triton", "bench"])
 def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
-    assert extras(planned(tmp_path / "new", target)) == {"pyg", "plot", "test"}
+    assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "plot", "test"}
 
 
 def test_the_site_needs_its_own_packages(tmp_path: Path) -> None:
-    assert extras(planned(tmp_path / "new", "site")) == {"pyg", "site"}
+    assert extras(planned(tmp_path / "new", "site")) == {"pyg", "train", "site"}
 
 
 @pytest.mark.parametrize(
     ("stamps", "target", "wanted"),
     [
         ((".installed-train",), "train", set()),
-        ((".installed-train",), "test", {"pyg", "plot", "test"}),
+        ((".installed-train",), "test", {"pyg", "train", "plot", "test"}),
         ((".installed-train", ".installed-plot", ".installed"), "test", set()),
         ((".installed-train", ".installed-plot", ".installed"), "train", set()),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from graphweave.core.errors import DataError
+from graphweave.core.extras import how_to_install
 from graphweave.data.edges import symmetrise
 from graphweave.data.node_data import NodeData
 from graphweave.data.split import random_split
@@ -16,9 +17,14 @@ def digits(k: int = 8, seed: int = 0) -> NodeData:
 
     `x` [1797, 64] in 0..1; 10 classes; random split 60/20/20.
     """
-    # Imported here, since scikit-learn takes a second to load and only this loader needs it.
-    from sklearn.datasets import load_digits
-    from sklearn.neighbors import kneighbors_graph
+    try:
+        # Imported here, since scikit-learn is optional, takes a second to load, and only this loader needs it.
+        from sklearn.datasets import load_digits
+        from sklearn.neighbors import kneighbors_graph
+    except ImportError as error:
+        raise DataError(
+            f"digits: the images come with scikit-learn, which is missing. {how_to_install('sklearn')}"
+        ) from error
 
     images = load_digits()
     features = images.data.astype(np.float32) / 16
