@@ -38,9 +38,11 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site clean
+.PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
+
+setup-site: $(SITE_STAMP)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +68,20 @@ $(SITE_STAMP): $(TRAIN_STAMP)
 # The documents as a site with search, in build/site. It works as files, without a server and without a network.
 site: $(SITE_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# A wheel and a source archive in dist/, used in bare environments (docs/releasing.md).
+package: | $(BIN)/python
+	$(BIN)/python -m release.package --torch "$(TORCH)"
+
+# Other versions of Python, PyTorch and PyG, each in a bare environment: make versions ARGS="--only torch=2.15".
+versions: $(STAMP)
+	$(BIN)/python -m release.versions $(ARGS)
+	$(BIN)/python -m docs.made
+
+# All of docs/releasing.md that needs no decision, apart from the whole test suite.
+release-check: $(STAMP) site package
+	$(BIN)/python -m release.check
+	$(BIN)/python -m pytest tests/test_packaging.py tests/test_public_api.py tests/test_readme.py tests/test_examples.py
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
 train: $(if $(findstring --plot,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))

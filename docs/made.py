@@ -8,6 +8,7 @@ stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that ev
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -20,6 +21,7 @@ from docs import scaling
 from docs.design import example
 from graphweave.compiler.road import NEEDED, ROAD
 from graphweave.core.choices import OPTIONS
+from graphweave.core.extras import USES, command
 from graphweave.core.operators import Op
 from graphweave.core.versions import TESTED
 from graphweave.passes.rewrite import Rewrite
@@ -181,6 +183,28 @@ def versions() -> Iterator[str]:
         yield f"| {name} | {of.oldest or 'any'} | {of.checked} | {of.tried or '-'} |"
 
 
+def extras() -> Iterator[str]:
+    """The extras that users choose from, by `core/extras.py`, and what each installs, by `pyproject.toml`."""
+    project = (ROOT / "pyproject.toml").read_text()
+    yield from ("| command | installs | for |", "|---|---|---|")
+    for extra, uses in USES.items():
+        listed = re.search(rf"^{extra} = \[(.*?)\]$", project, re.MULTILINE)
+        assert listed is not None, f"pyproject.toml has no extra {extra}"
+        packages = ", ".join(re.split(r"[>=<;]", part.strip(' "'))[0] for part in listed[1].split(","))
+        yield f"| `{command(extra)}` | {packages} | {uses} |"
+
+
+def tried_versions() -> Iterator[str]:
+    """The combinations of releases that `make versions` has tried, by `release/versions.json`."""
+    yield from ("| Python | PyTorch | PyG | smoke test | tests | on |", "|---|---|---|---|---|---|")
+    for row in json.loads((ROOT / "release/versions.json").read_text()):
+        of, passed, failed = row["combination"], row["passed"], row["failed"]
+        ended = f"{passed} pass" + (f", {failed} fail ({row['why']})" if failed else "")
+        ended = ended if row["smoke"] else row["why"]
+        smoke = "passes" if row["smoke"] else "fails"
+        yield f"| {of['python']} | {of['torch']} | {of['torch_geometric']} | {smoke} | {ended} | {row['date']} |"
+
+
 COMPILING = ("compile", "explain", "counters", "reset_counters", "tune", "Schedule")
 """The names of the package itself that are about compiling; its other functions and classes are about graphs."""
 
@@ -234,6 +258,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "passes by name": passes_by_name,
     "switches": switches,
     "versions": versions,
+    "extras": extras,
+    "tried versions": tried_versions,
     "halos": scaling.halos,
     "halves": scaling.halves,
     "scaling": scaling.scaling,

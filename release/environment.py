@@ -48,8 +48,9 @@ class Environment:
         return self.folder / "venv/bin/python"
 
     def install(self, *requirements: str) -> None:
-        """Install packages by pip, from the index that pip is configured for."""
-        run([str(self.python), "-m", "pip", "install", "--quiet", *requirements], self.folder, self.environ())
+        """Install packages by pip, from the index that pip is configured for. Modules are compiled when imported."""
+        command = [str(self.python), "-m", "pip", "install", "--quiet", "--no-compile", *requirements]
+        run(command, self.folder, self.environ())
 
     def run(self, *arguments: str, tools: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments in the environment's folder. Without `tools`, no other program is found."""

@@ -41,8 +41,9 @@ def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
     assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "plot", "test"}
 
 
-def test_the_site_needs_its_own_packages(tmp_path: Path) -> None:
-    assert extras(planned(tmp_path / "new", "site")) == {"pyg", "train", "site"}
+@pytest.mark.parametrize("target", ["site", "setup-site"])
+def test_the_site_needs_its_own_packages(target: str, tmp_path: Path) -> None:
+    assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "site"}
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,14 @@ def test_what_everything_leaves_behind_serves_the_main_job(tmp_path: Path) -> No
     touched = re.search(r"^touch (.*)$", planned(tmp_path / "new", "setup"), re.MULTILINE)
     assert touched is not None
     assert [Path(p).name for p in touched[1].split()] == [".installed-train", ".installed-plot", ".installed"]
+
+
+def test_a_package_needs_python_alone(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "new", "package", "TORCH=torch==2.9.1 --index-url file:///wheels")
+    assert extras(plan) == set() and '-m release.package --torch "torch==2.9.1 --index-url file:///wheels"' in plan
+
+
+def test_a_release_is_checked_after_what_it_checks_is_built(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "new", "release-check")
+    steps = ["-m mkdocs build", "-m release.package", "-m release.check", "tests/test_examples.py"]
+    assert [plan.index(step) for step in steps] == sorted(plan.index(step) for step in steps)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shtab
 
-from graphweave.cli.main import COMMANDS, parser
+from graphweave.cli.main import whole_parser
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES_OR_NAMES = ("data",)
@@ -30,7 +30,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the script. It holds the options of this version, so it is printed again after an update."""
-    whole = parser(*COMMANDS)
+    whole = whole_parser()
     for action in _actions(whole):
         if action.type is Path or action.dest in _FILES_OR_NAMES:
             vars(action)["complete"] = shtab.FILE  # an attribute of shtab, which argparse does not declare

@@ -12,7 +12,7 @@ from graphweave import __version__
 from graphweave.core import extras
 from graphweave.core.errors import GraphweaveError
 
-COMMANDS = {
+_COMMANDS = {
     "train": ("train", "train a model: classify nodes, graphs or points, predict links, recommend"),
     "bench": ("bench", "time a training step: compiled, tuned, and by eager PyTorch"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
@@ -41,11 +41,16 @@ def parser(*wanted: str) -> argparse.ArgumentParser:
     top.subcommand = wanted[0] if len(wanted) == 1 else ""
     top.add_argument("--version", action="version", version=f"graphweave {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, what) in COMMANDS.items():
+    for name, (module, what) in _COMMANDS.items():
         sub = commands.add_parser(name, help=what, allow_abbrev=False)
         if name in wanted:
             import_module(f"graphweave.cli.{module}").add_arguments(sub)
     return top
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of all commands."""
+    return parser(*_COMMANDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
     """
     given = sys.argv[1:] if argv is None else argv
-    command = next((word for word in given if word in COMMANDS), "")
+    command = next((word for word in given if word in _COMMANDS), "")
     try:
         args = parser(*filter(None, [command])).parse_args(given)
         return args.run(args)
