@@ -8,7 +8,6 @@ stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that ev
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -26,6 +25,7 @@ from graphweave.core.operators import Op
 from graphweave.core.versions import TESTED
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.simplify import Simplify
+from release.versions import COMBINATIONS, read
 from tests.test_layers import MAY_IMPORT, PACKAGE
 
 ROOT = Path(__file__).parent.parent
@@ -195,14 +195,18 @@ def extras() -> Iterator[str]:
 
 
 def tried_versions() -> Iterator[str]:
-    """The combinations of releases that `make versions` has tried, by `release/versions.json`."""
-    yield from ("| Python | PyTorch | PyG | smoke test | tests | on |", "|---|---|---|---|---|---|")
-    for row in json.loads((ROOT / "release/versions.json").read_text()):
-        of, passed, failed = row["combination"], row["passed"], row["failed"]
-        ended = f"{passed} pass" + (f", {failed} fail ({row['why']})" if failed else "")
-        ended = ended if row["smoke"] else row["why"]
-        smoke = "passes" if row["smoke"] else "fails"
-        yield f"| {of['python']} | {of['torch']} | {of['torch_geometric']} | {smoke} | {ended} | {row['date']} |"
+    """The combinations of releases that `make versions` tries, with results by `release/versions.json`."""
+    found = {result.combination: result for result in read()}
+    yield from ("| Python | PyTorch | PyG | smoke test | tests | tried on |", "|---|---|---|---|---|---|")
+    for of in COMBINATIONS:
+        releases = f"| {of.python} | {of.torch} | {of.torch_geometric}"
+        if of not in found:
+            yield f"{releases} | not tried yet | | |"
+            continue
+        result = found[of]
+        failed = f", {result.failed} fail, {result.why} first" if result.failed else ""
+        ended = f"passes | {result.passed} pass{failed}" if result.smoke else f"fails: {result.why} | not run"
+        yield f"{releases} | {ended} | {result.date} |"
 
 
 COMPILING = ("compile", "explain", "counters", "reset_counters", "tune", "Schedule")

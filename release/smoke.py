@@ -7,6 +7,7 @@ mode's numbers without one, and must say so once. The last line is what was foun
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ def gcn_loss(x: Tensor, edge_index: Tensor, first: Tensor, second: Tensor) -> Te
     return x.square().mean()
 
 
-def values(function, arguments: list[Tensor]) -> list[Tensor]:
+def values(function: Callable[..., Tensor], arguments: list[Tensor]) -> list[Tensor]:
     """The loss and its gradients."""
     leaves = [a.clone().requires_grad_() if a.is_floating_point() else a for a in arguments]
     loss = function(*leaves)
@@ -38,10 +39,10 @@ def values(function, arguments: list[Tensor]) -> list[Tensor]:
 
 def main(expected: str) -> None:
     torch.manual_seed(0)
-    float64 = {"dtype": torch.float64}
+    torch.set_default_dtype(torch.float64)
     arguments = [
-        torch.randn(NODES, FEATURES, **float64), torch.randint(NODES, (2, EDGES)),
-        torch.randn(FEATURES, FEATURES, **float64), torch.randn(FEATURES, 8, **float64),
+        torch.randn(NODES, FEATURES), torch.randint(NODES, (2, EDGES)),
+        torch.randn(FEATURES, FEATURES), torch.randn(FEATURES, 8),
     ]  # fmt: skip
     compiled = graphweave.compile(gcn_loss)
     with warnings.catch_warnings(record=True) as caught:

@@ -13,6 +13,7 @@ import pytest
 from graphweave.cli import missing
 from graphweave.cli.main import main, parser
 from graphweave.core import extras
+from graphweave.core.versions import TESTED, numbers
 from release import built, check, versions
 
 ROOT = Path(__file__).parent.parent
@@ -196,12 +197,23 @@ def test_a_changelog_without_changes_is_not_released() -> None:
     assert check.version_problems("0.1.0", "# Changelog\n\n## 0.1.0\n\n## 0.0.9\n\n- A change.\n", []) != []
 
 
-def test_every_release_of_torch_since_the_oldest_is_tried() -> None:
-    """The record holds what `make versions` tries, and has no row of a combination that it tries no more."""
-    tried = {result.combination for result in versions.read()}
-    assert tried == set(versions.COMBINATIONS)
-    series = sorted({tuple(map(int, c.torch.split(".")[:2])) for c in versions.COMBINATIONS})
-    oldest = re.search(r'"torch>=(\d+)\.(\d+)"', PROJECT)
-    assert oldest is not None and series[0] == (int(oldest[1]), int(oldest[2]))
-    assert series == [(series[0][0], minor) for minor in range(series[0][1], series[-1][1] + 1)]
+def test_every_release_of_torch_since_the_oldest_is_among_those_to_try() -> None:
+    series = sorted({numbers(c.torch)[:2] for c in versions.COMBINATIONS})
+    assert series == [(2, minor) for minor in range(series[0][1], series[-1][1] + 1)]
+    assert numbers(TESTED["torch"].oldest) in series and numbers(TESTED["torch"].checked) in series
     assert {c.python for c in versions.COMBINATIONS} == {"3.10", "3.11", "3.12", "3.13"}
+    assert TESTED["torch_geometric"].oldest in {c.torch_geometric.rpartition(".")[0] for c in versions.COMBINATIONS}
+
+
+def test_what_pip_accepts_has_worked_where_it_was_tried() -> None:
+    found = versions.read()
+    assert found and {result.combination for result in found} <= set(versions.COMBINATIONS)
+    for result in found:
+        accepted = numbers(result.combination.torch) >= numbers(TESTED["torch"].oldest)
+        assert result.smoke == accepted, f"{versions.described(result.combination)}: {result.why}"
+
+
+def test_the_reason_of_a_failure_is_the_last_line_without_paths() -> None:
+    output = "Traceback:\n  File\nImportError: cannot import name 'a' from 'b' (/tmp/graphweave-1/venv/b.py)\n"
+    assert versions.last_words(output) == "ImportError: cannot import name 'a' from 'b'"
+    assert versions.last_words("") == "nothing was printed"

@@ -108,7 +108,7 @@ def _write(path: Path, text: str) -> None:
 def shown(found: Mapping[str, Any], heading: str = "{}", width: int | None = None) -> list[str]:
     """The report as a list of sections, which ends with what runs on which device. Titles have the format `heading`;
     lines are broken to `width` characters if it is given."""
-    sections = {
+    sections: dict[str, Sequence[tuple[str, ...]]] = {
         "versions": _pairs(found["versions"]),
         "not installed": [(part["what"], part["uses"], part["install"]) for part in found["missing"]],
         "C++ compiler": _pairs(_compiler(found["compiler"])),
