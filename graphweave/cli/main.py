@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = extras.missing_package(error)
         if package is None:
             raise
-        return _bad_input(command, f"needs {package}, which is not installed. {extras.how_to_install(package)}")
+        install = extras.command(extras.EXTRA_OF[package])
+        return _bad_input(command, f"needs {package}, which is not installed. Run: {install}")
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

@@ -32,12 +32,8 @@ EXTRA_OF: dict[str, str] = {
 """Package, as it is imported -> the extra that installs it."""
 
 
-def how_to_install(package: str) -> str:
-    """The sentence that tells how to install a package of `EXTRA_OF`."""
-    return f"Run: {command(EXTRA_OF[package])}"
-
-
 def command(extra: str) -> str:
+    """The command that installs an extra."""
     return f"pip install 'graphweave[{extra}]'"
 
 

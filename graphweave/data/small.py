@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from graphweave.core.errors import DataError
-from graphweave.core.extras import how_to_install
 from graphweave.data.edges import symmetrise
 from graphweave.data.node_data import NodeData
 from graphweave.data.split import random_split
@@ -23,7 +22,7 @@ def digits(k: int = 8, seed: int = 0) -> NodeData:
         from sklearn.neighbors import kneighbors_graph
     except ImportError as error:
         raise DataError(
-            f"digits: the images come with scikit-learn, which is missing. {how_to_install('sklearn')}"
+            "digits: the images come with scikit-learn, which is missing. Run: pip install 'graphweave[train]'"
         ) from error
 
     images = load_digits()

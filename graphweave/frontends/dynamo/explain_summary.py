@@ -108,9 +108,11 @@ def as_text(rows: Iterable[Row], width: int = _MAX_WIDTH, heading: str = "{}") -
     middle = min(_MAX_PADDED, room, max(len(r.text) for r in rows if r.where))
     lines, last = [], ""
     for r in rows:
-        about = heading.format(f"{r.about if r.about != last else '':<{left}}")
+        about = heading.format(f"{r.about:<{left}}") if r.about != last else " " * left
         first, *others = textwrap.wrap(r.text, room, break_on_hyphens=False) or [""]
         line = f"{first:<{middle if r.where else 0}}  {r.place}".rstrip()
+        if len(line) > room + 2 and not others:  # without the padding, the place may fit
+            line = f"{first}  {r.place}"
         if len(line) > room + 2:
             line = first
             fits = others and len(f"{others[-1]}  {r.place}") <= room
