@@ -17,9 +17,9 @@ PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The main job installs what it needs ("pyg", and "plot" where ARGS ask for a plot or a report); tests, checks and
-# benchmarks install everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its installation, and a training
-# imports only some of them, so Python compiles these when they are imported.
+# The main job installs what it needs ("pyg", "train", and "plot" where ARGS ask for a plot or a report); tests, checks
+# and benchmarks install everything. Compiling all modules of PyTorch and SciPy to bytecode takes half of its
+# installation, and a training imports only some of them, so Python compiles these when they are imported.
 TRAIN_STAMP := $(VENV)/.installed-train
 PLOT_STAMP := $(VENV)/.installed-plot
 STAMP := $(VENV)/.installed
@@ -38,16 +38,18 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site clean
+.PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
+
+setup-site: $(SITE_STAMP)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(TRAIN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(TORCH)
-	$(BIN)/python -m pip install --no-compile -e ".[pyg]"
+	$(BIN)/python -m pip install --no-compile -e ".[pyg,train]"
 	touch $@
 
 $(PLOT_STAMP): $(TRAIN_STAMP)
@@ -56,7 +58,7 @@ $(PLOT_STAMP): $(TRAIN_STAMP)
 
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
+	$(BIN)/python -m pip install -e ".[pyg,train,plot,test]"
 	touch $(TRAIN_STAMP) $(PLOT_STAMP) $@
 
 $(SITE_STAMP): $(TRAIN_STAMP)
@@ -66,6 +68,20 @@ $(SITE_STAMP): $(TRAIN_STAMP)
 # The documents as a site with search, in build/site. It works as files, without a server and without a network.
 site: $(SITE_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# A wheel and a source archive in dist/, used in bare environments (docs/releasing.md).
+package: | $(BIN)/python
+	$(BIN)/python -m release.package --torch "$(TORCH)"
+
+# Other versions of Python, PyTorch and PyG, each in a bare environment: make versions ARGS="--only torch=2.15".
+versions: $(STAMP)
+	$(BIN)/python -m release.versions $(ARGS)
+	$(BIN)/python -m docs.made
+
+# All of docs/releasing.md that needs no decision, apart from the whole test suite.
+release-check: $(STAMP) site package
+	$(BIN)/python -m release.check
+	$(BIN)/python -m pytest tests/test_packaging.py tests/test_public_api.py tests/test_readme.py tests/test_examples.py
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
 train: $(if $(findstring --plot,$(ARGS))$(findstring --report,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))

@@ -20,10 +20,12 @@ from docs import scaling
 from docs.design import example
 from graphweave.compiler.road import NEEDED, ROAD
 from graphweave.core.choices import OPTIONS
+from graphweave.core.extras import USES, command
 from graphweave.core.operators import Op
 from graphweave.core.versions import TESTED
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.simplify import Simplify
+from release.versions import COMBINATIONS, read
 from tests.test_layers import MAY_IMPORT, PACKAGE
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +185,32 @@ def versions() -> Iterator[str]:
         yield f"| {name} | {of.oldest or 'any'} | {of.checked} | {of.tried or '-'} |"
 
 
+def extras() -> Iterator[str]:
+    """The extras that users choose from, by `core/extras.py`, and what each installs, by `pyproject.toml`."""
+    project = (ROOT / "pyproject.toml").read_text()
+    yield from ("| command | installs | for |", "|---|---|---|")
+    for extra, uses in USES.items():
+        listed = re.search(rf"^{extra} = \[(.*?)\]$", project, re.MULTILINE)
+        assert listed is not None, f"pyproject.toml has no extra {extra}"
+        packages = ", ".join(re.split(r"[>=<;]", part.strip(' "'))[0] for part in listed[1].split(","))
+        yield f"| `{command(extra)}` | {packages} | {uses} |"
+
+
+def tried_versions() -> Iterator[str]:
+    """The combinations of releases that `make versions` tries, with results by `release/versions.json`."""
+    found = {result.combination: result for result in read()}
+    yield from ("| Python | PyTorch | PyG | smoke test | tests | tried on |", "|---|---|---|---|---|---|")
+    for of in COMBINATIONS:
+        releases = f"| {of.python} | {of.torch} | {of.torch_geometric}"
+        if of not in found:
+            yield f"{releases} | not tried yet | | |"
+            continue
+        result = found[of]
+        failed = f", {result.failed} fail, {result.why} first" if result.failed else ""
+        ended = f"passes | {result.passed} pass{failed}" if result.smoke else f"fails: {result.why} | not run"
+        yield f"{releases} | {ended} | {result.date} |"
+
+
 COMPILING = ("compile", "explain", "check", "counters", "reset_counters", "tune", "Schedule")
 """The names of the package itself that are about compiling; its other functions and classes are about graphs."""
 
@@ -236,6 +264,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "passes by name": passes_by_name,
     "switches": switches,
     "versions": versions,
+    "extras": extras,
+    "tried versions": tried_versions,
     "halos": scaling.halos,
     "halves": scaling.halves,
     "scaling": scaling.scaling,

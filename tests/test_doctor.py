@@ -26,7 +26,7 @@ needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ com
 needs_triton = pytest.mark.skipif(triton_kernel.triton_version() is None, reason="Triton is not installed")
 
 SECTIONS = {
-    "versions", "compiler", "checks", "cpu", "cuda", "caches", "settings", "unknown_variables", "also_read",
+    "versions", "missing", "compiler", "checks", "cpu", "cuda", "caches", "settings", "unknown_variables", "also_read",
     "placement", "advice",
 }  # fmt: skip
 

@@ -90,7 +90,6 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "data/planetoid.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/compile.py": "the compilers take seconds to load, and check options",
     "frontends/dynamo/loaded_later.py": "the compilers take seconds to load",
-    "frontends/dynamo/progress.py": "rich takes long to load, and only a terminal shows a line",
     "frontends/tracing/library_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/pyg_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/torch_scatter_formulas.py": "torch_scatter is optional",

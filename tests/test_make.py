@@ -31,26 +31,27 @@ def extras(plan: str) -> set[str]:
 
 def test_the_main_job_installs_what_it_needs(tmp_path: Path) -> None:
     plan = planned(tmp_path / "new", "train")
-    assert extras(plan) == {"pyg"}
+    assert extras(plan) == {"pyg", "train"}
     assert plan.index("-m venv") < plan.index(" torch==") < plan.index(" -e ") < plan.index("graphweave train")
     for output in ("--plot out.png", "--report out.html"):
-        assert extras(planned(tmp_path / "new", "train", f"ARGS=--compare {output}")) == {"pyg", "plot"}
+        assert extras(planned(tmp_path / "new", "train", f"ARGS=--compare {output}")) == {"pyg", "train", "plot"}
 
 
 @pytest.mark.parametrize("target", ["setup", "test", "lint", "fuzz", "test-triton", "bench"])
 def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
-    assert extras(planned(tmp_path / "new", target)) == {"pyg", "plot", "test"}
+    assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "plot", "test"}
 
 
-def test_the_site_needs_its_own_packages(tmp_path: Path) -> None:
-    assert extras(planned(tmp_path / "new", "site")) == {"pyg", "site"}
+@pytest.mark.parametrize("target", ["site", "setup-site"])
+def test_the_site_needs_its_own_packages(target: str, tmp_path: Path) -> None:
+    assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "site"}
 
 
 @pytest.mark.parametrize(
     ("stamps", "target", "wanted"),
     [
         ((".installed-train",), "train", set()),
-        ((".installed-train",), "test", {"pyg", "plot", "test"}),
+        ((".installed-train",), "test", {"pyg", "train", "plot", "test"}),
         ((".installed-train", ".installed-plot", ".installed"), "test", set()),
         ((".installed-train", ".installed-plot", ".installed"), "train", set()),
     ],
@@ -70,3 +71,14 @@ def test_what_everything_leaves_behind_serves_the_main_job(tmp_path: Path) -> No
     touched = re.search(r"^touch (.*)$", planned(tmp_path / "new", "setup"), re.MULTILINE)
     assert touched is not None
     assert [Path(p).name for p in touched[1].split()] == [".installed-train", ".installed-plot", ".installed"]
+
+
+def test_a_package_needs_python_alone(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "new", "package", "TORCH=torch==2.9.1 --index-url file:///wheels")
+    assert extras(plan) == set() and '-m release.package --torch "torch==2.9.1 --index-url file:///wheels"' in plan
+
+
+def test_a_release_is_checked_after_what_it_checks_is_built(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "new", "release-check")
+    steps = ["-m mkdocs build", "-m release.package", "-m release.check", "tests/test_examples.py"]
+    assert [plan.index(step) for step in steps] == sorted(plan.index(step) for step in steps)

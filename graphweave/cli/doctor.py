@@ -1,22 +1,22 @@
-"""`graphweave doctor`: which versions are installed, whether kernels work, where caches lie, and what runs on which
-device."""
+"""`graphweave doctor`: what is installed and what is not, whether kernels work, where caches lie, and what runs on
+which device. It needs nothing but PyTorch."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from graphweave.cli import machine, trial
+from graphweave.cli.missing import missing
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import DataError
 from graphweave.runtime import machine_facts, triton_kernel
@@ -25,6 +25,10 @@ _RUNS = {
     "cpp": "generated C++ kernels", "triton": "generated Triton kernels", "eager": "eager PyTorch", "nothing": "nothing"
 }  # fmt: skip
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_FIRST_COLUMN = 16
+"""Width in characters of a section's first column, at least."""
+_MIN_LAST_COLUMN = 30
+_BOLD = "\x1b[1m{}\x1b[0m"
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -42,21 +46,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.json is not None:
             _write(Path(args.json), _json(found))
-        # Output to a file or pipe has no colours, and its lines are not broken.
-        console = Console(width=None if sys.stdout.isatty() else 200)
-        for part in shown(found):
-            console.print(part, highlight=False)
-            console.print()
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        sys.stdout.write("\n".join(shown(found, "{}" if width is None else _BOLD, width)))
     return 0 if found["checks"]["cpp"]["works"] else 1
 
 
 def report() -> dict[str, Any]:
     """The whole report as JSON values. A small kernel is compiled and run for C++ and, if it is installed, for
     Triton."""
-    cpp, triton = trial.on_cpu(), _triton()
+    compiler, cpp, triton = machine_facts.compiler(), trial.on_cpu(), _triton()
     return {
         "versions": machine_facts.versions(),
-        "compiler": machine_facts.compiler(),
+        "missing": missing(compiler="why" not in compiler),
+        "compiler": compiler,
         "checks": {"cpp": _checked(cpp), "triton": _checked(triton)},
         "cpu": machine_facts.cpu(),
         "cuda": machine_facts.cuda(),
@@ -103,33 +105,46 @@ def _write(path: Path, text: str) -> None:
 # ---------------------------------------------------------------- text for the reader
 
 
-def shown(found: Mapping[str, Any]) -> list[Table | Text]:
-    """The report as a list of sections, which ends with what runs on which device."""
-    parts: list[Table | Text] = [
-        _section("versions", found["versions"]),
-        _section("C++ compiler", _compiler(found["compiler"])),
-        _section("kernels", {name: _check(found["checks"][name]) for name in ("cpp", "triton")}),
-        _section("devices", _devices(found["cpu"], found["cuda"])),
-        _section("caches", {name: _cache(cache) for name, cache in found["caches"].items()}),
-        _settings(found["settings"]),
+def shown(found: Mapping[str, Any], heading: str = "{}", width: int | None = None) -> list[str]:
+    """The report as a list of sections, which ends with what runs on which device. Titles have the format `heading`;
+    lines are broken to `width` characters if it is given."""
+    sections: dict[str, Sequence[tuple[str, ...]]] = {
+        "versions": _pairs(found["versions"]),
+        "not installed": [(part["what"], part["uses"], part["install"]) for part in found["missing"]],
+        "C++ compiler": _pairs(_compiler(found["compiler"])),
+        "kernels": _pairs({name: _check(found["checks"][name]) for name in ("cpp", "triton")}),
+        "devices": _pairs(_devices(found["cpu"], found["cuda"])),
+        "caches": _pairs({name: _cache(cache) for name, cache in found["caches"].items()}),
+        "settings": [(row["name"], _value(row["value"]), row["source"]) for row in found["settings"]],
+        "other variables": _pairs(found["also_read"]),
+        "no settings of graphweave": [(name,) for name in found["unknown_variables"]],
+        "what runs where": _pairs({f"{k} tensors": _place(v) for k, v in found["placement"].items()}),
+    }
+    parts = [
+        "\n".join([heading.format(title), *_lines(rows, width)]) + "\n" for title, rows in sections.items() if rows
     ]
-    if found["also_read"]:
-        parts.append(_section("other variables", found["also_read"]))
-    if found["unknown_variables"]:
-        parts.append(Text(f"no settings of graphweave: {', '.join(found['unknown_variables'])}"))
-    parts.append(_section("what runs where", {f"{k} tensors": _place(v) for k, v in found["placement"].items()}))
     if found["advice"] is not None:
-        parts.append(Text(found["advice"]))
+        parts.append("\n".join(textwrap.wrap(found["advice"], width or len(found["advice"]))) + "\n")
     return parts
 
 
-def _section(title: str, rows: Mapping[str, str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
-    table.add_column(min_width=16)
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(Text(name), Text(value))
-    return table
+def _pairs(values: Mapping[str, str]) -> list[tuple[str, ...]]:
+    return list(values.items())
+
+
+def _lines(rows: Sequence[tuple[str, ...]], width: int | None) -> Iterator[str]:
+    """Rows of equally many cells as lines, whose columns begin at the same place. The last cell goes on in the next
+    line where it is longer than `width` leaves room for."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    if widths:
+        widths[0] = max(widths[0], _FIRST_COLUMN)
+    before = sum(widths) + 2 * len(widths)
+    for row in rows:
+        cells = "".join(f"{cell:<{size}}  " for cell, size in zip(row, widths, strict=False))
+        room = len(row[-1]) + 1 if width is None else max(width - before, _MIN_LAST_COLUMN)
+        last, *more = textwrap.wrap(row[-1], room) or [""]
+        yield f"{cells}{last}".rstrip()
+        yield from (" " * before + line for line in more)
 
 
 def _compiler(found: Mapping[str, Any]) -> dict[str, str]:
@@ -166,14 +181,6 @@ def _cache(cache: Mapping[str, Any]) -> str:
     if cache.get("why") is not None:
         parts.append(f"{cache['why']}; a temporary directory takes its place. Set GRAPHWEAVE_CACHE_DIR")
     return ", ".join(parts)
-
-
-def _settings(rows: list[dict[str, Any]]) -> Table:
-    table = _section("settings", {})
-    table.add_column()
-    for row in rows:
-        table.add_row(Text(row["name"]), Text(_value(row["value"])), Text(row["source"]))
-    return table
 
 
 def _value(value: Any) -> str:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from graphweave import __version__
+from graphweave.core import extras
 from graphweave.core.errors import GraphweaveError
 
 _COMMANDS = {
@@ -21,6 +22,7 @@ _COMMANDS = {
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
     "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),
     "partition": ("parts", "write a graph's parts for training on several ranks"),
+    "completion": ("completion", "print the script by which bash, zsh or fish completes this command line"),
 }
 """Subcommand -> the module that defines it, loaded when it is run, as some take seconds, and what it does."""
 BAD_INPUT = 2
@@ -37,17 +39,22 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{prog}: error: {message} (see {prog} --help)\n")
 
 
-def parser(command: str) -> argparse.ArgumentParser:
-    """The parser of the command line. Only `command` has its arguments."""
+def parser(*wanted: str) -> argparse.ArgumentParser:
+    """The parser of the command line. Only the `wanted` commands have their arguments."""
     top = _Parser(prog="graphweave", description="A compiler for graph neural networks.", allow_abbrev=False)
-    top.subcommand = command
+    top.subcommand = wanted[0] if len(wanted) == 1 else ""
     top.add_argument("--version", action="version", version=f"graphweave {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in _COMMANDS.items():
         sub = commands.add_parser(name, help=what, allow_abbrev=False)
-        if name == command:
+        if name in wanted:
             import_module(f"graphweave.cli.{module}").add_arguments(sub)
     return top
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of all commands."""
+    return parser(*_COMMANDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,21 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
     """
     given = sys.argv[1:] if argv is None else argv
-    args = parser(next((word for word in given if word in _COMMANDS), "")).parse_args(given)
+    command = next((word for word in given if word in _COMMANDS), "")
     try:
+        args = parser(*filter(None, [command])).parse_args(given)
         return args.run(args)
     except GraphweaveError as error:
-        return _bad_input(args.command, str(error))
+        return _bad_input(command, str(error))
+    except ImportError as error:
+        package = extras.missing_package(error)
+        if package is None:
+            raise
+        install = extras.command(extras.EXTRA_OF[package])
+        return _bad_input(command, f"needs {package}, which is not installed. Run: {install}")
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        return _bad_input(args.command, f"not enough memory for this graph and model: {error}")
+        return _bad_input(command, f"not enough memory for this graph and model: {error}")
     except OverflowError as error:
-        return _bad_input(args.command, f"a number is too large ({error}). Pass a smaller one.")
+        return _bad_input(command, f"a number is too large ({error}). Pass a smaller one.")
     except OSError as error:
         if error.filename is None:
             raise
-        return _bad_input(args.command, f"{error.filename}: {error.strerror or error}. Check the path.")
+        return _bad_input(command, f"{error.filename}: {error.strerror or error}. Check the path.")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return _INTERRUPTED

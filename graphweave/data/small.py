@@ -16,9 +16,14 @@ def digits(k: int = 8, seed: int = 0) -> NodeData:
 
     `x` [1797, 64] in 0..1; 10 classes; random split 60/20/20.
     """
-    # Imported here, since scikit-learn takes a second to load and only this loader needs it.
-    from sklearn.datasets import load_digits
-    from sklearn.neighbors import kneighbors_graph
+    try:
+        # Imported here, since scikit-learn is optional, takes a second to load, and only this loader needs it.
+        from sklearn.datasets import load_digits
+        from sklearn.neighbors import kneighbors_graph
+    except ImportError as error:
+        raise DataError(
+            "digits: the images come with scikit-learn, which is missing. Run: pip install 'graphweave[train]'"
+        ) from error
 
     images = load_digits()
     features = images.data.astype(np.float32) / 16

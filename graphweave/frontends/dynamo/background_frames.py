@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._dynamo import convert_frame, trace_rules
 from torch._dynamo.types import ConvertFrameReturn
 from torch.utils._python_dispatch import is_in_any_mode_without_ignore_compile_internals
@@ -31,6 +30,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo import compile_thread
 from graphweave.frontends.dynamo.caller_state import CallerState
+from graphweave.frontends.dynamo.frames_as_python import as_python
 from graphweave.frontends.dynamo.shadow_modules import Reads, Shadows, reads, watched
 from graphweave.frontends.dynamo.untouched import leave_process_state_alone
 
@@ -40,9 +40,6 @@ _MAX_UNUSED = 3
 """After this many compilations for calls of one kind whose code did not fit the next such call, that call compiles."""
 _MAX_WAITING = 4
 """At most this many kinds of calls of one function wait for the thread."""
-
-_WHOLE_AS_PYTHON = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-"""The strategy of a frame that runs as Python with all frames that it calls."""
 
 
 class NotCompiledYet(Exception):
@@ -126,7 +123,7 @@ class BackgroundFrames:
             if self.must_compile_here(seen):
                 return hook(frame, cache_entry, sizes)
             self.ask_for(seen, CallerState(), Shadows(self._target), sizes)
-            return ConvertFrameReturn(_WHOLE_AS_PYTHON, apply_to_code=False, skip_reason="a thread compiles it")
+            return as_python("a thread compiles it", whole=True)
 
         ask._torchdynamo_orig_backend = hook  # type: ignore[attr-defined]  # by it PyTorch knows its compiled code
         return ask

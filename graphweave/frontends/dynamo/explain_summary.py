@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, SavedNote, TuningNote
 from graphweave.core.lines import Location, shown_text
@@ -23,8 +17,9 @@ _MAX_LINES = 2
 """Limit on the user's lines that one row names."""
 _MAX_SHAPES = 4
 """Limit on the shapes that one row names."""
-_TABLE_EDGES = 8
-"""Columns of the terminal that the borders of a table take."""
+_MIN_WIDTH = 60
+"""Columns that a narrower terminal is taken to have."""
+_BOLD = "\x1b[1m{}\x1b[0m"
 _HALVES = ("inference", "forward", "backward")
 """What compiled graphs are, in the order of the report."""
 _PRELUDE = "once-a-graph"
@@ -104,43 +99,36 @@ def summary(report: Explained) -> list[Row]:
     return rows
 
 
-def as_text(rows: Iterable[Row]) -> str:
-    """The rows as lines of three columns. The heading of a group stands in its first line."""
+def as_text(rows: Iterable[Row], width: int = _MAX_WIDTH, heading: str = "{}") -> str:
+    """The rows as lines of three columns, of `width` characters at most. The heading of a group stands in its first
+    line, in the format `heading`."""
     rows = list(rows)
     left = max(len(r.about) for r in rows)
-    middle = min(_MAX_PADDED, max(len(r.text) for r in rows if r.where))
+    room = width - left - 4
+    middle = min(_MAX_PADDED, room, max(len(r.text) for r in rows if r.where))
     lines, last = [], ""
     for r in rows:
-        about = r.about if r.about != last else ""
-        first, *others = textwrap.wrap(r.text, _MAX_WIDTH - left - 4, break_on_hyphens=False) or [""]
-        line = f"{about:<{left}}  {first:<{middle if r.where else 0}}  {r.place}".rstrip()
-        if len(line) > _MAX_WIDTH:
-            line = f"{about:<{left}}  {first}"
-            fits = others and len(f"{others[-1]}  {r.place}") <= _MAX_WIDTH - left - 4
-            others = [*others[:-1], f"{others[-1]}  {r.place}"] if fits else [*others, r.place]
-        lines += [line, *(f"{'':<{left}}    {more}" for more in others)]
+        about = heading.format(f"{r.about:<{left}}") if r.about != last else " " * left
+        first, *others = textwrap.wrap(r.text, room, break_on_hyphens=False) or [""]
+        line = f"{first:<{middle if r.where else 0}}  {r.place}".rstrip()
+        if len(line) > room + 2 and not others:  # without the padding, the place may fit
+            line = f"{first}  {r.place}"
+        if len(line) > room + 2:
+            line = first
+            fits = others and len(f"{others[-1]}  {r.place}") <= room
+            places = textwrap.wrap(r.place, room, break_on_hyphens=False)
+            others = [*others[:-1], f"{others[-1]}  {r.place}"] if fits else [*others, *places]
+        lines += [f"{about}  {line}".rstrip(), *(f"{'':<{left}}    {more}" for more in others)]
         last = r.about
     return "\n".join(lines) + "\n"
 
 
 def as_table(rows: Iterable[Row]) -> str:
-    """The rows as a table as wide as the terminal, without the lines of libraries if these do not fit."""
-    rows = list(rows)
-    columns = shutil.get_terminal_size().columns
-    needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "place")) + _TABLE_EDGES
-    if needed > columns:
-        rows = [replace(r, inside="") for r in rows]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True, style="bold")
-    table.add_column("what became of it", overflow="fold")
-    table.add_column("line", overflow="fold")
-    last = ""
-    for r in rows:
-        table.add_row(Text(r.about if r.about != last else ""), Text(r.text), Text(r.place))
-        last = r.about
-    out = io.StringIO()
-    Console(file=out, width=columns, force_terminal=True).print(table)
-    return out.getvalue()
+    """The rows for a terminal: as wide as it is, with bold headings, without the lines of libraries if they do not
+    fit."""
+    rows, width = list(rows), max(shutil.get_terminal_size().columns, _MIN_WIDTH)
+    needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "place")) + 4
+    return as_text([replace(r, inside="") for r in rows] if needed > width else rows, width, _BOLD)
 
 
 def _captured(report: Explained) -> str:

@@ -13,24 +13,19 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import Unsupported, UserError
-from torch._dynamo.types import ConvertFrameReturn
 
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import is_frontend, shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
+from graphweave.frontends.dynamo.frames_as_python import as_python
 from graphweave.frontends.tracing.call_under_way import CallUnderWay, under_way
 from graphweave.frontends.tracing.capture_settings import backend_within
 from graphweave.frontends.tracing.followed_formulas import is_disabled
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 
 _compile: Any = getattr(convert_frame, "_compile", None)
-_AS_PYTHON = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
-"""The strategy of a frame without compiled code: it runs as Python, and frames that it calls may be compiled."""
-_WHOLE_AS_PYTHON = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-"""The strategy of a frame that runs as Python with all frames that it calls."""
 _arguments = signature(_compile) if _compile is not None else None
 
 
@@ -57,13 +52,13 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
     if not of_call and graphweave not in (found, getattr(found, "func", None)):
         return _compile(*args, **kwargs)
     if is_disabled(given["code"]):
-        return ConvertFrameReturn(_WHOLE_AS_PYTHON, apply_to_code=False, skip_reason="its formula is not traced")
+        return as_python("its formula is not traced", whole=True)
     try:
         return _compile_for(call if of_call else None, given, lambda: _compile(*args, **kwargs))
     except Unsupported as error:
         if given["one_graph"] or not raised_by_user(error):
             raise
-        return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="the user's code raises an exception")
+        return as_python("the user's code raises an exception")
 
 
 def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_once: Callable[[], Any]) -> Any:
@@ -103,7 +98,7 @@ def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[
             finally:
                 call.attempt = 0
         call.left[code] = failed
-    return ConvertFrameReturn(_AS_PYTHON, apply_to_code=False, skip_reason="left to Python")
+    return as_python("left to Python")
 
 
 if _compile is not None:

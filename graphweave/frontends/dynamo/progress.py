@@ -7,12 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from graphweave.core.settings import settings
-
-if TYPE_CHECKING:
-    from graphweave.frontends.dynamo.progress_line import ProgressLine
+from graphweave.frontends.dynamo.progress_line import ProgressLine
 
 AFTER = 3.0
 """The line appears after this many seconds."""
@@ -31,8 +28,6 @@ def shown(what: str) -> Iterator[None]:
     if _line.get() is not None or not settings().progress or not sys.stderr.isatty():
         yield
         return
-    from graphweave.frontends.dynamo.progress_line import ProgressLine  # loads rich, which most processes do not need
-
     line = ProgressLine(what)
     token = _line.set(line)
     timer = threading.Timer(AFTER, line.show)
