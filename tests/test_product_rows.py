@@ -235,3 +235,18 @@ def test_pairs_of_indices_stay_pairs() -> None:
     (captured,) = capture(f, torch.randn(6, F, dtype=torch.float64), torch.randint(6, (2, 20)))
     check(captured)
     assert "aten.permute.default" not in captured.targets()
+
+
+def test_numbers_of_classes_that_a_loss_picks_make_no_rows_of_them() -> None:
+    """As in an attention layer: the width of features is not fixed when rows are looked for."""
+
+    def f(x: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        h = x.view(x.shape[0], 2, -1)
+        m = h.gather(0, src.view(-1, 1, 1).expand(-1, 2, h.shape[2]))
+        out = torch.zeros_like(h).scatter_add(0, dst.view(-1, 1, 1).expand_as(m), m).mean(1)
+        return out.log_softmax(1).gather(1, y[:, None])
+
+    x, src, dst = torch.randn(6, 2 * F, dtype=torch.float64), *torch.randint(6, (2, 20))
+    (captured,) = capture(f, x, torch.randint(F, (6,)), src, dst)
+    check(captured)
+    assert captured.targets() == []

@@ -1,9 +1,9 @@
 """Which dims of captured tensors are rows, where a tensor has rows in several dims: [batch, nodes, features].
 
-Rows are the dims along which an index counts, the dims of such an index, and of those in front of them, and of first
-dims, the ones whose sizes vary from call to call. All other dims are features, of sizes that a guard fixes. A tensor
-with rows in several dims has a *flat form*: its rows in one order, that of their classes, in front as one dim, and its
-features behind them.
+Rows are the dims along which an index counts, the dims of such an index, what these are split into or joined to, and
+dims in front of rows whose sizes vary from call to call. All other dims are features, of sizes that a guard fixes. A
+tensor with rows in several dims has a *flat form*: its rows in one order, that of their classes, in front as one dim,
+and its features behind them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class ProductShape:
         self.classes = DimClasses(graph)
         self._rows: set[Dim] = set()
         for node in graph.nodes:
-            if is_tensor(node):
-                self._add_varying(node, range(min(rank(node), 1)))
-        for node in graph.nodes:
             self._add_indexed(node)
-        while self._add_parts():
-            pass
+        before = -1
+        while before != len(self._rows):
+            before = len(self._rows)
+            self._add_parts()
+            for node in graph.nodes:
+                self._add_in_front(node)
         # found once, since a guard of a later call may fix a size that varies here
         self._found = {n: self._rows_of(n) for n in graph.nodes if is_tensor(n)}
         self._symbols = {s for n, rows in self._found.items() for d in rows for s in symbols(shape(n)[d])}
@@ -50,16 +51,22 @@ class ProductShape:
             sizes, size = [fixed(n) for n in shape(index)], fixed(shape(found.x)[d])
             if all(n is not None for n in sizes) and size is not None and size <= _MAX_FEATURES:
                 continue
+            if how is not None and how.spread and d > 0 and d == rank(found.x) - 1:
+                continue  # numbers of a row are picked, such as that of its class
             self._rows.add(self.classes.find((found.x, d)))
-            self._add_varying(found.x, range(d))
             if how is not None and not how.spread:
                 self._rows.update(self.classes.find((index, e)) for e in range(rank(index)))
             else:
                 self._add_varying(index, range(d + 1))
 
-    def _add_parts(self) -> bool:
-        """Add the dims into which rows are split or joined, but for features of fixed size. Whether there are more."""
-        before = len(self._rows)
+    def _add_in_front(self, x: fx.Node) -> None:
+        """Add what varies in front of rows, such as a batch."""
+        rows = [d for d in range(rank(x)) if self.classes.find((x, d)) in self._rows] if is_tensor(x) else []
+        if rows:
+            self._add_varying(x, range(rows[-1]))
+
+    def _add_parts(self) -> None:
+        """Add the dims into which rows are split or joined, but for features of fixed size."""
         for whole, parts in self.classes.splits:
             if self.classes.find(whole) in self._rows:
                 for x, d in parts:
@@ -68,7 +75,6 @@ class ProductShape:
                         self._rows.add(self.classes.find((x, d)))
             elif any(self.classes.find(part) in self._rows for part in parts):
                 self._add_varying(whole[0], (whole[1],))
-        return len(self._rows) > before
 
     def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
         sizes, find = shape(x), self.classes.find
