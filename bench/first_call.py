@@ -194,7 +194,7 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
-    parser.add_argument("--cases", nargs="+", choices=every, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=every, default=list(CASES), metavar="CASE")
     parser.add_argument("--zoo", type=int, metavar="COUNT")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
