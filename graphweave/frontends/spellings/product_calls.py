@@ -41,7 +41,9 @@ def flat_call(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     rule = _SPECIAL.get(node.target) or (_RULES.get(known.rows) if known.rows is not None else None)
     if known.elements is Elements.reshaped and known.rows is not Lead.repeated:
         rule = _view
-    if rule is None and is_pointwise(node):
+    elif known.alike and known.rows is Lead.each:  # a softmax
+        rule = _along
+    elif rule is None and is_pointwise(node):
         rule = _pointwise
     return rule(node, shapes) if rule is not None else None
 
