@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import marshal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -93,7 +96,7 @@ def _guards(
                     {"L": given["locals"], "G": scope}, _get_closure_vars(), {}
                 )
                 cleanups.append(CleanupHook.create(scope, names[name], function.__globals__))
-        with compile_context(CompileContext(given["compile_id"])):
+        with compile_context(CompileContext(given["compile_id"])), _untold():
             made = KeptGuards(
                 lambda kept: found.extend(kept.words(digests, stable)),
                 given["code"], OutputGraphCommon(state), given["cache_entries"], given["hooks"].guard_fail_fn,
@@ -107,6 +110,21 @@ def _guards(
         other = next(iter(set(capture.asked) - set(found)), "")
         raise Misfit(f"what is guarded is not the same: {other[:200]}")
     return made
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """PyTorch logs no guard that this thread fails to build within the block: it asks for what another model has."""
+    thread, log = threading.get_ident(), logging.getLogger("torch._guards")
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    log.addFilter(of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(of_others)
 
 
 def _graph(
