@@ -417,16 +417,16 @@ def test_another_process_traces_nothing_until_a_file_is_edited(tmp_path: Path) -
 def test_a_capture_of_another_model_is_passed_over_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     """Two functions of the same code: the guards of the first ask for attributes that the second's model has not."""
 
-    def step(x: Tensor, index: Tensor, layer: nn.Module) -> Tensor:
-        return layer(x, index)
+    def compiled(layer: nn.Module) -> Callable[..., Tensor]:
+        return graphweave.compile(lambda x, index, layer=layer: layer(x, index))
 
     class Other(nn.Module):
         def forward(self, x: Tensor, index: Tensor) -> Tensor:
             return torch.zeros_like(x).index_add(0, index[1], x[index[0]])
 
     x = features(7, 8)
-    graphweave.compile(step)(x, GRAPH, Layer())
+    compiled(Layer())(x, GRAPH)
     forget()
-    out = graphweave.compile(step)(x, GRAPH, Other())
+    out = compiled(Other())(x, GRAPH)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
     torch.testing.assert_close(out, Other()(x, GRAPH))
