@@ -25,9 +25,9 @@ from torch import Tensor
 import graphweave
 from graphweave.core.errors import GraphweaveError, SettingsError
 from graphweave.core.settings import override
-from graphweave.runtime.toolchain import REMEDY
 from graphweave.frontends.dynamo import graph_compilation
 from graphweave.frontends.tracing.reasons import one_line, reason_of
+from graphweave.runtime.toolchain import REMEDY
 
 PACKAGE = Path(graphweave.__file__).parent
 HERE = os.path.relpath(__file__)

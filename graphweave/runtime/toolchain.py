@@ -194,7 +194,11 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = (), what: s
     compiled = out.with_suffix(".o")
     try:
         _run((*compiler, "-c", str(source), "-o", str(compiled)), source, what)
-        _run(zig.link_command(tools.command, compiled, out), source, what)
+        try:
+            _run(zig.link_command(tools.command, compiled, out), source, what)
+        except CompileError as error:
+            log.info("%s is linked with libc++, which zig compiles once for a machine: %s", what, error)
+            _run(zig.whole_link_command(tools.command, compiled, out), source, what)
     finally:
         compiled.unlink(missing_ok=True)
 
