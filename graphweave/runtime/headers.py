@@ -6,8 +6,8 @@ into a package that may be an archive.
 
 With a precompiled header, g++ or zig reads these headers and the standard ones once for each machine instead of once
 in each run, which saves 0.3 s of a run, most of it for <immintrin.h>. Making it takes 1.1 s, as long as four runs
-without it, and 30 MB on disk for each compiler and its flags. So it is made only on a machine that compiles more than a model or
-two, and no kernel waits for it. The machine code is the same with and without it.
+without it, and 30 MB on disk for each compiler and its flags. So it is made only on a machine that compiles more than
+a model or two, and no kernel waits for it. The machine code is the same with and without it.
 """
 
 from __future__ import annotations
