@@ -81,6 +81,11 @@ def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
     return (("g++",), ("clang++",), *(() if from_wheel is None else (from_wheel,)))
 
 
+def installed() -> tuple[tuple[str, ...], ...]:
+    """The commands of the compilers that are looked for and are there, in the order in which they are taken."""
+    return tuple(command for command in _candidates(None) if shutil.which(command[0]) is not None)
+
+
 def _accepts(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
     only_check = "-E" if zig.is_zig(command) else "-fsyntax-only"  # zig would link what it has checked
     return run_compiler((*command, *flags, "-Werror", only_check, "-x", "c++", "-")).returncode == 0
