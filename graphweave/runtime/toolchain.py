@@ -137,7 +137,7 @@ def _ask(command: tuple[str, ...], arch: str) -> Answer | None:
     """The version of a compiler and the flags to use with it, in four runs or five. None if it does not accept those
     that it must."""
     banner = run_compiler((*command, "--version"))
-    required = _REQUIRED
+    required: tuple[str, ...] = _REQUIRED
     if zig.is_zig(command):
         required = (*_REQUIRED, *zig.FLAGS, *zig.level_flags(_REQUIRED))
     if banner.returncode != 0 or not _accepts(command, required):
