@@ -3,7 +3,7 @@
     python -m bench.compilers [--compilers "g++" "clang++"] [--levels 3 2] [--models gcn gat] [--repeats 5] [--out FILE]
 
 Each compiler and level compiles in a process of its own, with an empty cache: the runtime's library, the precompiled
-header (of g++ alone), and the kernels of a training step of each model (20,000 nodes, 120,000 edges, 64 features).
+header (not for clang++), and the kernels of a training step of each model (20,000 nodes, 120,000 edges, 64 features).
 Those are processor seconds of the compiler, so that other programs on the machine hardly disturb them. The steps are
 then timed, warm. A compiler is a command, as GRAPHWEAVE_CXX takes it.
 """
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import resource
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -114,7 +115,8 @@ def rows(results: Sequence[dict[str, Any]], models: Sequence[str]) -> list[list[
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--compilers", nargs="+", default=["g++", "clang++"], help="commands")
+    installed = [shlex.join(command) for command in toolchain.installed()]
+    parser.add_argument("--compilers", nargs="+", default=installed, help="commands; default: all that are installed")
     parser.add_argument("--levels", nargs="+", type=int, choices=(1, 2, 3), default=[3, 2])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["gcn", "sage", "gin", "gat"])
     parser.add_argument("--repeats", type=int, default=5)

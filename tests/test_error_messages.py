@@ -27,6 +27,7 @@ from graphweave.core.errors import GraphweaveError, SettingsError
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import graph_compilation
 from graphweave.frontends.tracing.reasons import one_line, reason_of
+from graphweave.runtime.toolchain import REMEDY
 
 PACKAGE = Path(graphweave.__file__).parent
 HERE = os.path.relpath(__file__)
@@ -186,8 +187,8 @@ def test_no_compiler(said: Callable[[Callable[[], Any]], list[str]], monkeypatch
     with override(cxx="no-such-compiler"):
         (text,) = said(lambda: graphweave.compile(neighbours)(x, edge_index))
     assert text.startswith(f"graphweave: neighbours ({HERE}:")
-    assert text.endswith("there is no C++ compiler (looked for $GRAPHWEAVE_CXX, $CXX, g++, clang++). Install g++ or "
-                         "clang++, or set GRAPHWEAVE_CXX to one.")  # fmt: skip
+    assert text.endswith("there is no C++ compiler (looked for $GRAPHWEAVE_CXX, $CXX, g++, clang++, the package "
+                         f"ziglang). {REMEDY}")  # fmt: skip
 
 
 def test_a_function_that_cannot_be_traced(

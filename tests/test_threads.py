@@ -35,25 +35,30 @@ from tests.loop_support import (
 MEET = """
 #include <graphweave/parallel.h>
 
-#include <chrono>
-#include <thread>
+#include <sched.h>
+#include <time.h>
 
 // Every chunk waits until all have begun, each on a thread of its own, or until sizes[0] seconds have passed. Writes
 // the number of the thread of each chunk. Without a thread for each, the result is 1, as if memory were missing.
 extern "C" int32_t meet(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
                         int32_t num_threads) {
   int64_t* const used = static_cast<int64_t*>(ptrs[0]);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(sizes[0]);
+  const auto now = [] {
+    timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec;
+  };
+  const int64_t end = now() + sizes[0];
   int64_t begun = 0, alone = 0;
   gw_parallel(num_chunks, num_threads, [&](int64_t chunk, int32_t thread) {
     used[chunk] = thread;
     __atomic_fetch_add(&begun, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&begun, __ATOMIC_SEQ_CST) < num_chunks) {
-      if (std::chrono::steady_clock::now() > end) {
+      if (now() > end) {
         __atomic_fetch_add(&alone, 1, __ATOMIC_SEQ_CST);
         return;
       }
-      std::this_thread::yield();
+      sched_yield();
     }
   });
   return alone > 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 USES: dict[str, str] = {
+    "toolchain": "a C++ compiler, for machines with neither g++ nor clang++",
     "pyg": "the layers of PyTorch Geometric, and its data sets",
     "train": "graphweave train, bench and partition, and scikit-learn's digits as a graph",
     "plot": "pictures of a training (--plot)",
@@ -17,6 +18,7 @@ USES: dict[str, str] = {
 """Extra -> its uses, in the order in which reports name them. pyproject.toml says what it installs."""
 
 EXTRA_OF: dict[str, str] = {
+    "ziglang": "toolchain",
     "torch_geometric": "pyg",
     "sklearn": "train",
     "rich": "train",

@@ -54,7 +54,8 @@ class Settings:
     """GRAPHWEAVE_CACHE_DIR: where compiled kernels are kept; None means the user's cache directory."""
 
     cxx: str | None = None
-    """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
+    """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++, then the
+    package `ziglang`."""
 
     arch: str = "native"
     """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, by the names of the compiler's -march: `native` is

@@ -25,7 +25,7 @@ from graphweave.core.settings import settings
 Answer = tuple[str, tuple[str, ...]]
 """The version line and the flags."""
 
-_COMPILERS = ("g++", "clang", "c++")
+_COMPILERS = ("g++", "clang", "c++", "zig")
 """One of these is part of the name of a file that is a compiler itself."""
 
 _VARIABLES = ("GCC_EXEC_PREFIX", "COMPILER_PATH")

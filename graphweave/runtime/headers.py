@@ -4,10 +4,10 @@ Kernels include <graphweave/....h>. A copy of these headers lies beside the kern
 So a cached kernel text and its headers stay together when another version is installed, and the compiler needs no path
 into a package that may be an archive.
 
-With a precompiled header, g++ reads these headers and the standard ones once for each machine instead of once in each
-run, which saves 0.3 s of a run, most of it for <immintrin.h>. Making it takes 1.1 s, as long as four runs without it,
-and 30 MB on disk for each compiler and its flags. So it is made only on a machine that compiles more than a model or
-two, and no kernel waits for it. The machine code is the same with and without it.
+With a precompiled header, g++ or zig reads these headers and the standard ones once for each machine instead of once
+in each run, which saves 0.3 s of a run, most of it for <immintrin.h>. Making it takes 1.1 s, as long as four runs
+without it, and 30 MB on disk for each compiler and its flags. So it is made only on a machine that compiles more than
+a model or two, and no kernel waits for it. The machine code is the same with and without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from graphweave.core.log import logger
 from graphweave.core.own_folders import check_own, make_own, read_own
-from graphweave.runtime import sources
+from graphweave.runtime import sources, zig
 from graphweave.runtime.toolchain import Toolchain, run_compiler
 
 log = logger(__name__)
@@ -55,9 +55,9 @@ def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
     """Flags that let `tools` compile `text`: the folder of the headers, which are copied to `folder` if necessary, and
     the precompiled header if there is one.
 
-    Empty for a text that includes none of our headers. The precompiled header is not used for clang, whose precompiled
-    headers have another form, and for sanitized kernels, which are compiled from their text alone, so that a missing
-    include is found.
+    Empty for a text that includes none of our headers. The precompiled header is not used for clang++, with which it
+    is not tested, and for sanitized kernels, which are compiled from their text alone, so that a missing include is
+    found.
     """
     included = sources.included(text)
     if not included:
@@ -102,7 +102,7 @@ def precompile(tools: Toolchain, folder: Path) -> None:
 
 
 def _may_precompile(tools: Toolchain) -> bool:
-    return "clang" not in tools.version and not any(flag.startswith("-fsanitize") for flag in tools.flags)
+    return tools.precompiles and not any(flag.startswith("-fsanitize") for flag in tools.flags)
 
 
 def include_flags(folder: Path) -> tuple[str, ...]:
@@ -202,7 +202,8 @@ def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
     header.chmod(0o600)  # the umask may let others write
     with tempfile.TemporaryDirectory(dir=header.parent, prefix="build-") as scratch:
         draft = Path(scratch) / "kernels.h.gch"
-        command = (*tools.command, *tools.flags, "-I", str(root), "-x", "c++-header", str(header), "-o", str(draft))
+        flags = (*tools.flags, *zig.HEADER_FLAGS) if zig.is_zig(tools.command) else tools.flags
+        command = (*tools.command, *flags, "-I", str(root), "-x", "c++-header", str(header), "-o", str(draft))
         try:
             done = run_compiler(command, what="the precompiled header")
         except subprocess.TimeoutExpired:

@@ -38,13 +38,18 @@ class Pool:
     enter: ctypes._FuncPointer
 
 
-def loaded_openmp() -> tuple[Path, ...]:
-    """Files of OpenMP runtimes that are mapped into this process. Empty on systems other than Linux."""
+def loaded_files() -> set[Path]:
+    """The files that are mapped into this process. Empty on systems other than Linux."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
-        return ()
-    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if len(line.split(maxsplit=5)) == 6}
-    return tuple(sorted(Path(p) for p in paths if Path(p).name.startswith(_OPENMP_NAMES)))
+        return set()
+    lines = (line.split(maxsplit=5) for line in maps.read_text().splitlines())
+    return {Path(words[5]) for words in lines if len(words) == 6}
+
+
+def loaded_openmp() -> tuple[Path, ...]:
+    """Files of OpenMP runtimes that are mapped into this process. Empty on systems other than Linux."""
+    return tuple(sorted(path for path in loaded_files() if path.name.startswith(_OPENMP_NAMES)))
 
 
 def _openmp_file() -> Path | None:

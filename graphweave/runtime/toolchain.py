@@ -16,7 +16,7 @@ from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.core.spans import COMPILER, span
-from graphweave.runtime import compiler_runs
+from graphweave.runtime import compiler_runs, zig
 from graphweave.runtime.compiler_answers import Answer, answer_of
 
 log = logger(__name__)
@@ -35,6 +35,9 @@ _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", 
 # spell out their vectors.
 _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam", "-fno-tree-slp-vectorize")
 """Flags that are used if the compiler is GCC and accepts them."""
+
+REMEDY = 'Install g++ or clang++, or run `pip install "graphweave[toolchain]"`, or set GRAPHWEAVE_CXX to a compiler.'
+"""What to do where no compiler is found."""
 
 _MAX_COMPILE_SECONDS = 600
 """A run of the compiler is stopped after this many seconds."""
@@ -56,6 +59,11 @@ class Toolchain:
         executable = shutil.which(self.command[0]) or self.command[0]
         return "\n".join((executable, *self.command[1:], self.version, *self.flags, self.cpu))
 
+    @property
+    def precompiles(self) -> bool:
+        """Whether our precompiled header (`runtime/headers.py`) is made for this compiler."""
+        return zig.is_zig(self.command) or "clang" not in self.version
+
 
 def run_compiler(
     command: tuple[str, ...], text: str = "", what: str = "its version and flags"
@@ -64,18 +72,25 @@ def run_compiler(
     minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
-    with span(COMPILER, what):
-        return compiler_runs.run(command, text, environment, _MAX_COMPILE_SECONDS)
+    with span(COMPILER, what), zig.folders(command) as folders:
+        return compiler_runs.run(command, text, {**environment, **folders}, _MAX_COMPILE_SECONDS)
 
 
 def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
     if cxx is not None:
         return (tuple(shlex.split(cxx)),)
-    return (("g++",), ("clang++",))
+    from_wheel = zig.installed()
+    return (("g++",), ("clang++",), *(() if from_wheel is None else (from_wheel,)))
+
+
+def installed() -> tuple[tuple[str, ...], ...]:
+    """The commands of the compilers that are looked for and are there, in the order in which they are taken."""
+    return tuple(command for command in _candidates(None) if shutil.which(command[0]) is not None)
 
 
 def _accepts(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    return run_compiler((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
+    only_check = "-E" if zig.is_zig(command) else "-fsyntax-only"  # zig would link what it has checked
+    return run_compiler((*command, *flags, "-Werror", only_check, "-x", "c++", "-")).returncode == 0
 
 
 def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +118,7 @@ def _cpu() -> str:
 def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
     """The flag -march. A compiler that does not know `native` generates code for its default processor; it must know
     any other name."""
-    flag = f"-march={arch}"
+    flag = zig.arch_flag(arch) if zig.is_zig(command) else f"-march={arch}"
     if _accepts(command, (flag,)):
         return (flag,)
     if arch == "native":
@@ -121,14 +136,19 @@ def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _ask(command: tuple[str, ...], arch: str) -> Answer | None:
-    """The version of a compiler and the flags to use with it, in four runs. None if it does not accept those that it
-    must."""
+    """The version of a compiler and the flags to use with it, in four runs or five. None if it does not accept those
+    that it must."""
     banner = run_compiler((*command, "--version"))
-    if banner.returncode != 0 or not _accepts(command, _REQUIRED):
+    required: tuple[str, ...] = _REQUIRED
+    if zig.is_zig(command):
+        required = (*_REQUIRED, *zig.FLAGS, *zig.level_flags(_REQUIRED))
+    if banner.returncode != 0 or not _accepts(command, required):
         return None
     version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
+    if zig.is_zig(command):
+        version = f"{version}, of zig {run_compiler(zig.with_subcommand(command, 'version')).stdout.strip()}"
     wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
-    return version, (*_REQUIRED, *_supported(command, wanted), *_arch_flags(command, arch))
+    return version, (*required, *_supported(command, wanted), *_arch_flags(command, arch))
 
 
 @lru_cache(maxsize=8)
@@ -139,17 +159,18 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
         if not command or shutil.which(command[0]) is None:
             tried.append(f"{shown or '(empty)'}: not found")
             continue
+        if sanitize and zig.is_zig(command):
+            tried.append(f"{shown}: has no sanitizers")
+            continue
         cpu = _cpu()
-        asked = (*_REQUIRED, *_WANTED, *_WANTED_OF_GCC, arch, cpu)
+        asked = (*_REQUIRED, *_WANTED, *_WANTED_OF_GCC, *zig.FLAGS, arch, cpu)
         answer = answer_of(command, asked, partial(_ask, command, arch))
         if answer is None:
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
         version, usual = answer
         return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), cpu)
-    raise ToolchainError(
-        f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
-    )
+    raise ToolchainError(f"expected a C++17 compiler (got {'; '.join(tried)}). {REMEDY}")
 
 
 def toolchain() -> Toolchain:
@@ -173,7 +194,24 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = (), what: s
     `extra` are flags that do not change the machine code (`runtime/headers.py`).
     """
     tools = toolchain()
-    command = (*tools.command, *tools.flags, *extra, "-shared", str(source), "-o", str(out))
+    compiler = (*tools.command, *tools.flags, *extra)
+    if not zig.is_zig(tools.command):
+        _run((*compiler, "-shared", str(source), "-o", str(out)), source, what)
+        return
+    compiled = out.with_suffix(".o")
+    try:
+        _run((*compiler, "-c", str(source), "-o", str(compiled)), source, what)
+        try:
+            _run(zig.link_command(tools.command, compiled, out), source, what)
+        except CompileError as error:
+            log.info("%s is linked with libc++, which zig compiles once for a machine: %s", what, error)
+            _run(zig.whole_link_command(tools.command, compiled, out), source, what)
+    finally:
+        compiled.unlink(missing_ok=True)
+
+
+def _run(command: tuple[str, ...], source: Path, what: str) -> None:
+    """Run a command that compiles or links `source`."""
     shown = shlex.join(command)
     log.debug("%s", shown)
     try:

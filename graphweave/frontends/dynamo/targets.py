@@ -61,6 +61,6 @@ def _on_cpu(schedule: Schedule) -> Options | str:
             "triton and set TRITON_INTERPRET=1, or unset GRAPHWEAVE_TARGET."
         )
     if toolchain.available() is None:
-        sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
-        return f"there is no C++ compiler (looked for {sought}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
+        sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++, the package ziglang"
+        return f"there is no C++ compiler (looked for {sought}). {toolchain.REMEDY}"
     return options_for("cpp", schedule=schedule)

@@ -175,7 +175,7 @@ struct Sampler {
     for (const int64_t k : at) dated.emplace_back(time_of(k), k);
     std::nth_element(dated.begin(), dated.begin() + count - 1, dated.end(), std::greater<>());
     for (int64_t j = 0; j < count; ++j) out[j] = dated[j].second;
-    std::sort(out, out + count);
+    gw_sort(out, out + count);
   }
 
   void weighted_again(gw_draws& draws, const std::vector<int64_t>& at, int64_t count, int64_t* out,
@@ -202,7 +202,7 @@ struct Sampler {
       ranked.emplace_back(std::log(-std::log1p(-draws.uniform())) - std::log(graph.weights[k]), k);
     std::nth_element(ranked.begin(), ranked.begin() + count - 1, ranked.end());
     for (int64_t j = 0; j < count; ++j) out[j] = ranked[j].second;
-    std::sort(out, out + count);
+    gw_sort(out, out + count);
   }
 
   int64_t count(int64_t* offsets, int32_t threads) const {

@@ -61,6 +61,11 @@ private:
   std::vector<int64_t> slots_;
 };
 
+// Sorts numbers. The comparison is spelled out: libc++ has the usual one compiled, in a library that need not be there.
+inline void gw_sort(int64_t* from, int64_t* to) {
+  std::sort(from, to, [](int64_t a, int64_t b) { return a < b; });
+}
+
 // `wanted` of the numbers 0..count-1, in rising order, each set of them equally likely: Floyd's algorithm (Bentley and
 // Floyd, "A sample of brilliance", 1987). wanted <= count.
 inline void gw_choose(gw_draws& draws, gw_small_set& seen, int64_t count, int64_t wanted, int64_t* out) {
@@ -79,5 +84,5 @@ inline void gw_choose(gw_draws& draws, gw_small_set& seen, int64_t count, int64_
       *to++ = last;
     }
   }
-  std::sort(out, to);
+  gw_sort(out, to);
 }
