@@ -151,3 +151,14 @@ def test_a_variance_of_no_rows(door: str) -> None:
         torch.testing.assert_close(out, f(x, torch.arange(5) < kept), equal_nan=True)
         out.sum().backward()
         assert x.grad is not None and (kept > 0 or not x.grad.any())
+
+
+def test_sums_of_the_lanes_of_a_stored_vector() -> None:
+    """GCC 12.2's vectorizer of straight-line code adds up wrong lanes here if it may use AVX-512."""
+
+    def f(x: Tensor, weight: Tensor, index: Tensor) -> Tensor:
+        out = torch.ones_like(x).index_add(0, index, x)
+        return (out.unsqueeze(-2) * weight).sum(-1)
+
+    x, weight, index = random(4, 2, 4).detach(), random(2, 4).detach(), torch.randint(4, (4,))
+    torch.testing.assert_close(graphweave.compile(f)(x, weight, index), f(x, weight, index))
