@@ -73,8 +73,15 @@ class _Region:
         self._find()
 
     def _find(self) -> None:
-        """Find what is computed row by row from or for moves of rows in several dims."""
+        """Find what is computed row by row from or for moves of rows in several dims, or for as many of such rows.
+
+        The latter is what lies behind a layer of weights, whose products have their rows in one dim.
+        """
         found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
+        of_rows: dict[tuple[int, ...], list[fx.Node]] = {}
+        for node in found:
+            if not self.shapes.is_flat(node):
+                of_rows.setdefault(self.shapes.names(node), []).append(node)
         todo = [n for n in found if facts(n.target).index is not None]
         while todo:
             node = todo.pop()
@@ -84,6 +91,7 @@ class _Region:
             todo += [x for x in found[node].operands if not self.shapes.is_flat(x)]
             if not self.shapes.is_flat(node):
                 todo += [u for u in node.users if u in found and node in found[u].operands]
+                todo += of_rows.pop(self.shapes.names(node), ())
 
     # -------------------------------------------------------- writing the new graph
 
