@@ -223,3 +223,27 @@ def test_a_product_of_features_in_another_order_stays_what_it_is() -> None:
 
     args = arguments(PROGRAMS["index_add"], SIZES)
     torch.testing.assert_close(step(graphweave.compile(f), args), step(f, args))
+
+
+# ---------------------------------------------------------------- programs of the fuzzer that went wrong once
+
+
+def of_a_mean_of_all(x: Tensor, src: Tensor) -> Tensor:
+    """The gradient of the mean is one number, brought to all rows."""
+    return torch.tanh(x.mean() * x)[:, src]
+
+
+FINDINGS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[str, ...], ...]]] = {
+    "mean of all": (of_a_mean_of_all, (("B", "N", "F"), ("E",))),
+}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_findings(name: str) -> None:
+    f = FINDINGS[name][0]
+    compiled = torch.compile(f, backend="graphweave", dynamic=True)
+    graphweave.reset_counters()
+    for seed, sizes in enumerate((SIZES, OTHERS[0])):
+        args = arguments(FINDINGS[name], sizes, seed)
+        torch.testing.assert_close(step(compiled, args), step(f, args))
+    assert graphweave.counters()["eager_fallbacks"] == 0

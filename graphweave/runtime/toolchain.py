@@ -30,9 +30,9 @@ _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
 """Flags that are used if the compiler accepts them."""
 
-# With the first optimisation, which interleaves two edges, GCC 12 does not vectorise the inner loop over lanes. With the
-# second, GCC 12.2 for AVX-512 computes wrong sums from the lanes of a vector that has just been stored. Kernels spell out
-# their vectors.
+# With the first optimisation, which interleaves two edges, GCC 12 does not vectorise the inner loop over lanes. With
+# the second, GCC 12.2 for AVX-512 computes wrong sums from the lanes of a vector that has just been stored. Kernels
+# spell out their vectors.
 _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam", "-fno-tree-slp-vectorize")
 """Flags that are used if the compiler is GCC and accepts them."""
 

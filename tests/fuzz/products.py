@@ -149,7 +149,8 @@ BROUGHT = family(
         "scatter_reduce amax": "{z}.scatter_reduce({d}, {m}.long().view({view}).expand_as({v}), {v}, 'amax')",
         "scatter_reduce amin": "{z}.scatter_reduce({d}, {m}.long().view({view}).expand_as({v}), {v}, 'amin', "
         "include_self=False)",
-        "scatter_reduce prod": "{z}.scatter_reduce({d}, {m}.long().view({view}).expand_as({v}), {v}.clamp(-1, 1), 'prod')",
+        "scatter_reduce prod": "{z}.scatter_reduce({d}, {m}.long().view({view}).expand_as({v}), {v}.clamp(-1, 1), "
+        "'prod')",
         "index_reduce": "torch.index_reduce({z}, {d}, {m}, {v}, 'amax')",
         "movedim": "{z}.movedim({d}, 0).index_add(0, {m}, {v}.movedim({d}, 0)).movedim(0, {d})",
         "pyg sum": "pyg.scatter({v}, {m}.long(), {d}, dim_size={n})",
@@ -427,7 +428,7 @@ SHAPED = family(
         "permute and back": "{v}.permute({order}).tanh().permute({inverse})",
         "contiguous": "{v}.permute({order}).contiguous()",
         "flatten": "{v}.flatten({d}, {d} + 1)",
-        "flatten and back": "torch.sigmoid({v}.flatten({d}, {d} + 1)).unflatten({d}, ({v}.size({d}), {v}.size({d} + 1)))",
+        "flatten and back": "torch.sigmoid({v}.flatten({d}, {d} + 1)).unflatten({d}, {v}.shape[{d} : {d} + 2])",
         "reshape": "{v}.reshape(-1, {v}.size(-1))",
         "reshape and back": "({v}.reshape(-1, {v}.size(-1)) * 2).view({v}.shape)",
         "view all": "{v}.reshape(-1)",

@@ -79,9 +79,10 @@ class _Region:
         """
         found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
         of_rows: dict[tuple[int, ...], list[fx.Node]] = {}
-        for node in found:
-            if not self.shapes.is_flat(node):
-                of_rows.setdefault(self.shapes.names(node), []).append(node)
+        for node, call in found.items():
+            for x in (node, *call.operands):
+                if not self.shapes.is_flat(x):
+                    of_rows.setdefault(self.shapes.names(x), []).append(node)
         todo = [n for n in found if facts(n.target).index is not None]
         while todo:
             node = todo.pop()
