@@ -88,6 +88,8 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 
     def write(w: FlatWriter) -> fx.Node:
         taken = {x: _spread(w, x, node) for x in tensors}
+        # an operand that is its own flat form has been replaced by the call that computes it now
+        taken |= {w.flat(x): taken[x] for x in tensors if shapes.is_flat(x)}
         new, named = fx.map_arg((node.args, node.kwargs), lambda n: taken.get(n, n))
         out = w.call(node.target, *new, **named)
         return _widened_to(w, out, node)
@@ -219,11 +221,8 @@ def _select(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 def _of_view(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     """The gradient of a slice or of an item along a dim of features, or of x[:]."""
     grad: Any = node.args[0]
-    if (
-        rank(grad) == rank(node)
-        and all(map(same, shape(grad), shape(node)))
-        and shapes.names(grad) == shapes.names(node)
-    ):
+    alike = shapes.names(grad) == shapes.names(node)
+    if alike and rank(grad) == rank(node) and all(map(same, shape(grad), shape(node))):
         return FlatCall(lambda w: w.flat(grad), (grad,))
     at = _feature(node, argument(node, "dim"), shapes)
     if at is None or not alike:
