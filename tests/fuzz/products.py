@@ -118,7 +118,7 @@ PICKED = family(
         "index from the end": "{v}[{c}{m} - {v}.size({d})]",
         "index from either end": "{v}[{c}torch.where({m} % 2 == 0, {m}, {m} - {v}.size({d}))]",
         "gather": "torch.gather({v}, {d}, {m}.long().view({view}).expand({expand}))",
-        "take_along_dim": "torch.take_alondim_text({v}, {m}.long().view({view}), {d})",
+        "take_along_dim": "torch.take_along_dim({v}, {m}.long().view({view}), {d})",
         "movedim": "{v}.movedim({d}, 0)[{m}].movedim(0, {d})",
         "transposed": "{v}.transpose({d}, 0).index_select(0, {m})",
         "difference": "{v}[{c}{m}] - {v}.index_select({d}, {m}.flip(0))",
@@ -215,7 +215,7 @@ BY_ITEM = family(
         "two indices, one broadcast": "{v}[torch.arange({v}.size(0)).view({first}).expand_as({m}), {m} - {v}.size(1)]",
         "gather": "torch.gather({v}, 1, {m}.reshape({m}.size(0), -1)[..., None].expand(-1, -1, {v}.size(-1)))",
         "gather of numbers": "torch.gather({v}[..., 0], 1, {m}.flatten(1))",
-        "take_along_dim": "torch.take_alondim_text({v}, {m}.flatten(1)[..., None], 1).unflatten(1, {m}.shape[1:])",
+        "take_along_dim": "torch.take_along_dim({v}, {m}.flatten(1)[..., None], 1).unflatten(1, {m}.shape[1:])",
         "vmap": "torch.vmap(lambda t, i: t[i])({v}, {m})",
         "flat": "{v}.flatten(0, 1)[({m} + torch.arange({v}.size(0)).view({first}) * {v}.size(1)).flatten()]"
         ".view(*{m}.shape, -1)",
