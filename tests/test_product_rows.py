@@ -250,3 +250,33 @@ def test_numbers_of_classes_that_a_loss_picks_make_no_rows_of_them() -> None:
     (captured,) = capture(f, x, torch.randint(F, (6,)), src, dst)
     check(captured)
     assert captured.targets() == []
+
+
+# ---------------------------------------------------------------- programs of the fuzzer that went wrong once
+
+
+def of_a_mean_of_all(x: Tensor, src: Tensor) -> Tensor:
+    """The gradient of the mean is one number, brought to all rows."""
+    return torch.tanh(x.mean() * x)[:, src]
+
+
+def of_numbers_in_front(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """Nothing fixes the number of classes here, so that classes are rows too: a number for each node is spread."""
+    return torch.zeros_like(x).index_add(1, dst, x[:, src]).sum(0).matmul(w).log_softmax(-1)[src]
+
+
+FINDINGS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[str, ...], ...]]] = {
+    "mean of all": (of_a_mean_of_all, (("B", "N", "F"), ("E",))),
+    "classes as rows": (of_numbers_in_front, (("B", "N", "F"), ("F", "K", "float"), *EDGES)),
+}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_findings(name: str) -> None:
+    f = FINDINGS[name][0]
+    compiled = torch.compile(f, backend="graphweave", dynamic=True)
+    graphweave.reset_counters()
+    for seed, sizes in enumerate((SIZES, OTHERS[0])):
+        args = arguments(FINDINGS[name], sizes, seed)
+        torch.testing.assert_close(step(compiled, args), step(f, args))
+    assert graphweave.counters()["eager_fallbacks"] == 0

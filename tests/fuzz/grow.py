@@ -6,13 +6,14 @@ import ast
 import random
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
-from tests.fuzz import dense, effects, extremes, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz import dense, effects, extremes, products, rows, views  # noqa: F401  (they register their moves)
 from tests.fuzz.case import Argument, Call, Case, Door, Mode
-from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
+from tests.fuzz.growing import ARGUMENTS, FAMILIES, GIVEN, MOVES, Growing, Move, Rejected
 from tests.fuzz.whole_graph import avoided
 
 STATEMENTS = (6, 14)
@@ -48,6 +49,11 @@ LAYOUTS = (
 EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
 """Edits of an index: out of range, counted from the end, repeated, all equal, sorted."""
 
+PRODUCTS = 0.2
+"""Share of the programs with rows in several dims, which have other arguments, and other moves in the first place."""
+
+ALL_ARGUMENTS = (*ARGUMENTS, *products.ARGUMENTS)
+
 NO_MAPS = ("count", "ei", "big", "mid", "byte", "odd")
 """Arguments of random integers, or drawn by such, that are no maps from rows to rows."""
 
@@ -65,8 +71,10 @@ def constructs() -> set[str]:
     return {f"{family}:{key}" for family, spellings in FAMILIES.items() for key in spellings}
 
 
-def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
-    return _case(random.Random(seed), doors, STATEMENTS, frozenset())
+def grow(seed: int, doors: tuple[Door, ...] = DOORS, only_products: bool = False) -> Grown:
+    rng = random.Random(seed)
+    several = random.Random(f"{seed} products").random() < PRODUCTS  # so that other programs keep their numbers
+    return _case(rng, doors, STATEMENTS, frozenset(), only_products or several)
 
 
 def grow_for_ranks(seed: int) -> Grown:
@@ -78,13 +86,15 @@ def grow_for_ranks(seed: int) -> Grown:
     return replace(found, case=replace(found.case, calls=(calls[0], calls[2])))
 
 
-def _case(rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str]) -> Grown:
+def _case(
+    rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str], several: bool = False
+) -> Grown:
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
-        g = _grown(rng, length, avoid)
+        g = _grown_products(rng, length) if several else _grown(Growing(rng, avoided=avoid), length, MOVES)
     source = _source(g)
     case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
-    case = replace(case, calls=_calls(case, rng))
+    case = replace(case, calls=_calls(case, rng, several))
     if case.mode == "train":
         case = replace(case, left_out=_left_out(source, rng), second=rng.random() < 0.15)
     return Grown(case, tuple(g.used))
@@ -99,20 +109,26 @@ def _left_out(source: str, rng: random.Random) -> tuple[int, ...]:
     return tuple(i for i in range(many) if i != used and rng.random() < 0.6)
 
 
-def _grown(rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -> Growing:
-    g = Growing(rng, avoided=avoid)
-    wanted = rng.randint(*length)
-    names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
+def _grown(g: Growing, length: tuple[int, int], moves: Mapping[str, Move]) -> Growing:
+    wanted = g.rng.randint(*length)
+    names, weights = list(moves), [weight for _, weight in moves.values()]
     for _ in range(80):
         if len(g.statements) >= wanted:
             break
         g.pending = []
-        (name,) = rng.choices(names, weights)
+        (name,) = g.rng.choices(names, weights)
         try:
-            MOVES[name][0](g)
+            moves[name][0](g)
         except Rejected:
             continue
     return g
+
+
+def _grown_products(rng: random.Random, length: tuple[int, int]) -> Growing:
+    """A program with rows in several dims: one of six of its moves is any other program's."""
+    values = [v for v in (*GIVEN, *products.GIVEN) if v.kind in ("real", "map", "mask", "table", "product mask")]
+    g = Growing(rng, values, ALL_ARGUMENTS, products.sizes_tried())
+    return _grown(g, length, {f"products.{n}": (m, 8 * weight) for n, (m, weight) in products.MOVES.items()} | MOVES)
 
 
 def _source(g: Growing) -> str:
@@ -151,19 +167,19 @@ def without_unread(source: str) -> str:
 
 
 def with_parameters(source: str) -> str:
-    """The function with the arguments that its text names, in the order of `ARGUMENTS`."""
+    """The function with the arguments that its text names, in the order of `ALL_ARGUMENTS`."""
     tree = ast.parse(source)
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
     named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    parameters = [a.name for a in ARGUMENTS if a.name in named]
+    parameters = [a.name for a in ALL_ARGUMENTS if a.name in named]
     body = source.split("\n", 1)[1]
     return f"def f({', '.join(parameters)}):\n{body}"
 
 
 def arguments_of(source: str) -> tuple[Argument, ...]:
     named = source.split("\n", 1)[0][len("def f(") : -2].split(", ")
-    return tuple(a for a in ARGUMENTS if a.name in named)
+    return tuple(a for a in ALL_ARGUMENTS if a.name in named)
 
 
 def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
@@ -174,11 +190,14 @@ def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
     return tuple(replace(a, differentiable=a.differentiable and rng.random() < 0.5) for a in arguments)
 
 
-def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
-    def usual() -> dict[str, int]:
-        return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"D": 4}
+def _calls(case: Case, rng: random.Random, several: bool) -> tuple[Call, ...]:
+    ranges = USUAL | products.USUAL if several else USUAL
+    awkward = products.AWKWARD if several else AWKWARD
 
-    first, second, third = usual(), usual(), usual() | rng.choice(AWKWARD)
+    def usual() -> dict[str, int]:
+        return {letter: rng.randint(*between) for letter, between in ranges.items()} | {"D": 4}
+
+    first, second, third = usual(), usual(), usual() | rng.choice(awkward)
     if rng.random() < 0.1:
         second["D"] = 6
     order = [first, second, third] if rng.random() < 0.8 else [third, first, second]

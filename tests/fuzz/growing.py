@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -119,6 +119,8 @@ class Rejected(Exception):
 class Growing:
     rng: random.Random
     values: list[Value] = field(default_factory=lambda: list(GIVEN))
+    arguments: tuple[Argument, ...] = ARGUMENTS
+    tried: Sequence[Mapping[str, int]] = TRIED
     statements: list[str] = field(default_factory=list)
     used: list[str] = field(default_factory=list)
     """Constructs of the statements kept, as "family:spelling"."""
@@ -129,7 +131,7 @@ class Growing:
     """Constructs that are never spelled, and arguments that are never picked."""
 
     def __post_init__(self) -> None:
-        self.environments = [self._fresh(sizes) for sizes in TRIED]
+        self.environments = [self._fresh(sizes) for sizes in self.tried]
 
     def choose(self, options: Sequence[_T]) -> _T:
         if not options:
@@ -151,7 +153,7 @@ class Growing:
             if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and v.name not in self.avoided
             and fits(v)
         ]  # fmt: skip
-        made = [v for v in found if v not in GIVEN]
+        made = [v for v in found if v.name.startswith("v")]
         return self.choose(made[-3:] if made and self.rng.random() < 0.75 else found)
 
     def shape(self, value: Value) -> torch.Size:
@@ -194,7 +196,7 @@ class Growing:
     def restart(self) -> None:
         """Run the statements kept once more, from the start."""
         self.pending = []
-        self.environments = [self._fresh(sizes) for sizes in TRIED]
+        self.environments = [self._fresh(sizes) for sizes in self.tried]
         for env in self.environments:
             for statement in self.statements:
                 random.seed(0)
@@ -222,7 +224,7 @@ class Growing:
     def _fresh(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         env = {**namespace(), **sizes}
         torch.manual_seed(len(sizes))
-        for argument in ARGUMENTS:
+        for argument in self.arguments:
             made = eval(argument.text, env)
             env[argument.name] = made.requires_grad_() if argument.differentiable else made
         return env
@@ -231,8 +233,11 @@ class Growing:
 FAMILIES: dict[str, dict[str, str]] = {}
 """Family -> name of the spelling -> its text, with words in braces."""
 
-MOVES: dict[str, tuple[Callable[[Growing], None], int]] = {}
-"""Name of a move -> what it does, and how often it is drawn."""
+Move: TypeAlias = "tuple[Callable[[Growing], None], int]"
+"""What a move does, and how often it is drawn."""
+
+MOVES: dict[str, Move] = {}
+"""Moves by name."""
 
 
 def family(name: str, spellings: dict[str, str]) -> str:
@@ -240,9 +245,11 @@ def family(name: str, spellings: dict[str, str]) -> str:
     return name
 
 
-def move(weight: int) -> Callable[[Callable[[Growing], None]], Callable[[Growing], None]]:
+def move(
+    weight: int, among: dict[str, Move] = MOVES
+) -> Callable[[Callable[[Growing], None]], Callable[[Growing], None]]:
     def register(function: Callable[[Growing], None]) -> Callable[[Growing], None]:
-        MOVES[function.__name__] = (function, weight)
+        among[function.__name__] = (function, weight)
         return function
 
     return register

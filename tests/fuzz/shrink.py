@@ -15,7 +15,7 @@ from tests.fuzz.grow import with_parameters, without_unread
 MAX_OPERANDS = 6
 """Operands of an expression that are tried in its place."""
 
-SMALL = {"N": 3, "M": 3, "E": 4, "B": 4, "G": 2, "D": 2}
+SMALL = {"N": 3, "M": 3, "E": 4, "B": 4, "G": 2, "D": 2, "P": 2, "K": 2}
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], seconds: float = 60.0) -> Case:

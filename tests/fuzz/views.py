@@ -204,7 +204,7 @@ def _written(g: Growing) -> Value:
     return g.new(g.choose((f"{v.name}.clone()", f"{v.name} * 2", f"{v.name}.contiguous() + 1")), v.rows)
 
 
-def _write(g: Growing, text: str) -> None:
+def write_statement(g: Growing, text: str) -> None:
     """Writes the statement, if eager mode can still differentiate the result."""
     before = len(g.statements)
     g.run(text)
@@ -228,7 +228,7 @@ def _write(g: Growing, text: str) -> None:
 @move(7)
 def write(g: Growing) -> None:
     v = _written(g)
-    _write(g, g.spell(WRITTEN, v=v.name))
+    write_statement(g, g.spell(WRITTEN, v=v.name))
 
 
 @move(6)
@@ -238,14 +238,14 @@ def write_view(g: Growing) -> None:
     name, rows = g.choose(((SAME_ROWS, v.rows), (OTHER_ROWS, f"rows of v{g.names}")))
     made = g.new(g.spell(name, v=v.name), rows)
     copied = g.new(g.spell(COPIED, v=made.name), "")
-    _write(g, g.spell(WRITTEN, v=copied.name))
+    write_statement(g, g.spell(WRITTEN, v=copied.name))
 
 
 @move(4)
 def write_with(g: Growing) -> None:
     v = _written(g)
     k = g.pick(v.rows, fits=lambda k: k != v)
-    _write(g, g.spell(WRITTEN_WITH, v=v.name, k=k.name))
+    write_statement(g, g.spell(WRITTEN_WITH, v=v.name, k=k.name))
 
 
 @move(4)
@@ -253,7 +253,7 @@ def write_rows(g: Growing) -> None:
     m = g.pick(kind="map")
     k = g.pick(m.rows)
     v = g.new(f"{g.pick(m.into).name} * 1.5", m.into)
-    _write(g, g.spell(WRITTEN_ROWS, v=v.name, k=k.name, m=m.name))
+    write_statement(g, g.spell(WRITTEN_ROWS, v=v.name, k=k.name, m=m.name))
 
 
 @move(4)
@@ -261,12 +261,12 @@ def write_mask(g: Growing) -> None:
     b = g.pick(kind="mask")
     k = g.pick(b.rows)
     v = g.new(g.choose((f"{k.name}.clone()", f"{k.name} + 1")), b.rows)
-    _write(g, g.spell(WRITTEN_MASK, v=v.name, k=k.name, b=b.name))
+    write_statement(g, g.spell(WRITTEN_MASK, v=v.name, k=k.name, b=b.name))
 
 
 @move(1)
 def state(g: Growing) -> None:
     m = g.pick("E", "map", "N")
     text = g.spell(STATE, v=g.pick("N", fits=g.dims(2)).name, k=g.pick("E", fits=g.dims(2)).name, m=m.name)
-    _write(g, text)
+    write_statement(g, text)
     g.new("buf * 2", "N")

@@ -49,8 +49,13 @@ def signature(finding: Finding, case: Case) -> str:
     return f"{finding.kind} {' '.join(calls)} {writes}"
 
 
-def work(first: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float) -> None:
-    _work(first, end, shrinking, lambda seed, seconds: search(seed, doors, out, seconds))
+def work(
+    first: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float, only_products: bool = False
+) -> None:
+    def one(seed: int, seconds: float) -> str:
+        return search(seed, doors, out, seconds, only_products=only_products)
+
+    _work(first, end, shrinking, one)
 
 
 def work_over_ranks(first: int, end: float, size: int, out: Path, shrinking: float) -> None:
@@ -79,9 +84,18 @@ def _work(first: int, end: float, shrinking: float, one: Callable[[int, float], 
         seed += 1
 
 
-def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
+def search(
+    seed: int,
+    doors: tuple[Door, ...],
+    out: Path,
+    shrinking: float,
+    compiled: Compiler = through_door,
+    only_products: bool = False,
+) -> str:
     """Judges one program; a finding that is new to the folder `out` is shrunk and written there."""
-    return _searched(seed, grow(seed, doors).case, out, shrinking, lambda case: judge(case, compiled), script)
+    return _searched(
+        seed, grow(seed, doors, only_products).case, out, shrinking, lambda case: judge(case, compiled), script
+    )
 
 
 def _searched(seed: int, case: Case, out: Path, shrinking: float, judged: Judge, written: Script) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, TypeAlias
 
+import torch
 from torch import fx
 
 from graphweave.core.calls import Elements, IndexUse, Lead
@@ -32,10 +34,7 @@ class DimClasses:
                 self._join(a, b)
         while self._join_parts():
             pass
-        for node in graph.nodes:
-            if is_tensor(node):
-                for d in range(rank(node)):
-                    self._number.setdefault(self.find((node, d)), len(self._number))
+        self._number_all(graph)
 
     def find(self, dim: Dim) -> Dim:
         """The representative of the class of `dim`."""
@@ -44,8 +43,23 @@ class DimClasses:
         return dim
 
     def number(self, dim: Dim) -> int:
-        """The position of the class of `dim` among all classes, in the order in which the graph has them."""
+        """The position of the class of `dim` among all classes.
+
+        Parts of one dim stand in their order in it, so that a view that splits it is a view of flat rows too. Otherwise
+        classes stand in the order in which the graph has them.
+        """
         return self._number[self.find(dim)]
+
+    def _number_all(self, graph: fx.Graph) -> None:
+        ahead: dict[Dim, list[Dim]] = {}
+        for _, parts in self.splits:
+            for a, b in pairwise(self.find(part) for part in parts):
+                if b not in _with_those_ahead(a, ahead):  # two views may disagree: the first one counts
+                    ahead.setdefault(b, []).append(a)
+        for node in graph.nodes:
+            for d in range(rank(node) if is_tensor(node) else 0):
+                for dim in _with_those_ahead(self.find((node, d)), ahead):
+                    self._number.setdefault(dim, len(self._number))
 
     def _join(self, a: Dim, b: Dim) -> bool:
         """Make two dims of equal sizes one class. Whether they were none."""
@@ -66,6 +80,12 @@ class DimClasses:
             for a, b in zip(first.setdefault(key, parts), parts, strict=True):
                 joined |= self._join(a, b)
         return joined
+
+
+def _with_those_ahead(dim: Dim, ahead: Mapping[Dim, list[Dim]]) -> list[Dim]:
+    """All that must stand in front of `dim`, in an order that agrees with `ahead`, and `dim` itself."""
+    before = [other for nearest in ahead.get(dim, ()) for other in _with_those_ahead(nearest, ahead)]
+    return list(dict.fromkeys([*before, dim]))
 
 
 def aligned(node: fx.Node) -> Pairs:
@@ -154,10 +174,15 @@ def _reduced(node: fx.Node) -> Pairs:
 
 def _along(node: fx.Node) -> Pairs:
     x: Any = node.args[0]
-    dims = _dims(node, rank(node))
+    dims = [] if is_whole_slice(node) else _dims(node, rank(node))
     yield from _all_but(x, node, *dims)
     for name in facts(node.target).alike:
         yield from _all_but(argument(node, name), node, *dims)
+
+
+def is_whole_slice(node: fx.Node) -> bool:
+    """Whether the call is x[:], which has all items of its operand, since it has as many."""
+    return node.target is torch.ops.aten.slice.Tensor and all(map(same, shape(node.args[0]), shape(node)))  # type: ignore[arg-type]
 
 
 def _taken(node: fx.Node) -> Pairs:

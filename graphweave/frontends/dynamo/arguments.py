@@ -66,9 +66,9 @@ class Widths:
     """Which arguments of a compiled function have a width that is compiled in.
 
     Feature widths are few, and kernels for a known width are faster. But a matrix from rows to rows, such as a dense
-    adjacency matrix, is as wide as there are nodes, so that every graph would need a compilation. The width of an
-    argument that was the number of rows of some argument in all compilations so far, and not always the same, is a
-    symbol.
+    adjacency matrix or a mask of nodes in batches, is as wide as there are nodes, so that every graph would need a
+    compilation. The width of an argument that was the number of rows of some argument in all compilations so far, and
+    not always the same, is a symbol. All dims but the last of an argument with three or more may be rows.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,8 @@ class Widths:
             self._note(position, tensor.size(1), arguments)
 
     def _note(self, position: int, width: int, arguments: tuple[Any, ...]) -> set[tuple[int, bool]]:
-        rows = {t.size(0) for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.dim()}
+        tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+        rows = {n for t in tensors for n in (t.shape[:1] if t.dim() < 3 else t.shape[:-1])}
         seen = self._seen.setdefault(position, set())
         seen.add((width, width in rows))
         return seen

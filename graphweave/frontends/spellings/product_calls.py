@@ -19,7 +19,7 @@ from graphweave.core.calls import Elements, Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.calls.dim_classes import aligned
+from graphweave.frontends.calls.dim_classes import aligned, is_whole_slice
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 from graphweave.frontends.spellings.product_moves import FlatCall, FlatWriter, flat_move, row_numbers
 from graphweave.frontends.spellings.product_shape import ProductShape
@@ -90,6 +90,8 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 
     def write(w: FlatWriter) -> fx.Node:
         taken = {x: _spread(w, x, node) for x in tensors}
+        # an operand that is its own flat form has been replaced by the call that computes it now
+        taken |= {w.flat(x): taken[x] for x in tensors if shapes.is_flat(x)}
         new, named = fx.map_arg((node.args, node.kwargs), lambda n: taken.get(n, n))
         out = w.call(node.target, *new, **named)
         return _widened_to(w, out, node)
@@ -101,7 +103,7 @@ def _widened_to(w: FlatWriter, out: fx.Node, node: fx.Node) -> fx.Node:
     """`out`, whose rows or features may be one where the flat form of `node` has more, as that form."""
     sizes = w.shapes.feature_sizes(node)
     known = shape(out)
-    if same(known[0], w.shapes.count(node)) and [fixed(n) for n in known[1:]] == sizes:
+    if known and same(known[0], w.shapes.count(node)) and [fixed(n) for n in known[1:]] == sizes:
         return out
     return w.call(aten.expand.default, out, [w.size(w.shapes.count(node)), *sizes])
 
@@ -189,6 +191,13 @@ def _along(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return FlatCall(write, tuple(xs.values()))
 
 
+def _slice(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
+    x: Any = node.args[0]
+    if is_whole_slice(node) and shapes.names(x) == shapes.names(node):
+        return FlatCall(lambda w: w.flat(x), (x,))
+    return _along(node, shapes)
+
+
 def _changed(w: FlatWriter, node: fx.Node, **new: Any) -> fx.Node:
     """The call of `node` with some of its schema's arguments replaced."""
     args, kwargs = list(node.args), dict(node.kwargs)
@@ -212,10 +221,13 @@ def _select(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 
 
 def _of_view(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
-    """The gradient of a slice or of an item along a dim of features."""
+    """The gradient of a slice or of an item along a dim of features, or of x[:]."""
     grad: Any = node.args[0]
+    alike = shapes.names(grad) == shapes.names(node)
+    if alike and rank(grad) == rank(node) and all(map(same, shape(grad), shape(node))):
+        return FlatCall(lambda w: w.flat(grad), (grad,))
     at = _feature(node, argument(node, "dim"), shapes)
-    if at is None or shapes.names(grad) != shapes.names(node):
+    if at is None or not alike:
         return None
 
     def write(w: FlatWriter) -> fx.Node:
@@ -315,6 +327,7 @@ def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: 
 _SPECIAL: Mapping[Any, Rule] = {
     **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros.default,
                      aten.ones.default, aten.full.default, aten.empty.memory_format, aten.new_empty.default), _created),
+    aten.slice.Tensor: _slice,
     aten.slice_backward.default: _of_view,
     aten.select_backward.default: _of_view,
     operator.getitem: _item,

@@ -73,8 +73,16 @@ class _Region:
         self._find()
 
     def _find(self) -> None:
-        """Find what is computed row by row from or for moves of rows in several dims."""
+        """Find what is computed row by row from or for moves of rows in several dims, or for as many of such rows.
+
+        The latter is what lies behind a layer of weights, whose products have their rows in one dim.
+        """
         found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
+        of_rows: dict[tuple[int, ...], list[fx.Node]] = {}
+        for node, call in found.items():
+            for x in (node, *call.operands):
+                if val(node).is_floating_point() and not self.shapes.is_flat(x):
+                    of_rows.setdefault(self.shapes.names(x), []).append(node)
         todo = [n for n in found if facts(n.target).index is not None and val(n).is_floating_point()]
         while todo:
             node = todo.pop()
@@ -84,6 +92,7 @@ class _Region:
             todo += [x for x in found[node].operands if not self.shapes.is_flat(x)]
             if not self.shapes.is_flat(node):
                 todo += [u for u in node.users if u in found and node in found[u].operands]
+                todo += of_rows.pop(self.shapes.names(node), ())
 
     # -------------------------------------------------------- writing the new graph
 

@@ -1,0 +1,239 @@
+"""Models whose rows stand in several dims, small and in their own words: nothing on their edges is left to PyTorch.
+
+One compilation serves all sizes, and results and all gradients equal eager mode's in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import graphweave
+from graphweave.ir.message.nodes import Aten, Push
+from graphweave.ir.message.show import show_type
+from tests.captures import capture, check
+from tests.support import by_default
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+WIDTH = 6
+Sizes = dict[str, int]
+
+
+def mlp(width_in: int, normed: bool = True) -> nn.Sequential:
+    layers = [nn.Linear(width_in, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH)]
+    return nn.Sequential(*layers, *([nn.LayerNorm(WIDTH)] if normed else []))
+
+
+class InteractionNet(nn.Module):
+    """Battaglia et al. 2016, as weather models on meshes use it (Oskarsson et al. 2023): one graph for a whole batch.
+
+    e' = e + f(e, send[src], rec[dst]),  rec' = rec + g(rec, sum over edges of e'): [B, N, F], [B, E, F].
+    """
+
+    def __init__(self, batched_edges: bool = True) -> None:
+        super().__init__()
+        self.edges, self.nodes = mlp(3 * WIDTH), mlp(2 * WIDTH)
+        self.batched_edges = batched_edges
+
+    def forward(self, send: Tensor, rec: Tensor, edges: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.batched_edges:
+            edges = edges[0].expand(send.shape[0], -1, -1)
+        at_ends = send.index_select(-2, src), rec.index_select(-2, dst)
+        message = self.edges(torch.cat([edges, *at_ends], -1))
+        total = torch.zeros_like(rec).scatter_add(-2, dst.view(1, -1, 1).expand_as(message), message)
+        return rec + self.nodes(torch.cat([rec, total], -1)), edges + message
+
+
+def of_a_mesh(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
+    b, n, m, e = (sizes[k] for k in "BNME")
+    return [
+        numbers((b, m, WIDTH), random), numbers((b, n, WIDTH), random), numbers((b, e, WIDTH), random),
+        torch.randint(m, (e,), generator=random), torch.randint(n, (e,), generator=random),
+    ]  # fmt: skip
+
+
+class ProteinEncoder(nn.Module):
+    """ProteinMPNN's encoder layer (Dauparas et al. 2022): residues [B, N, F], and k neighbours of each [B, N, k, F].
+
+    Neighbours are gathered along dim 1, and padded residues are masked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages, self.edges = mlp(3 * WIDTH, normed=False), mlp(3 * WIDTH, normed=False)
+        self.forward_net = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH) for _ in range(3)])
+
+    def beside_neighbours(self, h: Tensor, edges: Tensor, near: Tensor) -> Tensor:
+        flat = near.reshape(near.shape[0], -1)[..., None].expand(-1, -1, h.size(-1))
+        gathered = torch.gather(h, 1, flat).view(*near.shape, -1)
+        return torch.cat([h.unsqueeze(-2).expand_as(gathered), edges, gathered], -1)
+
+    def forward(self, h: Tensor, edges: Tensor, near: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        present = torch.gather(mask[..., None].expand(-1, -1, near.size(2)), 1, near) * mask[..., None]
+        message = self.messages(self.beside_neighbours(h, edges, near)) * present[..., None]
+        h = self.norms[0](h + message.sum(-2) / 30)
+        h = self.norms[1](h + self.forward_net(h)) * mask[..., None]
+        return h, self.norms[2](edges + self.edges(self.beside_neighbours(h, edges, near)))
+
+
+def of_a_protein(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
+    b, n, k = (sizes[name] for name in "BNK")
+    near = torch.randint(n, (b, n, k), generator=random)
+    mask = (torch.rand(b, n, generator=random) > 0.2).double()
+    return [numbers((b, n, WIDTH), random), numbers((b, n, k, WIDTH), random), near, mask]
+
+
+class TrafficConvolution(nn.Module):
+    """Graph WaveNet's spatial layer (Wu et al. 2019) on edges: sensors stand between channels and times, [B, C, N, T].
+
+    A gate over channels, two powers of the transition matrix, and a 1 x 1 convolution of all orders.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.Linear(3 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        last = x.movedim(1, -1)
+        h = (torch.tanh(self.filter(last)) * torch.sigmoid(self.gate(last))).movedim(-1, 1)
+        orders = [h]
+        for _ in range(2):
+            moved = orders[-1][:, :, src] * weight[:, None]
+            orders.append(torch.zeros_like(h).index_add(2, dst, moved))
+        mixed = self.mix(torch.cat(orders, 1).movedim(1, -1)).movedim(-1, 1)
+        return torch.relu(mixed) + x
+
+
+def of_sensors(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
+    b, n, e = (sizes[k] for k in "BNE")
+    ends = [torch.randint(n, (e,), generator=random) for _ in range(2)]
+    return [numbers((b, WIDTH, n, 3), random), numbers((e,), random), *ends]
+
+
+class VectorPerceptrons(nn.Module):
+    """A layer of geometric vector perceptrons (Jing et al. 2021): scalars [B, N, F] and vectors [B, N, V, 3].
+
+    Messages along edges, gated by norms of vectors, so that they rotate as their inputs do; then a mean at each node.
+    """
+
+    def __init__(self, vectors: int = 2) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2 * vectors, 3, bias=False), nn.Linear(3, vectors, bias=False)
+        self.scalars, self.gate = nn.Linear(2 * WIDTH + 3, WIDTH), nn.Linear(WIDTH, vectors)
+
+    def forward(self, s: Tensor, v: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+        scalars, vectors = torch.cat([s[:, src], s[:, dst]], -1), torch.cat([v[:, src], v[:, dst]], -2)
+        hidden = self.hidden(vectors.transpose(-1, -2))
+        lengths = (hidden.square().sum(-2) + 1e-8).sqrt()
+        scalars = self.scalars(torch.cat([scalars, lengths], -1))
+        vectors = self.out(hidden).transpose(-1, -2) * torch.sigmoid(self.gate(scalars))[..., None]
+        count = torch.zeros(s.size(1), dtype=s.dtype).index_add(0, dst, s.new_ones(len(dst))).clamp(min=1)
+        total = torch.zeros_like(s).index_add(1, dst, torch.relu(scalars)) / count[:, None]
+        return s + total, v + torch.zeros_like(v).index_add(1, dst, vectors) / count[:, None, None]
+
+
+def of_atoms(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
+    b, n, e = (sizes[k] for k in "BNE")
+    ends = [torch.randint(n, (e,), generator=random) for _ in range(2)]
+    return [numbers((b, n, WIDTH), random), numbers((b, n, 2, 3), random), *ends]
+
+
+def numbers(shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
+
+
+@dataclass(frozen=True)
+class Model:
+    make: Callable[[], nn.Module]
+    arguments: Callable[[Sizes, torch.Generator], list[Tensor]]
+    left: frozenset[str] = frozenset()
+    """Calls on rows that stay PyTorch's."""
+    compilations: int = 1
+
+
+MODELS = {
+    "interaction net": Model(InteractionNet, of_a_mesh),
+    "interaction net, edges of the graph": Model(
+        lambda: InteractionNet(batched_edges=False),
+        of_a_mesh,
+        frozenset({"aten.select.int", "aten.select_backward.default"}),
+    ),
+    "protein encoder": Model(ProteinEncoder, of_a_protein, compilations=2),  # a mask [B, N] may have features
+    "traffic": Model(TrafficConvolution, of_sensors),
+    "vector perceptrons": Model(VectorPerceptrons, of_atoms),
+}
+SIZES: tuple[Sizes, ...] = (
+    {"B": 3, "N": 7, "M": 5, "E": 19, "K": 4}, {"B": 2, "N": 9, "M": 11, "E": 30, "K": 3},
+    {"B": 5, "N": 5, "M": 5, "E": 5, "K": 5}, {"B": 4, "N": 20, "M": 8, "E": 70, "K": 6},
+)  # fmt: skip
+EDGE_CASES: tuple[Sizes, ...] = (
+    {"B": 1, "N": 6, "M": 4, "E": 9, "K": 1}, {"B": 2, "N": 1, "M": 1, "E": 3, "K": 2},
+    {"B": 2, "N": 4, "M": 3, "E": 0, "K": 2}, {"B": 0, "N": 4, "M": 3, "E": 6, "K": 2},
+)  # fmt: skip
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name].make().double()
+
+
+def arguments(name: str, sizes: Sizes, seed: int = 0) -> list[Tensor]:
+    return MODELS[name].arguments(sizes, torch.Generator().manual_seed(seed))
+
+
+def step(f: Callable[..., object], model: nn.Module, args: list[Tensor]) -> tuple[Tensor, ...]:
+    """Results, and gradients of inputs and parameters."""
+    given = [a.detach().clone().requires_grad_(a.requires_grad) for a in args]
+    result = f(*given)
+    outs = result if isinstance(result, tuple) else (result,)
+    weights = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).view_as(o) for o in outs]
+    loss = sum((o * w).sum() for o, w in zip(outs, weights, strict=True))
+    leaves = [a for a in (*given, *model.parameters()) if a.requires_grad]
+    grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return *outs, *(torch.zeros_like(a) if g is None else g for a, g in zip(leaves, grads, strict=True))
+
+
+@pytest.mark.parametrize("name", by_default(MODELS, "interaction net", "protein encoder"))
+def test_one_compilation_gives_eager_modes_numbers_at_all_sizes(name: str) -> None:
+    model = made(name)
+    compiled = graphweave.compile(model)
+    graphweave.reset_counters()
+    for seed, sizes in enumerate(SIZES):
+        args = arguments(name, sizes, seed)
+        torch.testing.assert_close(step(compiled, model, args), step(model, model, args))
+    counted = graphweave.counters()
+    assert counted["compilations"] == MODELS[name].compilations
+    assert counted["graph_breaks"] == counted["eager_fallbacks"] == 0
+    assert counted["kernel_launches"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_numbers_at_sizes_of_nothing_and_one(name: str) -> None:
+    model = made(name)
+    compiled = graphweave.compile(model)
+    for seed, sizes in enumerate((SIZES[0], *EDGE_CASES)):
+        args = arguments(name, sizes, seed)
+        torch.testing.assert_close(step(compiled, model, args), step(model, model, args))
+
+
+VIEWS = frozenset({"aten.reshape.default", "aten.permute.default"})
+"""Calls by which arguments and results in several dims become rows, and rows become results."""
+
+
+@pytest.mark.parametrize("name", by_default(MODELS, "interaction net, edges of the graph", "traffic"))
+def test_no_call_on_features_is_left_to_pytorch(name: str) -> None:
+    """Forward and backward: PyTorch's calls compute numbers of rows, and make views at the borders."""
+    (captured,) = capture(made(name), *arguments(name, SIZES[0]))
+    check(captured)
+    nodes = captured.imported.program.nodes
+    calls = {n.target for n in nodes if isinstance(n, Aten) and "f64" in show_type(n.type)}
+    assert calls <= VIEWS | MODELS[name].left, f"{calls - VIEWS} stayed calls"
+    assert any(isinstance(n, Push) for n in nodes)
