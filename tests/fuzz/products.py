@@ -488,8 +488,8 @@ def shape(g: Growing) -> None:
 @move(3, MOVES)
 def split(g: Growing) -> None:
     """Rows of which nothing is known but that their number is a product."""
-    v, _ = pick(g, lambda of: of[:1] == "?")
-    add(g, g.spell(SPLIT, v=v.name, first=size_of(g, g.choose("PN"))))
+    v, _ = pick(g, lambda of: len(of) > 2)
+    add(g, g.spell(SPLIT, v=f"{v.name}.flatten(0, 1)", first=f"{v.name}.size({g.choose('01')})"))
 
 
 @move(2, MOVES)
