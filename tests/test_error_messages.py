@@ -97,6 +97,7 @@ def test_every_message_ends_with_what_to_do() -> None:
         "{} Unset it for the default.",
         "{}\n  {}",
         "must be {} (got {})",
+        "expected a C++17 compiler (got {}). {}",
         "the model cannot run over parts: {}{}. {}",
         "graphweave: {} runs eagerly: {}",
         "gradients of gradients of {} cannot be computed: {}. {}",

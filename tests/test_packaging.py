@@ -67,7 +67,8 @@ def test_extras_are_what_the_project_declares() -> None:
     assert declared == {*extras.USES, "site", "test"} and {*extras.EXTRA_OF.values()} == {*extras.USES}
     for package, name in extras.EXTRA_OF.items():
         assert DISTRIBUTIONS.get(package, package) in extra(name), package
-        assert DISTRIBUTIONS.get(package, package) in extra("test"), f"tests need {package}"
+        if package != "ziglang":  # a whole compiler, for which a stand-in does in the tests that run by default
+            assert DISTRIBUTIONS.get(package, package) in extra("test"), f"tests need {package}"
 
 
 def test_the_package_itself_needs_few_others() -> None:

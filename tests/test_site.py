@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 ROOT = Path(__file__).parent.parent
 MENU = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
@@ -70,7 +72,7 @@ def test_search_works_in_files(site: Path) -> None:
     done = subprocess.run(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
          "--virtual-time-budget=20000", "--dump-dom", f"{(site / 'index.html').as_uri()}?q=attention"],
-        check=True, capture_output=True, text=True, timeout=180,
+        check=True, capture_output=True, text=True, timeout=patience.seconds(),
     )  # fmt: skip
     assert re.search(r"md-search-result__meta\">\d+ matching documents", done.stdout)
     assert "CONSOLE" not in done.stderr, done.stderr

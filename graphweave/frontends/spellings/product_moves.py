@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from torch import fx
 
 from graphweave.core.calls import Elements, IndexUse, Lead
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import Size, argument, fixed, rank, same, shape, val
+from graphweave.frontends.calls.captured_sizes import Size, argument, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.dim_classes import PickedRows, picked
 from graphweave.frontends.spellings.product_shape import ProductShape
 
@@ -125,6 +126,11 @@ class _OwnIndex:
             index = x
         return _OwnIndex(index, dims)
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The dims of the rows picked along which the index varies."""
+        return tuple(d for d, n in zip(self.dims, shape(self.index), strict=True) if fixed(n) != 1)
+
     def fits(self, items: fx.Node, shapes: ProductShape) -> bool:
         """Whether each dim, but for those of size 1, is a row of the rows picked."""
         if len(self.dims) != rank(self.index):
@@ -152,8 +158,8 @@ class _OwnIndex:
 def _numbers_of(w: FlatWriter, found: PickedRows, indices: dict[int, _OwnIndex], how: IndexUse) -> fx.Node:
     """For each row picked, the number of the flat row of `found.x`."""
     rows = w.shapes.rows(found.x)
-    if len(rows) == 1 and indices[rows[0]].dims == w.shapes.rows(found.items):
-        return w.call(aten.reshape.default, indices[rows[0]].index, [-1])
+    if len(rows) == 1 and indices[rows[0]].rows == w.shapes.rows(found.items):
+        return _vector(w, indices[rows[0]].index)
     coordinates: list[tuple[Size, int, fx.Node | None]] = []
     for d in rows:
         size = shape(found.x)[d]
@@ -162,6 +168,16 @@ def _numbers_of(w: FlatWriter, found: PickedRows, indices: dict[int, _OwnIndex],
         else:
             coordinates.append((size, found.kept[d], None))
     return row_numbers(w, found.items, coordinates)
+
+
+def _vector(w: FlatWriter, index: fx.Node) -> fx.Node:
+    """The numbers of an index as a vector: the one of which `index` is a view, if there is one."""
+    x = index
+    while x.op == "call_function" and facts(x.target).elements is Elements.reshaped and is_tensor(x.args[0]):
+        x = x.args[0]  # type: ignore[assignment]
+        if rank(x) == 1 and same(shape(x)[0], prod(shape(index))):
+            return x
+    return w.call(aten.reshape.default, index, [-1])
 
 
 def _written(

@@ -48,10 +48,11 @@ class ProductShape:
         if found is None:
             return
         for d, (index, _) in found.at.items():
-            sizes, size = [fixed(n) for n in shape(index)], fixed(shape(found.x)[d])
-            if all(n is not None for n in sizes) and size is not None and size <= _MAX_FEATURES:
+            spread = how is not None and how.spread and how.dim is not None
+            sizes, size = (shape(index)[d],) if spread else shape(index), fixed(shape(found.x)[d])
+            if all(fixed(n) is not None for n in sizes) and size is not None and size <= _MAX_FEATURES:
                 continue
-            if how is not None and how.spread and d > 0 and d == rank(found.x) - 1:
+            if spread and d > 0 and d == rank(found.x) - 1:
                 continue  # numbers of a row are picked, such as that of its class
             self._rows.add(self.classes.find((found.x, d)))
             if how is not None and not how.spread:
@@ -73,7 +74,7 @@ class ProductShape:
                     self._add_varying(x, (d,))
                     if not val(x).is_floating_point():
                         self._rows.add(self.classes.find((x, d)))
-            elif any(self.classes.find(part) in self._rows for part in parts):
+            elif all(self.classes.find((x, d)) in self._rows for x, d in parts if fixed(shape(x)[d]) is None):
                 self._add_varying(whole[0], (whole[1],))
 
     def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
