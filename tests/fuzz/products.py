@@ -20,7 +20,7 @@ ARGUMENTS = (
     Argument("pn", "torch.randn(P, N, dtype=torch.float64)", True),
     Argument("hz", "torch.randn(2, N, D, dtype=torch.float64)", True),
     Argument("pg", "torch.randn(P, 1, D, dtype=torch.float64)", True),
-    Argument("p", "torch.randn(P, dtype=torch.float64)", True),
+    Argument("pv", "torch.randn(P, dtype=torch.float64)", True),
     Argument("pe", "torch.randn(P, E, D, dtype=torch.float64)", True),
     Argument("ke", "torch.randn(N, K, D, dtype=torch.float64)", True),
     Argument("pk", "torch.randn(P, N, K, dtype=torch.float64)", True),
@@ -33,7 +33,7 @@ ARGUMENTS = (
 )
 
 GIVEN = (
-    *(Value(name, "P") for name in ("pz", "pf", "ph", "pn", "pg", "p", "pe", "pk")),
+    *(Value(name, "P") for name in ("pz", "pf", "ph", "pn", "pg", "pv", "pe", "pk")),
     *(Value(name, "N") for name in ("zp", "ke")),
     Value("hz", "H"),
     *(Value(name, "N", "table", "N") for name in ("near", "near32")),

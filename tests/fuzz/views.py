@@ -23,7 +23,7 @@ SAME_ROWS = family(
         "narrow": "{v}.narrow(1, 0, 2)",
         "chunk": "{v}.chunk(2, dim=-1)[1]",
         "split": "torch.split({v}, 2, dim=1)[0]",
-        "halves": "(lambda p: p[0] * p[1])({v}.chunk(2, -1))",
+        "halves": "(lambda halves: halves[0] * halves[1])({v}.chunk(2, -1))",
         "unbind": "{v}.unbind(1)[1]",
         "repeat_interleave": "{v}.repeat_interleave(2, dim=1)",
         "repeat": "{v}.repeat(1, 2)",
