@@ -265,6 +265,12 @@ def of_numbers_in_front(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tenso
     return torch.zeros_like(x).index_add(1, dst, x[:, src]).sum(0).matmul(w).log_softmax(-1)[src]
 
 
+def of_a_view_that_is_a_result(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """The view is read in flat form, and is a result that lies in the memory of the argument."""
+    flat = x.flatten(0, 1)
+    return flat.index_select(2, table.reshape(-1)), flat
+
+
 FINDINGS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[str, ...], ...]]] = {
     "mean of all": (of_a_mean_of_all, (("B", "N", "F"), ("E",))),
     "classes as rows": (of_numbers_in_front, (("B", "N", "F"), ("F", "K", "float"), *EDGES)),
@@ -280,3 +286,14 @@ def test_findings(name: str) -> None:
         args = arguments(FINDINGS[name], sizes, seed)
         torch.testing.assert_close(step(compiled, args), step(f, args))
     assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+def test_a_view_that_is_read_in_flat_form_stays_a_view() -> None:
+    compiled = torch.compile(of_a_view_that_is_a_result, backend="graphweave", dynamic=True)
+    for rows in ((2, 2, 1, 2), (3, 2, 4, 5)):
+        x, table = torch.randn(rows, dtype=torch.float64), torch.randint(rows[-1], (rows[2], 2))
+        picked, flat = compiled(x, table)
+        want = of_a_view_that_is_a_result(x, table)
+        torch.testing.assert_close((picked, flat), want)
+        assert flat.stride() == want[1].stride() and picked.stride() == want[0].stride()
+        assert flat.data_ptr() == x.data_ptr()

@@ -118,11 +118,11 @@ class _Region:
         """A call that stays reads its operands in their own form."""
         with self.graph.inserting_before(node):
             for x in node.all_input_nodes:
-                if x in self.flats and not self.shapes.is_flat(x):
+                if x in self.calls and not self.shapes.is_flat(x):
                     if node.target is aten.sym_size.int:
                         continue
                     node.replace_input_with(x, self._back(x))
-            if node.target is aten.sym_size.int and node.args[0] in self.flats:
+            if node.target is aten.sym_size.int and node.args[0] in self.calls:
                 size = self.size(val(node))
                 if isinstance(size, fx.Node):
                     node.replace_all_uses_with(size)
@@ -135,7 +135,9 @@ class _Region:
             apart = self.call(aten.reshape.default, self.flats[x], sizes)
             order = [*rows, *features]
             back = [order.index(d) for d in range(rank(x))]
-            self.own[x] = apart if back == sorted(back) else self.call(aten.permute.default, apart, back)
+            own = apart if back == sorted(back) else self.call(aten.permute.default, apart, back)
+            own.meta["val"] = val(x)  # a result lies in memory as it was captured
+            self.own[x] = own
         return self.own[x]
 
     def flat(self, x: fx.Node) -> fx.Node:
