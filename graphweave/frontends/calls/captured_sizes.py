@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -150,3 +150,16 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
                 return node.args[position]
             return a.default_value if a.has_default_value() else default
     return default
+
+
+def changed_arguments(node: fx.Node, new: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an ATen call, by position and by keyword, some of them replaced by their name in the schema."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    for name, value in new.items():
+        at = names.index(name)
+        if at < len(args):
+            args[at] = value
+        else:
+            kwargs[name] = value
+    return tuple(args), kwargs

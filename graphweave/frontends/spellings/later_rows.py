@@ -18,7 +18,17 @@ from torch import fx
 from graphweave.core.calls import Elements, Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
-from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.calls.captured_sizes import (
+    argument,
+    changed_arguments,
+    dim_of,
+    fixed,
+    is_tensor,
+    rank,
+    same,
+    shape,
+    val,
+)
 from graphweave.frontends.calls.declared import operator_of
 from graphweave.frontends.calls.row_rules import GRAM, PRODUCT, is_pointwise, permutation
 
@@ -101,15 +111,7 @@ def _front(x: Any) -> Any:
 
 def _changed(node: fx.Node, **new: Any) -> FrontCall:
     """The call of `node` with some of its schema's arguments replaced."""
-    args, kwargs = list(node.args), dict(node.kwargs)
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
-    for name, value in new.items():
-        at = names.index(name)
-        if at < len(args):
-            args[at] = value
-        else:
-            kwargs[name] = value
-    return FrontCall(node.target, tuple(args), kwargs)
+    return FrontCall(node.target, *changed_arguments(node, new))
 
 
 def _dim(node: fx.Node, of: fx.Node, default: Any = None) -> int | None:

@@ -18,7 +18,17 @@ from torch import fx
 from graphweave.core.calls import Elements, Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
-from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.calls.captured_sizes import (
+    argument,
+    changed_arguments,
+    dim_of,
+    fixed,
+    is_tensor,
+    rank,
+    same,
+    shape,
+    val,
+)
 from graphweave.frontends.calls.dim_classes import aligned, is_whole_slice
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 from graphweave.frontends.spellings.product_moves import FlatCall, FlatWriter, flat_move, row_numbers
@@ -200,14 +210,7 @@ def _slice(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
 
 def _changed(w: FlatWriter, node: fx.Node, **new: Any) -> fx.Node:
     """The call of `node` with some of its schema's arguments replaced."""
-    args, kwargs = list(node.args), dict(node.kwargs)
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
-    for name, value in new.items():
-        at = names.index(name)
-        if at < len(args):
-            args[at] = value
-        else:
-            kwargs[name] = value
+    args, kwargs = changed_arguments(node, new)
     return w.call(node.target, *args, **kwargs)
 
 
