@@ -60,6 +60,8 @@ class Lead(Enum):
     """Those of each tensor of a list, unless the new dim is the first."""
     product = "product"
     """Those of the first factor, if the second is shared; or none, if the sum over rows of products is made."""
+    matrices = "matrices"
+    """Those of the operands at `CallFacts.operands`, whose last dims are multiplied as matrices."""
     equation = "equation"
     """What the call's equation says."""
     indexed = "indexed"

@@ -10,7 +10,7 @@ _REDUCED = CallFacts(rows=Lead.reduced, any_strides=True)
 _ALONG = CallFacts(rows=Lead.along, alike=("self",), any_strides=True)
 _SOFTMAX = CallFacts(rows=Lead.each, alike=("self",), any_strides=True)  # mixes rows, but keeps their number and order
 _OF_SOFTMAX = CallFacts(rows=Lead.each, alike=("grad_output", "output"), any_strides=True)
-_BOTH = CallFacts(rows=Lead.given, operands=(0, 1), any_strides=True)
+_BOTH = CallFacts(rows=Lead.matrices, operands=(0, 1), any_strides=True)
 _PRODUCT = CallFacts(rows=Lead.product, any_strides=True)
 
 REDUCTIONS: Mapping[str, CallFacts] = {
@@ -25,7 +25,7 @@ REDUCTIONS: Mapping[str, CallFacts] = {
     "aten._softmax.default": _SOFTMAX, "aten._log_softmax.default": _SOFTMAX,
     "aten._softmax_backward_data.default": _OF_SOFTMAX, "aten._log_softmax_backward_data.default": _OF_SOFTMAX,
     "aten.mm.default": _PRODUCT, "aten.addmm.default": _PRODUCT,
-    "aten.mv.default": CallFacts(rows=Lead.given, operands=(0,), any_strides=True),
+    "aten.mv.default": CallFacts(rows=Lead.matrices, operands=(0,), any_strides=True),
     "aten.bmm.default": _BOTH, "aten.matmul.default": _BOTH,
     "aten.einsum.default": CallFacts(rows=Lead.equation, any_strides=True),
     **dict.fromkeys(

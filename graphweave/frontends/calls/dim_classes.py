@@ -143,16 +143,6 @@ def _product(node: fx.Node) -> Pairs:
     yield (a, rank(a) - 1), (b, rank(b) - 2)  # type: ignore[arg-type, misc]
 
 
-def _given(node: fx.Node) -> Pairs:
-    if Elements.computed is facts(node.target).elements and node.target.__name__.split(".")[0] in _MATRICES:  # type: ignore[union-attr]
-        yield from _product(node)
-    else:
-        yield from _each(node)
-
-
-_MATRICES = ("bmm", "matmul", "mv")
-
-
 def _dims(node: fx.Node, ndim: int) -> list[int]:
     """The dims on which a call works; all if it names none."""
     known = facts(node.target)
@@ -359,7 +349,8 @@ def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
 
 
 _RULES: Mapping[Lead, Callable[[fx.Node], Pairs]] = {
-    Lead.each: _each, Lead.given: _given, Lead.product: _product, Lead.reduced: _reduced, Lead.along: _along,
+    Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _reduced,
+    Lead.along: _along,
     Lead.taken: _taken, Lead.widened: _widened, Lead.row_major: _row_major, Lead.repeated: _repeated,
     Lead.permuted: _permuted, Lead.joined: _joined, Lead.stacked: _stacked, Lead.indexed: _indexed,
     Lead.equation: lambda node: iter(()), Lead.parts: lambda node: iter(()),

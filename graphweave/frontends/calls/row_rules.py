@@ -282,7 +282,7 @@ def _none(node: fx.Node) -> Pairs:
 
 
 _RULES: Mapping[Lead, Rule] = {
-    Lead.each: _each, Lead.given: _given, Lead.row_major: _keeps_lead, Lead.repeated: _repeated,
+    Lead.each: _each, Lead.given: _given, Lead.matrices: _given, Lead.row_major: _keeps_lead, Lead.repeated: _repeated,
     Lead.reduced: _unless_first, Lead.along: _unless_first, Lead.taken: _unless_first, Lead.widened: _widened,
     Lead.permuted: _permute, Lead.joined: _lists, Lead.stacked: _lists, Lead.product: _mm, Lead.equation: _einsum,
     Lead.indexed: _indexed, Lead.parts: _none,

@@ -7,7 +7,7 @@ against the size of its own dim, since a number that is too large would be anoth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -46,7 +46,7 @@ class FlatCall:
     """How to make the flat form of a call's result: `write`, from the flat forms of `operands`."""
 
     write: Callable[[FlatWriter], fx.Node]
-    operands: tuple[fx.Node, ...] = field(default=())
+    operands: tuple[fx.Node, ...] = ()
 
 
 def row_numbers(w: FlatWriter, node: fx.Node, coordinates: Sequence[tuple[Size, int, fx.Node | None]]) -> fx.Node:
