@@ -128,7 +128,9 @@ class Flow:
         return {UNIT: frozenset(), **{space: frozenset(leaves(size)) for space, size in self._program.spaces}}
 
 
-def reached(roots: Iterable[_Node], below: Callable[[_Node], Iterable[_Node]], stop: frozenset[_Node] = frozenset()) -> set[_Node]:
+def reached(
+    roots: Iterable[_Node], below: Callable[[_Node], Iterable[_Node]], stop: frozenset[_Node] = frozenset()
+) -> set[_Node]:
     """`roots`, the nodes `below` each of them, the nodes below those, and so on; nodes of `stop` are not followed."""
     seen: set[_Node] = set()
     todo = list(roots)

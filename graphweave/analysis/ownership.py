@@ -226,7 +226,7 @@ def sharded_spaces(program: Program, sharding: Sharding) -> tuple[frozenset[Spac
     """
     given = {name for name, *_ in sharding.edges}
     ends = _ends(program)
-    begin = set[Space | Size]()
+    begin: set[Space | Size] = set()
     leads: defaultdict[Space | Size, set[Space | Size]] = defaultdict(set)
     for space, size in program.spaces:
         for symbol in leaves(size):
@@ -237,7 +237,7 @@ def sharded_spaces(program: Program, sharding: Sharding) -> tuple[frozenset[Spac
         if isinstance(node, ir.Input):
             if node.name in given:
                 of_edges.add(ref)
-                begin.update(s for size in getattr(t, "dims", None) or () for s in leaves(size))
+                begin.update(leaves(t.dims[1]) if isinstance(t, ir.AnyType) and t.dims else ())
             elif isinstance(t, ir.Type) and t.space not in ends and node.name not in sharding.shared:
                 begin.add(t.space)
         elif _is_index_work(node, t) and not of_edges.isdisjoint(operands(node)):

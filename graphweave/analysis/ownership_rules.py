@@ -277,7 +277,7 @@ class _Rules:
             # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
             on_type = isinstance(self.program.types[ref], ir.Type)
             return Numbers() if not on_type or self._on_sharded(ref) else None
-        if known.by_rank is None:
+        if known.by_rank is None or known.elements is Elements.sizes:
             return None
         if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
             return next((h for h in held if h is not None), None)

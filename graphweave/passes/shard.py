@@ -9,8 +9,8 @@
 A sharded space V on which rows of others are read has a twin: the rank's own rows, then its halo rows. The map `src'`
 leads there. A pull along a map that leaves reads `Exchange(x)`, a push along it is a push to the twin, then the halo
 rows are added to their owners' (`ExchangeBack`). What is pushed to shared data is pushed on each rank, then `AllReduce`
-folds the ranks'. `analysis/ownership_rules.py` says which maps leave and which spaces are sharded; it refuses programs whose
-numbers would not be those of the whole graph. Equal exchanges are one, since equal nodes are.
+folds the ranks'. `analysis/ownership_rules.py` says which maps leave and which spaces are sharded, and refuses programs
+whose numbers would not be those of the whole graph. Equal exchanges are one, since equal nodes are.
 """
 
 from __future__ import annotations
