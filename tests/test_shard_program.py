@@ -250,7 +250,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "numbers compared": (lambda h, e: h[e[1][e[0] < 3]], "compared"),
     "numbers compared by size": (lambda h, e: h[e[0][e[0] < e[1]]], "compared by size"),
     "truth values of numbers": (lambda h, e: h[e[1]] * e[0].bool()[:, None], "become truth values"),
-    "numbers side by side": (lambda h, e: torch.stack([e[0], e[1]], 1).to(h.dtype).sum(0) * h, "become floats"),
+    "numbers side by side": (lambda h, e: torch.stack([e[0], e[1]], 1).to(h.dtype).sum() * h, "become floats"),
     "edges by their place": (lambda h, e: h[e[:, 1:][1]], "by their place"),
     "one edge": (lambda h, e: h * e[0, 0], "by their place"),
     "an edge that all ranks add": (

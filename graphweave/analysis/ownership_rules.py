@@ -27,7 +27,7 @@ from graphweave.analysis.ownership import (
     sharded_spaces,
 )
 from graphweave.core.calls import ByRank, CallFacts, Elements, Lead, facts_of
-from graphweave.core.sizes import leaves
+from graphweave.core.sizes import Size, leaves, product
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import argument
@@ -296,7 +296,7 @@ class _Rules:
                 self._sort(ref, at)
             return held if known.results[item] in _REARRANGED else Numbers()
         if known.rows is Lead.parts and isinstance(held, PairOfNumbers):
-            of_one = self._num_dims(ref) == 1
+            of_one = len(self._shape(ref)) == 1
             return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
         return held
 
@@ -341,6 +341,9 @@ class _Rules:
             divided = [self._is_mine(r) or self._is_divided(r, dims) for r in used]
             if any(self._is_divided(r, dims) for r in used) and not all(divided):
                 self._refuse(ref, Reason.shared_rows)
+        elif known.elements is Elements.reshaped:
+            if self._cuts_rows(ref, used[0]):
+                self._refuse(ref, Reason.by_place)
         elif known.rows in (Lead.along, Lead.taken, Lead.parts) and self._is_divided(used[0], dims):
             self._refuse(ref, Reason.by_place)
 
@@ -367,7 +370,7 @@ class _Rules:
             said = 0 if known.index.dim is None else node.args[known.index.dim]
         else:
             said = argument(node, known.dim, known.default)
-        count = self._num_dims(operands(node)[0]) + (known.rows in (Lead.stacked, Lead.widened))
+        count = len(self._shape(operands(node)[0])) + (known.rows in (Lead.stacked, Lead.widened))
         return tuple(d % max(count, 1) for d in (said if isinstance(said, tuple) else (said,)) if isinstance(d, int))
 
     # -------------------------------------------------------- what rules ask
@@ -411,21 +414,36 @@ class _Rules:
 
     def _is_divided(self, ref: Ref, dims: tuple[int, ...]) -> bool:
         """Whether one of `dims` of a tensor counts rows of which each rank has its own."""
-        t = self.program.types[ref]
+        t, sizes = self.program.types[ref], self._shape(ref)
         if isinstance(t, ir.Type):
             return t.space in self.sharded and 0 in dims
-        sizes = t.dims or () if isinstance(t, ir.AnyType) else ()
         return any(d < len(sizes) and not self.symbols.isdisjoint(leaves(sizes[d])) for d in dims)
+
+    def _cuts_rows(self, ref: Ref, x: Ref) -> bool:
+        """Whether a view in row-major order takes several rows for one: it has no dim of the rows, alone or with dims
+        next to them."""
+        if row_space(self.program, ref) == row_space(self.program, x) != UNIT:
+            return False
+        old, new = self._shape(x), self._shape(ref)
+        divided = [d for d in range(len(old)) if self._is_divided(x, (d,))]
+        runs = (
+            {product(*(n for n in old[i:j] if n is not None)) for i in range(d + 1) for j in range(d + 1, len(old) + 1)}
+            for d in divided
+        )
+        return any(run.isdisjoint(new) for run in runs)
 
     def _on_sharded(self, ref: Ref) -> bool:
         return row_space(self.program, ref) in self.sharded
 
-    def _num_dims(self, ref: Ref) -> int:
-        """The number of dims of a tensor, that of its rows among them."""
-        t = self.program.types[ref]
-        if isinstance(t, ir.Type):
-            return len(t.shape) + (t.space != UNIT)
-        return len(t.dims) if isinstance(t, ir.AnyType) and t.dims is not None else 0
+    def _shape(self, ref: Ref) -> tuple[Size | None, ...]:
+        """The sizes of a tensor, its number of rows among them."""
+        match self.program.types[ref]:
+            case ir.Type(space, shape):
+                return shape if space == UNIT else (self.sizes.get(space), *shape)
+            case ir.AnyType(dims=dims):
+                return dims or ()
+            case _:
+                return ()
 
 
 Rule = Callable[[_Rules, Ref, Any], Held]
