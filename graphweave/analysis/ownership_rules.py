@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from graphweave.analysis.cones import map_type, row_space
+from graphweave.analysis.linear import is_linear
 from graphweave.analysis.maps import COUNTED, SAME_ROWS, elements, source_of
 from graphweave.analysis.ownership import (
     HaloRows,
@@ -59,6 +60,7 @@ class _Rules:
         self.node_types: dict[Space, str] = {}
         self.unions: dict[Space, tuple[Space, ...]] = {}
         self.copied: set[Space] = set()
+        self.layouts: dict[Space, set[bool]] = {}
         inputs = (n.type for n in program.nodes if isinstance(n, ir.Input))
         self.orders: dict[Space, set[Ref | None]] = {t.space: {None} for t in inputs if isinstance(t, ir.Type)}
 
@@ -68,9 +70,9 @@ class _Rules:
             numbers = RULES.get(type(node), _Rules.without_rule)(self, ref, node)
             self.values.append(Owned(self._whose(ref, node), self._integral(ref, numbers)))
         self._check_unions()
-        for ref in self.program.outputs:
-            if ref is not None and self.values[ref].whose is Whose.partial:
-                self._refuse(ref, Reason.partial_given)
+        for output in self.program.outputs:
+            if output is not None and self.values[output].whose is Whose.partial:
+                self._refuse(output, Reason.partial_given)
         halo = HaloRows(frozenset(self.leaving), self.node_types, self.unions)
         return OwnedRows(self.program, self.sharded, tuple(self.values), halo, tuple(self.refused))
 
@@ -111,18 +113,19 @@ class _Rules:
         """Whether each rank has a summand of the value, as of what is pushed to pairs that several ranks have. It may
         go only where it is linear, to where the ranks' summands are added."""
         partial = {r for r in operands(node) if self.values[r].whose is Whose.partial}
-        folds = isinstance(node, ir.Push | ir.Gram)
-        sums = isinstance(node, ir.Gram) or (isinstance(node, ir.Push) and node.fold is Fold.sum)
-        copied = folds and row_space(self.program, node.x) in self.copied
-        to_copied = folds and node.map is not None and map_type(self.program, node.map).cod in self.copied
-        if not (partial or to_copied or (copied and sums)):
-            return False
-        if to_copied and sums and not partial and not copied:
-            return True
-        linear = is_linear(self.program, node, partial) and (sums or not folds)
-        if not partial or to_copied or not linear:
+        linear = is_linear(self.program, node, partial)
+        if not isinstance(node, ir.Push | ir.Gram):
+            if partial and not linear:
+                self._refuse(ref, Reason.partial_used)
+            return bool(partial) and linear
+        sums = isinstance(node, ir.Gram) or node.fold is Fold.sum
+        copied = sums and row_space(self.program, node.x) in self.copied
+        to_copied = node.map is not None and map_type(self.program, node.map).cod in self.copied
+        begins = to_copied and sums and not (partial or copied)
+        ends = bool(partial) and sums and linear and not to_copied
+        if (partial or copied or to_copied) and not (begins or ends):
             self._refuse(ref, Reason.partial_used)
-        return linear and not folds
+        return begins
 
     # -------------------------------------------------------- rules: what integers number
 
@@ -151,6 +154,7 @@ class _Rules:
     def join(self, ref: Ref, node: ir.Join) -> Held:
         if node.space in self.sharded and any(row_space(self.program, x) == UNIT for x in node.xs):
             self._refuse(ref, Reason.shared_rows)
+        self._lay_out(ref, behind=True)
         return self._merged(ref, map(self._held, node.xs))
 
     def reduce(self, ref: Ref, node: ir.Push | ir.Reduce) -> Held:
@@ -338,13 +342,27 @@ class _Rules:
             elif by and not self._is_mine(used[0]):
                 self._refuse(ref, Reason.shared_data)
         elif known.rows is Lead.joined:
-            divided = [self._is_mine(r) or self._is_divided(r, dims) for r in used]
-            if any(self._is_divided(r, dims) for r in used) and not all(divided):
+            along = [self._is_divided(r, dims) for r in used]
+            if any(along) and not all(found or self._is_mine(r) for r, found in zip(used, along, strict=True)):
                 self._refuse(ref, Reason.shared_rows)
+            if any(along):
+                self._lay_out(ref, behind=True)
         elif known.elements is Elements.reshaped:
+            old, new = self._shape(used[0]), self._shape(ref)
             if self._cuts_rows(ref, used[0]):
                 self._refuse(ref, Reason.by_place)
+            elif len(new) < len(old) and new[:1] != () and new[0] not in old:
+                self._lay_out(ref, behind=not self._is_divided(used[0], (0,)))
         elif known.rows in (Lead.along, Lead.taken, Lead.parts) and self._is_divided(used[0], dims):
+            self._refuse(ref, Reason.by_place)
+
+    def _lay_out(self, ref: Ref, *, behind: bool) -> None:
+        """Notes that rows of several kinds are one behind the other, or that those of one row follow each other. Rows
+        of both kinds do not fit, since a rank has others at the same place than the whole graph."""
+        space = row_space(self.program, ref)
+        layouts = self.layouts.setdefault(space, set())
+        layouts.add(behind)
+        if space in self.sharded and len(layouts) > 1:
             self._refuse(ref, Reason.by_place)
 
     def _sort(self, ref: Ref, call: Ref) -> None:
@@ -465,33 +483,3 @@ RULES: Mapping[type[Any], Rule] = {
     ir.RowsOfSegments: _Rules.rows_of_segments, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""
-
-
-def is_linear(program: Program, node: ir.Node, partial: set[Ref]) -> bool:
-    """Whether the node is linear in its operands in `partial`, together."""
-    match node:
-        case ir.Push() | ir.Cast() | ir.Reshape() | ir.Broadcast() | ir.Permute() | ir.Slice() | ir.Pad():
-            return True
-        case ir.Reduce(fold=fold):
-            return fold is Fold.sum
-        case ir.Gram(x, y):
-            return (x in partial) != (y in partial)
-        case ir.MatMul(x, w):
-            return x in partial and w not in partial
-        case ir.Pointwise(Op.mul, args):
-            return sum(a in partial for a in args) == 1
-        case ir.Pointwise(Op.add | Op.sub, args):
-            return all(a in partial for a in args)
-        case ir.Pointwise(Op.neg):
-            return True
-        case ir.Pointwise(Op.div, (_, by)):
-            return by not in partial
-        case ir.Pointwise(Op.where, (mask, *values)):
-            return mask not in partial and all(a in partial or _is_zero(program, a) for a in values)
-        case _:
-            return False
-
-
-def _is_zero(program: Program, ref: Ref) -> bool:
-    node = program.nodes[ref]
-    return isinstance(node, ir.Const) and node.value == 0
