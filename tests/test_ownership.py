@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from graphweave.analysis.ownership import OwnedRows, Reason, Whose
+from graphweave.analysis.ownership import OwnedRows, Whose, WhyRefused
 from graphweave.analysis.ownership_rules import RULES, owned_rows
 from graphweave.core.errors import ShardError
 from graphweave.ir.message import nodes as ir
@@ -45,7 +45,7 @@ def test_what_a_rank_has_stands_next_to_each_type() -> None:
 def test_a_divided_program_is_refused_by_its_first_node_between_ranks() -> None:
     divided = Shard()(parse(SUM_OF_NEIGHBOURS), PassFacts(sharding=SHARDING)).program
     found = owned_rows(divided, SHARDING)
-    assert next((r.reason, r.words) for r in found.refused) == (Reason.no_rule, ("exchange",))
+    assert next((r.reason, r.words) for r in found.refused) == (WhyRefused.no_rule, ("exchange",))
     with pytest.raises(ShardError, match=r"no rule says whose rows 'exchange' makes"):
         found.check()
 
@@ -78,11 +78,11 @@ OF_PAIRS = {
         "%15: P[4] f32 = neg %14\n%16: V[4] f32 = push.sum %15, %9\nreturn %16", None
     ),
     "a function that is not linear": (
-        "%15: P[4] f32 = exp %14\n%16: V[4] f32 = push.sum %15, %9\nreturn %16", Reason.partial_used
+        "%15: P[4] f32 = exp %14\n%16: V[4] f32 = push.sum %15, %9\nreturn %16", WhyRefused.partial_used
     ),
-    "the largest": ("%15: V[4] f32 = push.max %14, %9\nreturn %15", Reason.partial_used),
-    "a result": ("return %14", Reason.partial_given),
-    "rows that several ranks have": ("%15: V[4] f32 = push.sum %10, %9\nreturn %15", Reason.partial_used),
+    "the largest": ("%15: V[4] f32 = push.max %14, %9\nreturn %15", WhyRefused.partial_used),
+    "a result": ("return %14", WhyRefused.partial_given),
+    "rows that several ranks have": ("%15: V[4] f32 = push.sum %10, %9\nreturn %15", WhyRefused.partial_used),
 }  # fmt: skip
 
 
@@ -97,4 +97,4 @@ def test_a_part_of_a_sum_goes_only_where_it_is_linear(name: str) -> None:
 def test_segments_of_several_types_are_told_apart() -> None:
     """The sum of two types' numbers of rows is no number of a row until it is known which are whose."""
     found = owned_rows(parse(ROWS_OF_TWO_TYPES), TWO_TYPES)
-    assert [r.reason for r in found.refused] == [Reason.numbers_computed]
+    assert [r.reason for r in found.refused] == [WhyRefused.numbers_computed]

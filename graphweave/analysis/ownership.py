@@ -132,7 +132,7 @@ def halo_of(space: Space) -> Space:
     return Space(f"{space.name}_halo")
 
 
-class Reason(Enum):
+class WhyRefused(Enum):
     """Why the numbers of a node would not be those of the whole graph, and what a user may do instead."""
 
     # fmt: off
@@ -192,7 +192,7 @@ class Refusal:
     """A node that must not run over ranks. `words` are those that its reason leaves open."""
 
     ref: Ref
-    reason: Reason
+    reason: WhyRefused
     words: tuple[object, ...]
 
 

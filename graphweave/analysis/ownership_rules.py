@@ -21,10 +21,10 @@ from graphweave.analysis.ownership import (
     Owned,
     OwnedRows,
     PairOfNumbers,
-    Reason,
     Refusal,
     Sharding,
     Whose,
+    WhyRefused,
     sharded_spaces,
 )
 from graphweave.core.calls import ByRank, CallFacts, Elements, Lead, facts_of
@@ -72,11 +72,11 @@ class _Rules:
         self._check_unions()
         for output in self.program.outputs:
             if output is not None and self.values[output].whose is Whose.partial:
-                self._refuse(output, Reason.partial_given)
+                self._refuse(output, WhyRefused.partial_given)
         halo = HaloRows(frozenset(self.leaving), self.node_types, self.unions)
         return OwnedRows(self.program, self.sharded, tuple(self.values), halo, tuple(self.refused))
 
-    def _refuse(self, ref: Ref, reason: Reason, *words: object) -> None:
+    def _refuse(self, ref: Ref, reason: WhyRefused, *words: object) -> None:
         self.refused.append(Refusal(ref, reason, words))
 
     # -------------------------------------------------------- whose rows
@@ -105,9 +105,9 @@ class _Rules:
         if space not in self.sharded:
             return
         if isinstance(node, ir.Input) and node.name in self.shared:
-            self._refuse(ref, Reason.parameter)
+            self._refuse(ref, WhyRefused.parameter)
         if isinstance(size := self.sizes.get(space), int):
-            self._refuse(ref, Reason.compiled_in, size)
+            self._refuse(ref, WhyRefused.compiled_in, size)
 
     def _is_partial(self, ref: Ref, node: ir.Node) -> bool:
         """Whether each rank has a summand of the value, as of what is pushed to pairs that several ranks have. It may
@@ -116,7 +116,7 @@ class _Rules:
         linear = is_linear(self.program, node, partial)
         if not isinstance(node, ir.Push | ir.Gram):
             if partial and not linear:
-                self._refuse(ref, Reason.partial_used)
+                self._refuse(ref, WhyRefused.partial_used)
             return bool(partial) and linear
         sums = isinstance(node, ir.Gram) or node.fold is Fold.sum
         copied = sums and row_space(self.program, node.x) in self.copied
@@ -124,13 +124,13 @@ class _Rules:
         begins = to_copied and sums and not (partial or copied)
         ends = bool(partial) and sums and linear and not to_copied
         if (partial or copied or to_copied) and not (begins or ends):
-            self._refuse(ref, Reason.partial_used)
+            self._refuse(ref, WhyRefused.partial_used)
         return begins
 
     # -------------------------------------------------------- rules: what integers number
 
     def without_rule(self, ref: Ref, node: ir.Node) -> Held:
-        self._refuse(ref, Reason.no_rule, type(node).__name__.lower())
+        self._refuse(ref, WhyRefused.no_rule, type(node).__name__.lower())
         return None
 
     def no_numbers(self, ref: Ref, node: ir.Node) -> Held:
@@ -145,7 +145,7 @@ class _Rules:
     def pull(self, ref: Ref, node: ir.Pull) -> Held:
         held = self._held(node.x)
         if held is not None and node.map in self.leaving:
-            self._refuse(ref, Reason.numbers_of_others)
+            self._refuse(ref, WhyRefused.numbers_of_others)
         return held
 
     def merge(self, ref: Ref, node: ir.Concat) -> Held:
@@ -153,20 +153,20 @@ class _Rules:
 
     def join(self, ref: Ref, node: ir.Join) -> Held:
         if node.space in self.sharded and any(row_space(self.program, x) == UNIT for x in node.xs):
-            self._refuse(ref, Reason.shared_rows)
+            self._refuse(ref, WhyRefused.shared_rows)
         self._lay_out(ref, behind=True)
         return self._merged(ref, map(self._held, node.xs))
 
     def reduce(self, ref: Ref, node: ir.Push | ir.Reduce) -> Held:
         if self._held(node.x) is not None:
-            self._refuse(ref, Reason.numbers_reduced)
+            self._refuse(ref, WhyRefused.numbers_reduced)
         return None
 
     def compute(self, ref: Ref, node: ir.Node) -> Held:
         if any(self._held(r) is not None for r in operands(node)):
             kind = node.target if isinstance(node, ir.Aten) else type(node).__name__.lower()
             word = node.op.value if isinstance(node, ir.Pointwise) else kind
-            self._refuse(ref, Reason.numbers_computed, word)
+            self._refuse(ref, WhyRefused.numbers_computed, word)
         return None
 
     def pointwise(self, ref: Ref, node: ir.Pointwise) -> Held:
@@ -174,16 +174,16 @@ class _Rules:
         numbers = [h for h in held if isinstance(h, Numbers)]
         if node.op is Op.where:
             if numbers and any(isinstance(self.program.nodes[a], ir.Const) for a in node.args[1:]):
-                self._refuse(ref, Reason.number_among_rows)
+                self._refuse(ref, WhyRefused.number_among_rows)
             return self._merged(ref, held[1:])
         if node.op not in _COMPARISONS:
             return self.compute(ref, node)
         if numbers and len(numbers) < len(held):
-            self._refuse(ref, Reason.compared_with_none)
+            self._refuse(ref, WhyRefused.compared_with_none)
         elif numbers and node.op not in (Op.eq, Op.ne):
-            self._refuse(ref, Reason.compared_by_size)
+            self._refuse(ref, WhyRefused.compared_by_size)
         elif len(types := sorted({n.node_type for n in numbers if n.node_type is not None})) > 1:
-            self._refuse(ref, Reason.compared_by_type, *types[:2])
+            self._refuse(ref, WhyRefused.compared_by_type, *types[:2])
         return None
 
     def rows_of_segments(self, ref: Ref, node: ir.RowsOfSegments) -> Held:
@@ -191,7 +191,7 @@ class _Rules:
 
     def reorder(self, ref: Ref, node: ir.Places | ir.Inverse | ir.Reordered) -> Held:
         if self._on_sharded(ref):
-            self._refuse(ref, Reason.reordered)
+            self._refuse(ref, WhyRefused.reordered)
         return self._held(node.x) if isinstance(node, ir.Reordered) else None
 
     def unique_pairs(self, ref: Ref, node: ir.UniquePairs) -> Held:
@@ -216,9 +216,9 @@ class _Rules:
             if not isinstance(h, Numbers) or not h.leaves:
                 continue
             if h.node_type is None:
-                self._refuse(ref, Reason.joined_twice)
+                self._refuse(ref, WhyRefused.joined_twice)
             elif types.setdefault(node.of[at], h.node_type) != h.node_type:
-                self._refuse(ref, Reason.same_rows, types[node.of[at]], h.node_type)
+                self._refuse(ref, WhyRefused.same_rows, types[node.of[at]], h.node_type)
         named = tuple(sorted(types.items(), key=lambda item: item[0].name))
         return Numbers(None, True, NumberedSegments(node.of, named))
 
@@ -226,11 +226,11 @@ class _Rules:
         held, dom = self._held(node.index), map_type(self.program, ref).dom
         assert not isinstance(held, PairOfNumbers)
         if node.cod in self.sharded and dom == UNIT:
-            self._refuse(ref, Reason.one_row)
+            self._refuse(ref, WhyRefused.one_row)
         if node.cod in self.sharded and self._counts_others(node.index, node.cod):
-            self._refuse(ref, Reason.by_place)
+            self._refuse(ref, WhyRefused.by_place)
         if held is not None and node.cod not in self.sharded:
-            self._refuse(ref, Reason.shared_data)
+            self._refuse(ref, WhyRefused.shared_data)
         index = self.program.nodes[node.index]
         if isinstance(index, ir.Aten) and facts_of(index.target).rows is Lead.taken:  # an end of the edges
             self._stand_in(ref, dom, None)
@@ -242,18 +242,18 @@ class _Rules:
         """Notes which spaces have halo rows because of a map."""
         self.leaving.add(ref)
         if held.segments is not None and self.unions.setdefault(cod, held.segments.of) != held.segments.of:
-            self._refuse(ref, Reason.two_ways)
+            self._refuse(ref, WhyRefused.two_ways)
         named = ((cod, held.node_type),) if held.segments is None else held.segments.node_types
         for space, node_type in named:
             assert node_type is not None
             if self.node_types.setdefault(space, node_type) != node_type:
-                self._refuse(ref, Reason.two_types, self.node_types[space], node_type)
+                self._refuse(ref, WhyRefused.two_types, self.node_types[space], node_type)
 
     def _check_unions(self) -> None:
         for ref in sorted(self.leaving):
             cod, of = map_type(self.program, ref).cod, self.unions
             if cod in of and (cod in self.node_types or any(s in of for s in of[cod])):
-                self._refuse(ref, Reason.nested)
+                self._refuse(ref, WhyRefused.nested)
 
     def _counts_others(self, index: Ref, cod: Space) -> bool:
         """Whether the index counts other rows than all those of `cod`, such as all but the first or the last one."""
@@ -330,7 +330,7 @@ class _Rules:
         if known.by_rank is ByRank.integers and self._is_integral(ref) and all(map(self._is_integral, used)):
             self._check_places(ref, node, known)
         elif not (node.serial and not used and row_space(self.program, ref) == UNIT):
-            self._refuse(ref, Reason.left_to_pytorch, node.target)
+            self._refuse(ref, WhyRefused.left_to_pytorch, node.target)
 
     def _check_places(self, ref: Ref, node: ir.Aten, known: CallFacts) -> None:
         """Refuses a call on integers that tells rows apart by their place, or reads rows of others."""
@@ -338,23 +338,23 @@ class _Rules:
         if known.index is not None:
             by = [h for r in used[1:] if isinstance(h := self._held(r), Numbers)]
             if any(h.leaves for h in by):
-                self._refuse(ref, Reason.numbers_of_others)
+                self._refuse(ref, WhyRefused.numbers_of_others)
             elif by and not self._is_mine(used[0]):
-                self._refuse(ref, Reason.shared_data)
+                self._refuse(ref, WhyRefused.shared_data)
         elif known.rows is Lead.joined:
             along = [self._is_divided(r, dims) for r in used]
             if any(along) and not all(found or self._is_mine(r) for r, found in zip(used, along, strict=True)):
-                self._refuse(ref, Reason.shared_rows)
+                self._refuse(ref, WhyRefused.shared_rows)
             if any(along):
                 self._lay_out(ref, behind=True)
         elif known.elements is Elements.reshaped:
             old, new = self._shape(used[0]), self._shape(ref)
             if self._cuts_rows(ref, used[0]):
-                self._refuse(ref, Reason.by_place)
+                self._refuse(ref, WhyRefused.by_place)
             elif len(new) < len(old) and new[:1] != () and new[0] not in old:
                 self._lay_out(ref, behind=not self._is_divided(used[0], (0,)))
         elif known.rows in (Lead.along, Lead.taken, Lead.parts) and self._is_divided(used[0], dims):
-            self._refuse(ref, Reason.by_place)
+            self._refuse(ref, WhyRefused.by_place)
 
     def _lay_out(self, ref: Ref, *, behind: bool) -> None:
         """Notes that rows of several kinds are one behind the other, or that those of one row follow each other. Rows
@@ -363,7 +363,7 @@ class _Rules:
         layouts = self.layouts.setdefault(space, set())
         layouts.add(behind)
         if space in self.sharded and len(layouts) > 1:
-            self._refuse(ref, Reason.by_place)
+            self._refuse(ref, WhyRefused.by_place)
 
     def _sort(self, ref: Ref, call: Ref) -> None:
         """Notes that rows stand in the order of a sort."""
@@ -377,7 +377,7 @@ class _Rules:
         orders = self.orders.setdefault(space, set())
         orders.add(order)
         if space in self.sharded and len(orders) > 1:
-            self._refuse(ref, Reason.two_orders)
+            self._refuse(ref, WhyRefused.two_orders)
 
     def _dims(self, node: ir.Aten, known: CallFacts) -> tuple[int, ...]:
         """The dims along which a call works, counted from the front."""
@@ -408,10 +408,10 @@ class _Rules:
         segments = {n.segments for n in flat}
         if segments != {None}:
             if len(segments) > 1:
-                self._refuse(ref, Reason.joined_with_others)
+                self._refuse(ref, WhyRefused.joined_with_others)
             return Numbers(None, leaves, next(s for s in segments if s is not None))
         if leaves and len(types) > 1:
-            self._refuse(ref, Reason.several_types, len(types), ", ".join(sorted(types)))
+            self._refuse(ref, WhyRefused.several_types, len(types), ", ".join(sorted(types)))
         return Numbers(types.pop() if len(types) == 1 else None, leaves)
 
     def _integral(self, ref: Ref, held: Held) -> Held:
@@ -420,7 +420,7 @@ class _Rules:
         if held is None or not isinstance(t, ir.Type | ir.AnyType) or t.dtype is None:
             return held
         if t.dtype.is_float or t.dtype is DType.bool:
-            self._refuse(ref, Reason.numbers_become, "floats" if t.dtype.is_float else "truth values")
+            self._refuse(ref, WhyRefused.numbers_become, "floats" if t.dtype.is_float else "truth values")
             return None
         return held
 
