@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.ownership import Numbers, Sharding
 from graphweave.analysis.ownership_rules import owned_rows
+from graphweave.core.calls import Lead, facts_of
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message import nodes as ir
@@ -82,7 +83,7 @@ class _SegmentFinder:
 
     def _behind_each_other(self, index: Ref) -> tuple[Ref, ...]:
         node = self._program.nodes[index]
-        joins = isinstance(node, ir.Aten) and node.target == "aten.cat.default" and node.args[1:] in ((), (0,))
+        joins = isinstance(node, ir.Aten) and facts_of(node.target).rows is Lead.joined and node.args[1:] in ((), (0,))
         return operands(node) if joins else (index,)
 
     def _moved(self, index: Ref) -> tuple[Ref, Size | None]:
