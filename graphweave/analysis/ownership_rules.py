@@ -47,7 +47,8 @@ def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
 
 class _Rules:
     """`symbols` are numbers of rows that differ from rank to rank. `copied` are spaces of pairs of which several ranks
-    may have the same, and `orders` says in which orders the rows of a space stand: that of a sort, or None."""
+    may have the same. `orders` says in which orders the rows of a space stand: that of a sort, or None. `layouts` says
+    whether rows of a space are those of others one behind the other, or several for each row of another."""
 
     def __init__(self, program: Program, sharding: Sharding) -> None:
         self.program, self.shared = program, sharding.shared
