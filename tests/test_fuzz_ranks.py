@@ -109,6 +109,19 @@ IN_ANOTHER_ORDER = {
         "return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, v), x[bsrc]",
         "by their place",
     ),
+    "kinds turned": ("return e * wt[et.flip(0)].sum((1, 2))[:, None], x[src]", "by their place"),
+    "kinds from the second on": ("return wt[et[1:]].sum(0), x[src]", "by their place"),
+    "the later ones of a mask": ("return x[nmask.nonzero().flatten()[1:]].sum(0), x[src]", "by their place"),
+    "two kinds a row": ("return wt[torch.cat([et, et]).view(-1, 2)].sum(0), x[src]", "by their place"),
+    "kinds sorted": (
+        "v, p = et.sort()\nreturn torch.zeros_like(x).index_add(0, dst, e * v.double()[:, None])", "were sorted"
+    ),
+    "one more kind": (
+        "return wt[torch.cat([et, torch.zeros(1, dtype=torch.int64)])].sum(0), x[src]", "each rank has them once more"
+    ),
+    "numbers of two types": (
+        "return torch.zeros_like(y).index_add(0, bdst, eb * (bsrc == bdst)[:, None])", "are compared with those of"
+    ),
     "sorted": ("return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, e[dst.argsort()])", "were sorted"),
     "sorted and not": ("return torch.zeros_like(x).index_add(0, dst, e[src.argsort()])", "were sorted"),
     "sorted twice": ("return torch.ones(4, 4, dtype=torch.float64).index_add(0, et[src.argsort()], e[dst.argsort()])",

@@ -248,6 +248,22 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "row numbers as numbers": (lambda h, e: h * e[1].float().mean(), "become floats"),
     "computed numbers": (lambda h, e: h[(e[0] * 2) % 5], "computed with"),
     "numbers compared": (lambda h, e: h[e[1][e[0] < 3]], "compared"),
+    "numbers compared by size": (lambda h, e: h[e[0][e[0] < e[1]]], "compared by size"),
+    "truth values of numbers": (lambda h, e: h[e[1]] * e[0].bool()[:, None], "become truth values"),
+    "numbers side by side": (lambda h, e: torch.stack([e[0], e[1]], 1).to(h.dtype).sum() * h, "become floats"),
+    "edges by their place": (lambda h, e: h[e[:, 1:][1]], "by their place"),
+    "one edge": (lambda h, e: h * e[0, 0], "by their place"),
+    "an edge that all ranks add": (
+        lambda h, e: h[torch.cat([e, torch.zeros(2, 1, dtype=torch.int64)], 1)[1]],
+        "each rank has them once more",
+    ),
+    "a row that all ranks add": (lambda h, e: torch.cat([h, torch.ones(1, 3)]).sum(0), "each rank has them once more"),
+    "a number among numbers of rows": (
+        lambda h, e: h[torch.where(e[0] == e[1], e[1], torch.zeros_like(e[1]))],
+        "stands among numbers of rows",
+    ),
+    "rows that numbers of rows choose": (lambda h, e: h[e[1].nonzero().view(-1)], "computed with"),
+    "sorted numbers": (lambda h, e: h[e[1]] * e[1].sort().values.bool()[:, None], "become truth values"),
 }
 
 

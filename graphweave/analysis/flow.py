@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +24,8 @@ BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 _MADE_ONCE = (
     ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.Places | ir.Inverse | ir.AssertIndex
 )
+
+_Node = TypeVar("_Node")
 
 
 class Flow:
@@ -126,10 +129,10 @@ class Flow:
 
 
 def reached(
-    roots: Iterable[Ref], below: Callable[[Ref], Iterable[Ref]], stop: frozenset[Ref] = frozenset()
-) -> set[Ref]:
+    roots: Iterable[_Node], below: Callable[[_Node], Iterable[_Node]], stop: frozenset[_Node] = frozenset()
+) -> set[_Node]:
     """`roots`, the nodes `below` each of them, the nodes below those, and so on; nodes of `stop` are not followed."""
-    seen: set[Ref] = set()
+    seen: set[_Node] = set()
     todo = list(roots)
     while todo:
         ref = todo.pop()

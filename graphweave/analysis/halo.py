@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow
-from graphweave.analysis.halo_rows import HaloRows
-from graphweave.analysis.ownership import Sharding, halo_rows
+from graphweave.analysis.ownership import HaloRows, Sharding
+from graphweave.analysis.ownership_rules import owned_rows
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
@@ -48,7 +48,7 @@ def computed_with_halo(program: Program, halo: HaloRows, costs: HaloCosts) -> fr
 
 def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
     """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
-    choice = _Choice(program, halo_rows(program, costs.sharding), costs)
+    choice = _Choice(program, owned_rows(program, costs.sharding).halo, costs)
     back = (r for r, n in enumerate(program.nodes) if isinstance(n, ir.Push | ir.Gram) and n.map in choice.halo.leaving)
     return choice.choose()[1] + sum(choice.sending(r) for r in back)
 

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 
 from graphweave.analysis.flow import is_view
 from graphweave.core.calls import Elements, Lead, facts_of
+from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
+from graphweave.ir.message.nodes import Aten, Cast, MapOf, Node, Program, Ref, Reshape, Type
 
-_DIFFERENT = (Elements.positions, Elements.numbered, Elements.counted, Elements.shuffled)
+SAME_ROWS = (Elements.same, Elements.converted)
+"""Elements of results of which each row is that row of the operand."""
+COUNTED = (Elements.numbered, Elements.counted)
+"""Elements of results that are the numbers of as many rows as the sizes say."""
+_DIFFERENT = (Elements.positions, *COUNTED, Elements.shuffled)
 """Elements of vectors that have no number twice."""
 
 
@@ -51,3 +56,31 @@ def _keeps_all(node: Node) -> bool:
         return True
     known = facts_of(node.target) if isinstance(node, Aten) and is_view(node) else None
     return known is not None and known.elements is Elements.reshaped and known.rows is not Lead.repeated
+
+
+def source_of(nodes: Sequence[Node], ref: Ref) -> Ref:
+    """The value whose numbers integers are, seen through casts, other shapes, copies and choices among its rows."""
+    while isinstance(node := nodes[ref], Reshape | Cast) or (isinstance(node, Aten) and _chooses(node)):
+        ref = operands(node)[0]
+    return ref
+
+
+def _chooses(node: Aten) -> bool:
+    """Whether the result has the first operand's numbers, or some of them that an index or their place says."""
+    known = facts_of(node.target)
+    by_index = known.index is not None and not known.index.pushes and not known.index.spread
+    by_place = known.rows is Lead.along and known.elements is Elements.moved
+    return known.elements in SAME_ROWS or by_index or by_place
+
+
+def is_position(program: Program, ref: Ref) -> bool:
+    """Whether integers are the positions of rows among all rows of a space, such as those of a mask or a count."""
+    source = source_of(program.nodes, ref)
+    node, found = program.nodes[source], elements(program.nodes, source)
+    if found in COUNTED:  # of a size that varies, so of rows that a rank has of its own
+        return bool(operands(node))
+    if found is not Elements.positions:
+        return False
+    called = program.nodes[operands(node)[0]] if isinstance(node, Aten) and node.target == "builtin.getitem" else node
+    t = program.types[operands(called)[0]]
+    return isinstance(t, Type) and t.space != UNIT and t.shape == ()

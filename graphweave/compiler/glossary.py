@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.flow import ancestors, is_integral
 from graphweave.analysis.statistics import Statistics
-from graphweave.core.calls import Elements, facts_of
+from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.errors import Reason
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.infer import numel
@@ -75,7 +75,7 @@ def _direct(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
             return names.get(name, "")
         case MapOf(index):
             return _direct(program, index, names)
-        case Aten("aten.select.int", (Operand(x), 0, int(i))):
+        case Aten(target, (Operand(x), 0, int(i))) if facts_of(target).rows is Lead.taken:
             inner = _direct(program, x, names)
             return f"{inner}[{i}]" if inner else ""
         case Aten(target, (Operand(x), *_)) if facts_of(target).elements in _SAME_NUMBERS:

@@ -22,9 +22,8 @@ from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
-from graphweave.analysis.halo_rows import halo_of
-from graphweave.analysis.ownership import Sharding
-from graphweave.analysis.partial_sums import is_linear
+from graphweave.analysis.linear import is_linear
+from graphweave.analysis.ownership import Sharding, halo_of
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import row_space
-from graphweave.analysis.halo_rows import Numbers
-from graphweave.analysis.ownership import Sharding, numbers_held
+from graphweave.analysis.ownership import Numbers, Sharding
+from graphweave.analysis.ownership_rules import owned_rows
+from graphweave.core.calls import Lead, facts_of
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message import nodes as ir
@@ -51,7 +52,7 @@ class SegmentIndices:
 class _SegmentFinder:
     def __init__(self, program: Program, sharding: Sharding) -> None:
         self._program, self._rows = program, dict(program.spaces)
-        self._held = numbers_held(program, sharding)
+        self._owned = owned_rows(program, sharding).values
         self._unions: dict[Space, list[_Segments]] = {}
         for ref, node in enumerate(program.nodes):
             if isinstance(node, ir.Join):
@@ -70,7 +71,7 @@ class _SegmentFinder:
         if not isinstance(node, ir.MapOf) or node.cod not in self._unions:
             return None
         moved = [self._moved(r) for r in self._behind_each_other(node.index)]
-        if not all(isinstance(self._held[index], Numbers) for index, _ in moved):
+        if not all(isinstance(self._owned[index].numbers, Numbers) for index, _ in moved):
             return None
         for of in self._unions[node.cod]:
             starts = self._starts(of)
@@ -82,7 +83,7 @@ class _SegmentFinder:
 
     def _behind_each_other(self, index: Ref) -> tuple[Ref, ...]:
         node = self._program.nodes[index]
-        joins = isinstance(node, ir.Aten) and node.target == "aten.cat.default" and node.args[1:] in ((), (0,))
+        joins = isinstance(node, ir.Aten) and facts_of(node.target).rows is Lead.joined and node.args[1:] in ((), (0,))
         return operands(node) if joins else (index,)
 
     def _moved(self, index: Ref) -> tuple[Ref, Size | None]:

@@ -9,8 +9,8 @@
 A sharded space V on which rows of others are read has a twin: the rank's own rows, then its halo rows. The map `src'`
 leads there. A pull along a map that leaves reads `Exchange(x)`, a push along it is a push to the twin, then the halo
 rows are added to their owners' (`ExchangeBack`). What is pushed to shared data is pushed on each rank, then `AllReduce`
-folds the ranks'. `analysis/ownership.py` says which maps leave and which spaces are sharded; it refuses programs whose
-numbers would not be those of the whole graph. Equal exchanges are one, since equal nodes are.
+folds the ranks'. `analysis/ownership_rules.py` says which maps leave and which spaces are sharded, and refuses programs
+whose numbers would not be those of the whole graph. Equal exchanges are one, since equal nodes are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TypeAlias
 from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
-from graphweave.analysis.halo_rows import Numbers, halo_of
-from graphweave.analysis.ownership import Sharding, owned_rows
+from graphweave.analysis.ownership import Numbers, Sharding, halo_of
+from graphweave.analysis.ownership_rules import owned_rows
 from graphweave.core.errors import ShardError
 from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
@@ -68,6 +68,7 @@ class _Sharded:
 
     def __init__(self, program: Program, sharding: Sharding, facts: PassFacts) -> None:
         owned = owned_rows(program, sharding)
+        owned.check()
         self._program, self._sharding, self._owned, self._steady = program, sharding, owned, facts.steady
         flow = facts.of(program).flow
         late = flow.depending(facts.tangents_of(program))
@@ -173,7 +174,7 @@ class _Sharded:
         return self.build.add(ir.MapOf(self.where[node.index], self._twin(node.cod)), self._program.locs[ref])
 
     def _leaves(self, ref: Ref) -> bool:
-        held = self._owned.numbers[ref]
+        held = self._owned.values[ref].numbers
         return isinstance(held, Numbers) and held.leaves
 
     # -------------------------------------------------------- one node

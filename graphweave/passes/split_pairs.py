@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.facts import Facts
+from graphweave.core.calls import Lead, facts_of
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Node, Operand, Program, Ref, Type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
@@ -42,7 +43,7 @@ class _Splitter:
     def add(self, ref: Ref) -> None:
         node, loc = self.program.nodes[ref], self.program.locs[ref]
         match node:
-            case Aten(target="aten.select.int", args=(Operand(pair), _, int(i)), type=t) if pair in self.pairs:
+            case Aten(args=(Operand(pair), _, int(i)), type=t) if pair in self.pairs and _takes_rows(node, pair):
                 self.where[ref] = self._row(pair, i, t)
             case Aten(target="aten.sym_size.int", args=(Operand(pair), _)) if pair in self.pairs:
                 row = self._row(pair, 0, _row_type(self.program, pair))
@@ -84,7 +85,7 @@ def _splittable(facts: Facts) -> frozenset[Ref]:
 
 def _takes_rows(user: Node, pair: Ref) -> bool:
     match user:
-        case Aten(target="aten.select.int", args=(Operand(x), 0, 0 | 1)):
+        case Aten(target, (Operand(x), 0, 0 | 1)) if facts_of(target).rows is Lead.taken:
             return x == pair
         case Aten(target="aten.sym_size.int", args=(Operand(x), 1)):
             return x == pair
@@ -94,12 +95,14 @@ def _takes_rows(user: Node, pair: Ref) -> bool:
 
 def _pairs_in(node: Node) -> tuple[Ref, ...]:
     """The pairs that a call concatenates along their columns, or whose columns it chooses; none for any other call."""
-    match node:
-        case Aten(target="aten.cat.default", args=(tuple(parts), 1 | -1), kwargs=()):
+    if not isinstance(node, Aten) or node.kwargs:
+        return ()
+    known = facts_of(node.target)
+    chooses = known.index is not None and not known.index.pushes and not known.index.spread
+    match node.args:
+        case (tuple(parts), 1 | -1) if known.rows is Lead.joined:
             return tuple(p.ref for p in parts if isinstance(p, Operand))
-        case Aten(target="aten.index.Tensor", args=(Operand(x), (None, Operand())), kwargs=()):
-            return (x,)
-        case Aten(target="aten.index_select.default", args=(Operand(x), 1 | -1, Operand()), kwargs=()):
+        case (Operand(x), (None, Operand())) | (Operand(x), 1 | -1, Operand()) if chooses:
             return (x,)
         case _:
             return ()

@@ -13,7 +13,7 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
-from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
+from graphweave.ir.message.nodes import Arg, Aten, Atom, Operand, Ref
 
 TORCH_DTYPE: dict[DType, torch.dtype] = {
     DType.f64: torch.float64, DType.f32: torch.float32, DType.f16: torch.float16, DType.bf16: torch.bfloat16,
@@ -75,6 +75,17 @@ def resolve(target: str) -> Callable[..., Any]:
     except AttributeError as missing:
         raise IRError(f"{target!r}: torch {torch.__version__} has no such operator") from missing
     return found
+
+
+def argument(node: Aten, name: str, default: Arg = None) -> Any:
+    """The argument that the schema of a call names `name`. If it was not given, the schema's default, or `default` if
+    there is none."""
+    given = dict(node.kwargs)
+    for position, said in enumerate(resolve(node.target)._schema.arguments):  # type: ignore[attr-defined]
+        if said.name == name:
+            last = said.default_value if said.has_default_value() else default
+            return node.args[position] if position < len(node.args) else given.get(name, last)
+    return default
 
 
 def target_name(op: Any) -> str:
