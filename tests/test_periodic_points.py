@@ -131,7 +131,7 @@ def test_distances_are_differentiable_in_positions_and_cells() -> None:
     one = neighbours(pos, 2.0, CUBE)
     alone = displacements(pos, one, CUBE), displacements(pos, one, CUBE[None])
     torch.testing.assert_close(*alone)
-    assert float(alone[0].norm(dim=1).max()) <= 2.0
+    assert float(alone[0].detach().norm(dim=1).max()) <= 2.0
 
 
 def test_ase_finds_the_same() -> None:
@@ -176,17 +176,14 @@ def test_any_number_of_threads_finds_the_same() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_random_cells(data: st.DataObject) -> None:
-    seed, count = data.draw(st.integers(0, 10**6)), data.draw(st.integers(1, 8))
+    seed, count = data.draw(st.integers(0, 10**6)), data.draw(st.integers(1, 5))
     cell = 4 * drawn(3, 3, seed=seed) - 2
-    if torch.linalg.svdvals(cell)[-1] < 0.4:
-        cell = cell + 3 * torch.eye(3, dtype=torch.float64)
-    pos = 8 * drawn(count, 3, seed=seed + 1) - 4
+    if torch.linalg.svdvals(cell)[-1] < 1.0:
+        cell = 0.3 * cell + 2 * torch.eye(3, dtype=torch.float64)
+    pos = 5 * drawn(count, 3, seed=seed + 1) - 2
     flags = [data.draw(st.booleans()) for _ in range(3)]
     cutoff = data.draw(st.sampled_from([0.3, 1.0, 1.7]))
-    least = float(torch.linalg.svdvals(cell)[-1])
-    reach = math.ceil((14 + cutoff) / least)
-    if reach > 25:
-        return
+    reach = math.ceil((9 + cutoff) / float(torch.linalg.svdvals(cell)[-1]))
     assert same(neighbours(pos, cutoff, cell, flags), reference.neighbours(pos, cutoff, cell, flags, reach))
 
 
@@ -212,18 +209,13 @@ FINE = torch.eye(3)
         (lambda pos: neighbours(pos, 1.0, batch=torch.tensor([1, 0, 0, 0, 0])), "sorted and not negative"),
         (lambda pos: neighbours(pos, 1e20, FINE), r"64 bits must count the images of atoms within the cutoff 1e\+20"),
         (lambda pos: neighbours(1e30 * pos, 1.0, FINE), "atoms that are 2.53 cells away"),
-        (lambda pos: neighbours(pos + FINE[0] * 2**26, 1.0, FINE), None),
-        (lambda pos: neighbours(pos * 2**40, 1.0, 2.0**-20 * FINE), "float32 must hold the number of cells"),
+        (lambda pos: neighbours(FINE[:2], 2e-8, 1e-8 * FINE), "float32 must hold the number of cells"),
         (lambda pos: NeighbourList(1.0, 0.0), "cutoff and skin must be above 0 and finite"),
     ],
 )
-def test_errors(call: Callable[[Tensor], object], message: str | None) -> None:
-    pos = drawn(5, 3).float()
-    if message is None:
-        call(pos)
-        return
+def test_errors(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        call(pos)
+        call(drawn(5, 3).float())
 
 
 @pytest.mark.parametrize("cell", [None, CUBE], ids=["open", "periodic"])
@@ -243,8 +235,8 @@ def test_a_list_follows_a_cell_that_is_stretched() -> None:
     near = NeighbourList(1.2, 0.3)
     places, cell = drawn(60, 3), SKEWED.clone()
     for step in range(20):
-        cell = cell * torch.tensor([1.003, 0.998, 1.001], dtype=torch.float64)
-        cell[0, 1] += 0.004
+        cell = cell * torch.tensor([1.02, 0.99, 1.01], dtype=torch.float64)
+        cell[0, 1] += 0.03
         pos = places @ cell
         found, expected = near(pos, cell), neighbours(pos, 1.2, cell)
         assert same(found, (expected.pairs, expected.shifts.long())), step

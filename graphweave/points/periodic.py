@@ -176,7 +176,7 @@ def _inverses(atoms: PointSets, cells: Tensor, repeats: Tensor) -> Tensor:
             " Correct the cell, or pass periodic=False for vectors that are none."
         )
     inverted = torch.where(kept, 1 / sizes, 0.0)
-    return (right.mT * inverted.unsqueeze(1) @ left.mT).contiguous()
+    return torch.where(repeats.unsqueeze(1), right.mT * inverted.unsqueeze(1) @ left.mT, 0.0).contiguous()
 
 
 def _rounded(shifts: Tensor, pos: Tensor) -> Tensor:
