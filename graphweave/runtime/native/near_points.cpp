@@ -23,9 +23,10 @@ protected:
 };
 
 struct Scratch {
-  std::vector<Near> heaps;                          // [lanes, nearest]
+  std::vector<Near> nearest;                        // [lanes, room]
   std::vector<std::pair<int64_t, int64_t>> inside;  // blocks of which all points are near enough
   std::vector<int64_t> maybe;                       // blocks of which some may be
+  std::vector<int64_t> found;                       // of one query
 };
 
 // The nearest points of the queries of one block.
@@ -41,24 +42,27 @@ public:
         scratch_(scratch),
         box_(queries.box(queries.node_of[block])) {}
 
-  // Calls found(query, heap, count) with what was found for each query, sorted.
+  // Calls found(query, points, count) with what was found for each query, sorted.
   template <class Found>
   void search(const Tree& tree, const Found& found) {
     most_ = std::min(question_.nearest, tree.points);
-    if (static_cast<int64_t>(scratch_.heaps.size()) < kLanes * most_) scratch_.heaps.resize(kLanes * most_);
+    room_ = 2 * most_ + 2 * kLanes;
+    if (static_cast<int64_t>(scratch_.nearest.size()) < kLanes * room_) scratch_.nearest.resize(kLanes * room_);
     lanes_ = static_cast<int>(queries_.points_of(block_, 1));
     for (int lane = 0; lane < lanes_; ++lane) bounds_[lane] = {question_.square, kNone};
     bound_ = bounds_[0];
     const Node root = points_.root(tree);
     visit(root, metric_.apart(box_, points_.box(root.number)));
     for (int lane = 0; lane < lanes_; ++lane) {
-      std::sort_heap(heap(lane), heap(lane) + counts_[lane]);
-      found(queries_.numbers[block_ * kLanes + lane], heap(lane), counts_[lane]);
+      if (counts_[lane] > most_) select(lane);
+      std::sort(of(lane), of(lane) + counts_[lane]);
+      found(queries_.numbers[block_ * kLanes + lane], of(lane), counts_[lane]);
     }
   }
 
 private:
-  Near* heap(int lane) { return scratch_.heaps.data() + lane * most_; }
+  // What was found for a query: the nearest points and, until there is no more room, others.
+  Near* of(int lane) { return scratch_.nearest.data() + lane * room_; }
 
   // `square`: that of the distance between the node's box and that of the queries.
   void visit(const Node& node, double square) {
@@ -80,34 +84,35 @@ private:
     const double* const box = points_.box(node.number);
     const double* const block = points_.of_block(node.block);
     const int64_t* const numbers = points_.numbers.data() + node.block * kLanes;
-    bool changed = false;
+    bool nearer = false;
     for (int lane = 0; lane < lanes_; ++lane) {
       const double* const query = queries_.of_block(block_) + lane;
-      if (!(Near{metric_.to_box(query, box), points_.least[node.number]} < bounds_[lane])) continue;
+      const Near bound = bounds_[lane];
+      if (metric_.boxes_are_quicker() && !(Near{metric_.to_box(query, box), points_.least[node.number]} < bound))
+        continue;
       double squares[kLanes];
       metric_.to_block(query, block, squares);
-      bool any = false;
-      for (int i = 0; i < kLanes; ++i) any |= squares[i] <= bounds_[lane].square;
-      if (!any) continue;
       const int64_t own = question_.own ? question_.own[queries_.numbers[block_ * kLanes + lane]] : -1;
+      Near* const found = of(lane);
+      int64_t count = counts_[lane];
       for (int i = 0; i < kLanes; ++i) {
-        const Near near{squares[i], numbers[i]};
-        if (near < bounds_[lane] && near.point != own) {
-          add(lane, near);
-          changed = true;
-        }
+        found[count] = {squares[i], numbers[i]};
+        count += (found[count] < bound) & (numbers[i] != own);
+      }
+      counts_[lane] = count;
+      if (count > room_ - kLanes || (count >= most_ && bound.point == kNone)) {
+        select(lane);
+        nearer = true;
       }
     }
-    if (changed) bound_ = *std::max_element(bounds_, bounds_ + lanes_);
+    if (nearer) bound_ = *std::max_element(bounds_, bounds_ + lanes_);
   }
 
-  void add(int lane, const Near& near) {
-    Near* const begin = heap(lane);
-    int64_t& count = counts_[lane];
-    if (count == most_) std::pop_heap(begin, begin + count--);
-    begin[count++] = near;
-    std::push_heap(begin, begin + count);
-    if (count == most_) bounds_[lane] = begin[0];
+  // Leaves the nearest of what was found for a query.
+  void select(int lane) {
+    std::nth_element(of(lane), of(lane) + most_ - 1, of(lane) + counts_[lane]);
+    counts_[lane] = most_;
+    bounds_[lane] = of(lane)[most_ - 1];
   }
 
   const Metric<D> metric_;
@@ -116,7 +121,7 @@ private:
   const int64_t block_;
   Scratch& scratch_;
   const double* const box_;
-  int64_t most_ = 0;
+  int64_t most_ = 0, room_ = 0;
   int lanes_ = 0;
   int64_t counts_[kLanes] = {};
   Near bounds_[kLanes];  // a point must be nearer
@@ -153,22 +158,28 @@ public:
         counts[query] = counted(lane) - (question_.own != nullptr);  // a point is near itself
         continue;
       }
-      std::vector<int64_t>& into = out ? *out : alone_;
-      const size_t begin = out ? into.size() : 0;
-      into.resize(begin);
-      collect(lane, into);
+      int64_t* const begin = found();
+      int64_t* end = collect(lane, begin);
       const auto not_meant = [&](int64_t& point) {
         if (point < 0) point = doubt_->near(query, ~point) ? ~point : own;
         return point == own;
       };
-      if (question_.own) into.erase(std::remove_if(into.begin() + begin, into.end(), not_meant), into.end());
-      std::sort(into.begin() + begin, into.end());
-      counts[query] = static_cast<int64_t>(into.size() - begin);
+      if (question_.own) end = std::remove_if(begin, end, not_meant);
+      std::sort(begin, end);
+      counts[query] = end - begin;
+      if (out) out->insert(out->end(), begin, end);
     }
     return out != nullptr;
   }
 
 private:
+  // Room for all that one query may find.
+  int64_t* found() {
+    const size_t room = gathered() + kLanes;
+    if (scratch_.found.size() < room) scratch_.found.resize(room);
+    return scratch_.found.data();
+  }
+
   int64_t gathered() const {
     int64_t count = static_cast<int64_t>(scratch_.maybe.size()) * kLanes;
     for (const auto& [block, blocks] : scratch_.inside) count += points_.points_of(block, blocks);
@@ -189,7 +200,8 @@ private:
   }
 
   bool reaches(const double* query, int64_t block) const {
-    return metric_.to_box(query, points_.box(points_.node_of[block])) <= question_.square;
+    return !metric_.boxes_are_quicker() ||
+           metric_.to_box(query, points_.box(points_.node_of[block])) <= question_.square;
   }
 
   int64_t counted(int lane) const {
@@ -205,26 +217,22 @@ private:
     return count;
   }
 
-  // Adds the numbers of points; ~number for one that is in doubt.
-  void collect(int lane, std::vector<int64_t>& out) const {
+  // Writes the numbers of points, ~number for one that is in doubt. Returns their end.
+  int64_t* collect(int lane, int64_t* out) const {
     const double* const query = queries_.of_block(block_) + lane;
-    for (const auto& [block, blocks] : scratch_.inside) {
-      const int64_t* const numbers = points_.numbers.data() + block * kLanes;
-      out.insert(out.end(), numbers, numbers + points_.points_of(block, blocks));
-    }
+    for (const auto& [block, blocks] : scratch_.inside)
+      out = std::copy_n(points_.numbers.data() + block * kLanes, points_.points_of(block, blocks), out);
     for (const int64_t block : scratch_.maybe) {
       if (!reaches(query, block)) continue;
       double squares[kLanes];
       metric_.to_block(query, points_.of_block(block), squares);
       const int64_t* const numbers = points_.numbers.data() + block * kLanes;
-      size_t size = out.size();
-      out.resize(size + kLanes);
       for (int i = 0; i < kLanes; ++i) {
-        out[size] = squares[i] <= question_.certain ? numbers[i] : ~numbers[i];
-        size += squares[i] <= question_.square;
+        *out = squares[i] <= question_.certain ? numbers[i] : ~numbers[i];
+        out += squares[i] <= question_.square;
       }
-      out.resize(size);
     }
+    return out;
   }
 
   const Metric<D> metric_;
@@ -234,7 +242,6 @@ private:
   const int64_t block_;
   Scratch& scratch_;
   const double* const box_;
-  std::vector<int64_t> alone_;  // of one query, while all are only counted
 };
 
 // A search in two steps: it counts, then it writes where the caller has room for what was counted.

@@ -224,8 +224,8 @@ extern "C" Neighbours* gw_neighbours_new(const Periodic* given, double cutoff, i
     search.own_queries.build(made->images.wrapped(), threads);
     search.queries = &search.own_queries;
     for (int64_t s = 0; s < given->systems.sets; ++s) search.tree_of.push_back(s);
-    const double margin = made->images.margin(), most = cutoff + margin, certain = std::max(cutoff - margin, 0.0);
-    search.question = {0, most * most, certain * certain, made->images.own()};
+    const double margin = made->images.margin(), widest = cutoff + margin, certain = std::max(cutoff - margin, 0.0);
+    search.question = {0, widest * widest, certain * certain, made->images.own()};
     search.doubt = &made->images;
     *pairs = search.count(given->systems.starts[given->systems.sets], most, threads);
     return made.release();

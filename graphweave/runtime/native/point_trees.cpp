@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
@@ -29,8 +30,14 @@ struct Near {
   double square;
   int64_t point;
 
-  bool operator<(const Near& other) const {
-    return square < other.square || (square == other.square && point < other.point);
+  bool operator<(const Near& other) const { return rank() < other.rank(); }
+
+private:
+  // Bits of numbers that are not negative have the order of the numbers. One comparison takes no branch.
+  unsigned __int128 rank() const {
+    uint64_t bits;
+    std::memcpy(&bits, &square, sizeof bits);
+    return static_cast<unsigned __int128>(bits) << 64 | static_cast<uint64_t>(point);
   }
 };
 
@@ -176,6 +183,9 @@ private:
   }
 };
 
+// Half the lanes of a block, in memory that is aligned as single numbers are.
+typedef double Vector __attribute__((vector_size(kLanes / 2 * sizeof(double)), aligned(alignof(double)), may_alias));
+
 // Squares of distances between boxes, and to points. D is the number of dims, 0 if it is known only as `dims`.
 template <int D>
 struct Metric {
@@ -222,13 +232,18 @@ struct Metric {
   }
   // From a point, whose coordinates stand kLanes apart, to those of a block.
   void to_block(const double* point, const double* block, double* squares) const {
-    for (int lane = 0; lane < kLanes; ++lane) squares[lane] = 0;
-    for (int64_t d = 0; d < dims(); ++d)
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const double gap = block[d * kLanes + lane] - point[d * kLanes];
-        squares[lane] += gap * gap;
-      }
+    Vector low{}, high{};
+    for (int64_t d = 0; d < dims(); ++d) {
+      const Vector* const at = reinterpret_cast<const Vector*>(block + d * kLanes);
+      const Vector below = at[0] - point[d * kLanes], above = at[1] - point[d * kLanes];
+      low += below * below;
+      high += above * above;
+    }
+    reinterpret_cast<Vector*>(squares)[0] = low;
+    reinterpret_cast<Vector*>(squares)[1] = high;
   }
+  // Whether it takes less time to compare with a box than with the points of a block.
+  bool boxes_are_quicker() const { return dims() <= 6; }
 };
 
 template <class Body>
