@@ -12,7 +12,7 @@ from torch import Tensor
 
 import graphweave
 from graphweave.core.errors import DataError
-from graphweave.points import fps, grid, knn, knn_graph, native, nearest, neighbours, radius, radius_graph
+from graphweave.points import fps, grid, knn, knn_graph, nearest, neighbours, radius, radius_graph, searches
 from tests import point_references as reference
 
 DIMS = (1, 2, 3, 8, 64)
@@ -218,7 +218,7 @@ def test_pairs_that_are_too_many_to_keep_are_found_again(monkeypatch: pytest.Mon
         ]
 
     expected = found()
-    monkeypatch.setattr(native, "MOST_KEPT", 100)
+    monkeypatch.setattr(searches, "MOST_KEPT", 100)
     assert all(map(torch.equal, expected, found()))
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points.native import library
 from graphweave.points.near import no_memory
+from graphweave.points.searches import library
 from graphweave.points.sets import point_sets, safe_factor
 from graphweave.runtime import threads
 

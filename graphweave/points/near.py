@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points import native
+from graphweave.points import searches
 from graphweave.points.sets import PointSets, check_alike, point_sets, safe_factor
 from graphweave.runtime import threads
 
@@ -139,10 +139,10 @@ def _pairs(points: PointSets, queries: PointSets | None, k: int, r: float, other
     there[there.clone()] = points.numbers[place[there]] == asked.numbers[there]
     found[there] = place[there]
     square = math.inf if r == math.inf else min((r * factor) ** 2, sys.float_info.max)
-    functions, count, workers = native.library(), ctypes.c_int64(), threads.num_threads()
+    functions, count, workers = searches.library(), ctypes.c_int64(), threads.num_threads()
     raw, raw_queries = points.raw(), None if queries is None else asked.raw()
     handle = functions.gw_near_new(
-        raw, raw_queries, found.data_ptr(), k, square, others, native.MOST_KEPT, workers, count
+        raw, raw_queries, found.data_ptr(), k, square, others, searches.MOST_KEPT, workers, count
     )
     if not handle:
         raise no_memory("near points", "")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points.native import library
 from graphweave.points.near import pairs_of
 from graphweave.points.periodic import Neighbours, Systems, neighbours
+from graphweave.points.searches import library
 from graphweave.runtime import threads
 
 _RANGE = 1 << 12
@@ -21,10 +21,10 @@ _ROUNDED = 1e-9
 """This part of the skin is left to rounding."""
 
 
-class _Kept(NamedTuple):
+class _Candidates(NamedTuple):
     """What is known since the list was built."""
 
-    candidates: Tensor
+    pairs: Tensor
     """int64 [2, candidates]"""
     shifts: Tensor
     """float64 [candidates, dims]"""
@@ -57,7 +57,7 @@ class NeighbourList:
         self.cutoff = float(cutoff)
         self.skin = float(skin)
         self.searches = 0
-        self._kept: _Kept | None = None
+        self._kept: _Candidates | None = None
 
     @torch.compiler.disable(reason="a neighbour list keeps pairs from call to call")
     def __call__(
@@ -74,12 +74,12 @@ class NeighbourList:
             found = neighbours(pos, self.cutoff + self.skin, cell, periodic, batch)
             shifts = found.shifts.to("cpu", torch.float64).contiguous()
             systems.atoms = systems.atoms._replace(coordinates=systems.atoms.coordinates.clone())
-            self._kept = _Kept(found.pairs.cpu().contiguous(), shifts, systems, flags)
+            self._kept = _Candidates(found.pairs.cpu().contiguous(), shifts, systems, flags)
             self.searches += 1
         pairs, shifts = _within(self._kept, systems, self.cutoff)
         return Neighbours(pairs.to(pos.device), shifts.to(pos.device, pos.dtype))
 
-    def _covers(self, kept: _Kept, systems: Systems, flags: Tensor | None) -> bool:
+    def _covers(self, kept: _Candidates, systems: Systems, flags: Tensor | None) -> bool:
         """Whether no pair that is now within the cutoff was further apart than cutoff + skin.
 
         Let F carry the old cell to the new one, and let u be how far an atom is from where F carries it. A pair that is
@@ -114,7 +114,7 @@ def _equal(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
-def _within(kept: _Kept, systems: Systems, cutoff: float) -> tuple[Tensor, Tensor]:
+def _within(kept: _Candidates, systems: Systems, cutoff: float) -> tuple[Tensor, Tensor]:
     """Those of the candidates that are within the cutoff now."""
     count, dims = kept.shifts.shape
     ranges = (count + _RANGE - 1) // _RANGE
@@ -123,7 +123,7 @@ def _within(kept: _Kept, systems: Systems, cutoff: float) -> tuple[Tensor, Tenso
 
     def pass_over(pairs: Tensor | None, shifts: Tensor | None) -> None:
         native.gw_neighbours_within(
-            systems.raw(), atoms.data_ptr(), cutoff, kept.candidates.data_ptr(), kept.shifts.data_ptr(), count, _RANGE,
+            systems.raw(), atoms.data_ptr(), cutoff, kept.pairs.data_ptr(), kept.shifts.data_ptr(), count, _RANGE,
             offsets.data_ptr(), pairs if pairs is None else pairs.data_ptr(),
             shifts if shifts is None else shifts.data_ptr(), workers,
         )  # fmt: skip

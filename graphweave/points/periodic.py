@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points import native
-from graphweave.points.native import RawPeriodic
+from graphweave.points import searches
 from graphweave.points.near import no_memory, pairs_of
+from graphweave.points.searches import RawPeriodic
 from graphweave.points.sets import PointSets, point_sets
 from graphweave.runtime import threads
 
@@ -79,8 +79,8 @@ def near_images(
 ) -> tuple[Tensor, Tensor]:
     """See `neighbours`."""
     systems = Systems(pos, cell, periodic, batch)
-    functions, count, workers = native.library(), ctypes.c_int64(), threads.num_threads()
-    handle = functions.gw_neighbours_new(systems.raw(), cutoff, native.MOST_KEPT, workers, count)
+    functions, count, workers = searches.library(), ctypes.c_int64(), threads.num_threads()
+    handle = functions.gw_neighbours_new(systems.raw(), cutoff, searches.MOST_KEPT, workers, count)
     if not handle:
         raise no_memory("neighbours", "")
     try:

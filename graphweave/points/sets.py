@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points.native import RawPointSets
+from graphweave.points.searches import RawPointSets
 
 _SAFE = 1e150
 """Squares of numbers up to this one, and sums of them, are finite in float64."""
