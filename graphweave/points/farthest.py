@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.points.near import no_memory
+from graphweave.points.near import refuse_memory
 from graphweave.points.searches import library
 from graphweave.points.sets import point_sets, safe_factor
 from graphweave.runtime import threads
@@ -50,7 +50,7 @@ def far_points(x: Tensor, batch: Tensor | None, ratio: float, key: Tensor | None
     if library().gw_far_points(
         points.raw(), first.data_ptr(), offsets.data_ptr(), out.data_ptr(), threads.num_threads()
     ):
-        raise no_memory("fps", "")
+        refuse_memory("fps", "")
     return out.to(x.device)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -145,11 +145,11 @@ def _pairs(points: PointSets, queries: PointSets | None, k: int, r: float, other
         raw, raw_queries, found.data_ptr(), k, square, others, searches.MOST_KEPT, workers, count
     )
     if not handle:
-        raise no_memory("near points", "")
+        refuse_memory("near points", "")
     try:
         out = pairs_of(count.value, "near points")
         if functions.gw_near_take(handle, out.data_ptr(), workers):
-            raise no_memory("near points", f" of {count.value} pairs")
+            refuse_memory("near points", f" of {count.value} pairs")
     finally:
         functions.gw_near_free(handle)
     return out
@@ -162,12 +162,12 @@ def pairs_of(count: int, what: str) -> Tensor:
     try:
         return torch.empty(2, count, dtype=torch.int64, device="cpu")
     except RuntimeError:  # what PyTorch raises where there is no memory
-        raise no_memory(what, f" of {count} pairs") from None
+        refuse_memory(what, f" of {count} pairs")
 
 
-def no_memory(what: str, of: str) -> DataError:
-    """The error to raise where memory does not suffice."""
-    return DataError(f"{what}: there is no memory for the search{of}. Pass fewer points, or a smaller distance.")
+def refuse_memory(what: str, of: str) -> NoReturn:
+    """DataError where memory does not suffice."""
+    raise DataError(f"{what}: there is no memory for the search{of}. Pass fewer points, or a smaller distance.")
 
 
 def _rows(points: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.points import searches
-from graphweave.points.near import no_memory, pairs_of
+from graphweave.points.near import pairs_of, refuse_memory
 from graphweave.points.searches import RawPeriodic
 from graphweave.points.sets import PointSets, point_sets
 from graphweave.runtime import threads
@@ -82,7 +82,7 @@ def near_images(
     functions, count, workers = searches.library(), ctypes.c_int64(), threads.num_threads()
     handle = functions.gw_neighbours_new(systems.raw(), cutoff, searches.MOST_KEPT, workers, count)
     if not handle:
-        raise no_memory("neighbours", "")
+        refuse_memory("neighbours", "")
     try:
         if count.value < 0:
             raise DataError(
@@ -92,7 +92,7 @@ def near_images(
         pairs = pairs_of(count.value, "neighbours")
         shifts = torch.empty(count.value, pos.shape[1], dtype=torch.float64, device="cpu")
         if functions.gw_neighbours_take(handle, pairs.data_ptr(), shifts.data_ptr(), workers):
-            raise no_memory("neighbours", f" of {count.value} pairs")
+            refuse_memory("neighbours", f" of {count.value} pairs")
     finally:
         functions.gw_neighbours_free(handle)
     return pairs.to(pos.device), _rounded(shifts, pos)
@@ -116,7 +116,7 @@ class Systems:
         self.inverses = self.cells
         if cell is not None:
             repeats = _flags(self.atoms, dims, cell, periodic)
-            self.cells = torch.where(repeats.unsqueeze(2), _cells(self.atoms, pos, cell), 0.0).contiguous()
+            self.cells = torch.where(repeats.unsqueeze(2), _cells(self.atoms, pos, cell.detach()), 0.0).contiguous()
             self.inverses = _inverses(self.atoms, self.cells, repeats)
 
     def raw(self) -> RawPeriodic:
@@ -155,7 +155,7 @@ def _flags(atoms: PointSets, dims: int, cell: Tensor, periodic: Tensor | None) -
     if shape not in ([], [dims], [systems, dims]):
         raise DataError(
             f"neighbours: periodic must be one value, [{dims}] or [{systems}, {dims}] (got {shape})."
-            " Say of each row of the cell whether the system repeats along it."
+            " Give a flag for each row of the cell along which a system may repeat."
         )
     flags = periodic.to("cpu")
     if len(shape) == 2 and cell.dim() == 3:

@@ -93,7 +93,7 @@ def _checked_batch(what: str, batch: Tensor, count: int) -> Tensor:
     if count and (int(numbers[0]) < 0 or bool((numbers[1:] < numbers[:-1]).any())):
         raise DataError(
             f"{what}: batch must be sorted and not negative (got {numbers[:8].tolist()}{' ...' if count > 8 else ''})."
-            " Sort the points by their set."
+            " Pass points that are sorted by their set."
         )
     return numbers
 
