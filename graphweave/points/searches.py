@@ -1,4 +1,4 @@
-"""The native functions of `runtime/native/*_points.cpp`, and the structures that they take."""
+"""The native functions of `runtime/native/*point*.cpp`, and the structures that they take."""
 
 from __future__ import annotations
 
