@@ -313,6 +313,21 @@ def test_inside_a_compiled_function() -> None:
     assert graphweave.counters()["compilations"] == 1
 
 
+def test_operators_are_what_they_say() -> None:
+    x, y, batch = points(9, 3), points(5, 3), batch_of(4, 5)
+    ops = torch.ops.graphweave
+    size = torch.full((3,), 0.5, dtype=x.dtype)
+    for op, args in (
+        (ops.near_points.default, (x, y, None, None, 4, float("inf"), False)),
+        (ops.near_points.default, (x, None, batch, None, 0, 1.0, True)),
+        (ops.nearest_points.default, (x, y, None, None)),
+        (ops.far_points.default, (x, batch, 0.5, torch.tensor([7]))),
+        (ops.voxels.default, (x, size, None, None)),
+        (ops.near_images.default, (x, 1.0, torch.eye(3, dtype=x.dtype), None, batch)),
+    ):
+        torch.library.opcheck(op, args)
+
+
 def test_neighbours_of_fixed_number_can_be_viewed_by_point() -> None:
     def model(x: Tensor) -> Tensor:
         src = knn_graph(x, 4, loop=True)[0]

@@ -120,7 +120,7 @@ def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor
             f"nearest: y must have a point of each set of x (got none of set {int(lonely[0])})."
             " Remove the points of x without any, or correct the batches."
         )
-    return _pairs(points, queries, 1, math.inf, False)[1].to(x.device)
+    return _pairs(points, queries, 1, math.inf, False)[1].clone().to(x.device)
 
 
 @nearest_points.register_fake
