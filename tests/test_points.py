@@ -263,7 +263,7 @@ WITH_NAN = torch.where(torch.arange(18).view(6, 3) == 7, torch.nan, GOOD)
         (lambda: knn(GOOD, GOOD.float(), 1), "same dtype and dims"),
         (lambda: knn(GOOD.long(), GOOD.long(), 1), r"floating-point numbers \[points, dims\].*int64"),
         (lambda: knn(GOOD[None], GOOD, 1), r"floating-point numbers \[points, dims\].*\[1, 6, 3\]"),
-        (lambda: knn_graph(GOOD, 1, flow="up"), r"'source_to_target' or 'target_to_source' \(got 'up'\)"),
+        (lambda: knn_graph(GOOD, 1, flow="up"), r"'source_to_target' or 'target_to_source' \(got 'up'\)"),  # type: ignore[arg-type]
         (lambda: fps(GOOD, ratio=0), r"ratio must be above 0 and at most 1 \(got 0\)"),
         (lambda: fps(WITH_NAN), "coordinates must be finite"),
         (lambda: grid(GOOD, 0.0), "size must be above 0"),
