@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loops": {"core", "udf", "graph", "frontends.dynamo", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "graph", "runtime"},
+    "points": {"core", "runtime"},
     "data": {"core", "graph"},
     "distributed": {
         "core",
