@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphweave.analysis.flow import is_view
 from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
+from graphweave.ir.message.nodes import Aten, EqualRuns, MapOf, Node, Ref, Reshape
 
 _DIFFERENT = (Elements.positions, Elements.numbered, Elements.counted, Elements.shuffled)
 """Elements of vectors that have no number twice."""
@@ -51,3 +51,9 @@ def _keeps_all(node: Node) -> bool:
         return True
     known = facts_of(node.target) if isinstance(node, Aten) and is_view(node) else None
     return known is not None and known.elements is Elements.reshaped and known.rows is not Lead.repeated
+
+
+def in_equal_runs(nodes: Sequence[Node], m: Ref) -> bool:
+    """Whether the rows that lead to one row are a run, and all runs are equally long."""
+    node = nodes[m]
+    return isinstance(node, MapOf) and isinstance(nodes[node.index], EqualRuns)

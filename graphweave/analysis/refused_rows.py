@@ -74,6 +74,11 @@ class Refusals:
                     ref, "rows are chosen by their place among all rows, of which a rank has only its own",
                     "Choose them by a mask, or pass them in that order.",
                 )  # fmt: skip
+            case ir.EqualRuns(of, space) if of in self.sharded or space in self.sharded:
+                self._refuse(
+                    ref, "rows are cut into runs of equal length, while a rank has only some of them",
+                    "Pass an index of the runs, or leave these rows out of the graph that is divided.",
+                )  # fmt: skip
             case ir.Places() | ir.Inverse() | ir.Reordered() if self._on_sharded(ref):
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
             case ir.Aten():

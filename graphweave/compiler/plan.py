@@ -26,7 +26,7 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
-from graphweave.lower.parameters import Column, NodeTensor, Table
+from graphweave.lower.parameters import Column, Flat, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.row_order import ROW_ORDER
 from graphweave.lower.schedule import Region, StepOrder, schedule
@@ -195,8 +195,8 @@ def _code(kernel: Kernel, target: Target) -> tuple[str, str]:
 
 def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
     """Whether the kernel's edges read rows at the other end of a map, and the widest feature shape of its results."""
-    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
-    buffers = zip(lowered.kernel.buffers, lowered.bindings, strict=True)
+    buffers = tuple(zip(lowered.kernel.buffers, lowered.bindings, strict=True))
+    gathers = any(buffer.role is Role.column and isinstance(b, Column | Flat) for buffer, b in buffers)
     shapes = [
         type_of(program, b.ref).shape
         for buffer, b in buffers

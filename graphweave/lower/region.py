@@ -25,7 +25,8 @@ from graphweave.lower.widen import widened
 class Lowered:
     """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
 
-    It walks the rows of `map`. If `types` is set, it is a fused push: it walks row blocks; `types` chooses matrices.
+    It walks the CSR of `map`, if that is not None. If `types` is set, it is a fused push: it walks row blocks; `types`
+    chooses matrices.
     """
 
     kernel: Kernel
@@ -59,8 +60,10 @@ def lower(
 
 def _lowered(draft: Draft, name: str, body: list[Stmt], tile: tuple[str, int] | None) -> Lowered:
     parameters, stashes = draft.parameters, tuple(draft.stashes.values())
-    csrs = (Csr(CSR),) if draft.region.map is not None else ()
+    walked = draft.region.map if draft.runs is None else None
+    positions = None if draft.runs is None else parameters.edges(draft.runs)
+    csrs = () if draft.region.map is None else (Csr(CSR, positions),)
     kernel = Kernel(
         name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body), tile=tile
     )  # fmt: skip
-    return Lowered(widened(kernel), draft.region.map, parameters.bindings, parameters.spaces)
+    return Lowered(widened(kernel), walked, parameters.bindings, parameters.spaces)
