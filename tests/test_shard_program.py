@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "row numbers as numbers": (lambda h, e: h * e[1].float().mean(), "become floats"),
     "computed numbers": (lambda h, e: h[(e[0] * 2) % 5], "computed with"),
     "numbers compared": (lambda h, e: h[e[1][e[0] < 3]], "compared"),
-    "runs of rows": (lambda h, e: h[torch.arange(len(h))[:, None].expand(-1, 3).flatten()].exp(), "runs of equal length"),
+    "runs of rows": (lambda h, e: h[torch.arange(len(h))[:, None].expand(-1, 3).flatten()], "runs of equal length"),
 }
 
 

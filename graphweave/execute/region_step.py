@@ -43,7 +43,7 @@ class RegionStep:
         self.name = lowered.kernel.name
         self.plan = plan
         self.spaces: tuple[Space, ...] = lowered.spaces
-        self.maps = _maps_of(plan)
+        self.maps = lowered.maps
         self.reads: tuple[Ref, ...] = ()
         self.writes: tuple[Ref, ...] = ()
         self._program = program
@@ -53,8 +53,8 @@ class RegionStep:
         # For each buffer of the kernel: the list that holds its tensor ("in", "out" or "format"), and the position
         # there.
         self._slots: list[tuple[str, int]] = []
-        # The output of each total, the position in `spaces` of what it is over (None: edges), and its value if there are
-        # none.
+        # The output of each total, the position in `spaces` of what it is over (None: edges), and its value if there
+        # are none.
         self._empty: list[tuple[int, int | None, Number]] = []
         # Totals that the kernel sums in a wider type: the output's own type.
         self._converted: dict[int, torch.dtype] = {}
@@ -162,19 +162,3 @@ def wraps(program: Program, m: Ref) -> bool:
     """Whether negative values of the map's index count from the end."""
     node = program.nodes[m]
     return isinstance(node, MapOf) and node.wrap
-
-
-def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
-    maps: dict[Ref, None] = {}
-    for walked in (plan.lowered.map, plan.lowered.types):
-        if walked is not None:
-            maps[walked] = None
-    for binding in plan.lowered.bindings:
-        match binding:
-            case Perm(m) | Flat(m):
-                maps[m] = None
-            case Column(m, other):
-                maps[m] = maps[other] = None
-            case _:
-                pass
-    return tuple(maps)

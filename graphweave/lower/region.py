@@ -14,7 +14,7 @@ from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.expressions import NeedsLocal
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
-from graphweave.lower.parameters import Binding
+from graphweave.lower.parameters import Binding, Column, Flat, Perm
 from graphweave.lower.row_body import RowBody
 from graphweave.lower.row_tiles import RowTiles
 from graphweave.lower.schedule import Region
@@ -34,6 +34,20 @@ class Lowered:
     bindings: tuple[Binding, ...]
     spaces: tuple[Space, ...]
     types: Ref | None = None
+
+    @property
+    def maps(self) -> tuple[Ref, ...]:
+        """The maps whose formats the kernel reads: those that it walks come first."""
+        maps = dict.fromkeys(walked for walked in (self.map, self.types) if walked is not None)
+        for binding in self.bindings:
+            match binding:
+                case Perm(m) | Flat(m):
+                    maps[m] = None
+                case Column(m, other):
+                    maps[m] = maps[other] = None
+                case _:
+                    pass
+        return tuple(maps)
 
 
 def lower(

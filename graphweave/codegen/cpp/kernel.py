@@ -8,9 +8,8 @@ The entry point has the same C signature for every kernel:
 `ptrs`: the indptr of each CSR that has one, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then
 the largest degree of each such CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is
 negative, is left out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares
-them out); totals
-are kept for each chunk and folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if
-scratch could not be allocated. Outputs may not overlap inputs.
+them out); totals are kept for each chunk and folded in chunk order, so results do not depend on the number of threads.
+Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap inputs.
 """
 
 from __future__ import annotations
@@ -191,8 +190,8 @@ class _CppUnit:
                 w.line(f"{type_}* const {name} = static_cast<{type_}*>(ptrs[{i}]);")
             for csr in kernel.csrs:
                 if csr.positions is not None:
-                    count = f"sizes[{kernel.sizes.index(csr.positions)}]"
-                    w.line(f"const int64_t {names.derived(csr.name, 'degree')} = sizes[0] > 0 ? {count} / sizes[0] : 0;")
+                    degree, count = names.derived(csr.name, "degree"), f"sizes[{kernel.sizes.index(csr.positions)}]"
+                    w.line(f"const int64_t {degree} = sizes[0] > 0 ? {count} / sizes[0] : 0;")
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:

@@ -1,8 +1,8 @@
 """Index tensors that are given by a formula, such as the node of each place in a table of neighbours.
 
 What `arange` counts stays known through views, repetitions, products with sizes and sums. An element is then a sum: its
-position along each dim has digits, and each digit counts times a step. `arange(n)[:, None].expand(n, k).reshape(-1)` has
-two digits, one of size n and step 1, and behind it one of size k and step 0.
+position along each dim has digits, and each digit counts times a step. `arange(n)[:, None].expand(n, k).reshape(-1)`
+has two digits, one of size n and step 1, and behind it one of size k and step 0.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import fx
 from graphweave.core.calls import Elements, Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import Size, argument, fixed, is_tensor, same, shape, val
+from graphweave.frontends.calls.dim_classes import is_whole_slice
 from graphweave.frontends.calls.row_rules import permutation
 
 aten = torch.ops.aten
@@ -52,8 +53,9 @@ class NumberFormulas:
     def _dims(self, node: fx.Node) -> tuple[Digits, ...] | None:
         """The digits along each dim of `node`; None for a tensor that no formula gives."""
         if node not in self._found:
-            whole = is_tensor(node) and val(node).dtype in (torch.int64, torch.int32) and 0 not in map(fixed, shape(node))
-            self._found[node] = self._computed(node) if whole and node.op == "call_function" else None
+            made = node.op == "call_function" and is_tensor(node) and 0 not in map(fixed, shape(node))
+            whole = made and val(node).dtype in (torch.int64, torch.int32)
+            self._found[node] = self._computed(node) if whole else None
         return self._found[node]
 
     def _computed(self, node: fx.Node) -> tuple[Digits, ...] | None:
@@ -74,7 +76,8 @@ class NumberFormulas:
             return _repeated(dims, shape(node))
         if known.elements is Elements.reshaped:
             return _reshaped([d for dim in dims for d in dim], shape(node))
-        return dims if known.elements in (Elements.same, Elements.converted) else None
+        kept = known.elements in (Elements.same, Elements.converted) or is_whole_slice(node)
+        return dims if kept else None
 
     def _sum(self, node: fx.Node, dims: tuple[Digits, ...]) -> tuple[Digits, ...] | None:
         other = node.args[1]

@@ -16,7 +16,17 @@ from graphweave.core.errors import IRError
 from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, alike, converted, typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, hint, is_tensor, of_sympy, rank, shape, val
+from graphweave.frontends.calls.captured_sizes import (
+    Size,
+    expression,
+    fixed,
+    hint,
+    is_tensor,
+    of_sympy,
+    rank,
+    shape,
+    val,
+)
 from graphweave.frontends.calls.number_formulas import NumberFormulas
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.ir.message import nodes as ir
@@ -334,7 +344,7 @@ class Context:
         return self.emit(ir.MapOf(index_of_rows, cod, wraps))
 
     def _counts_runs(self, index: fx.Node, x: fx.Node) -> bool:
-        """Whether a formula says that rows of `index` are runs of equal length, not too long, one for each row of `x`."""
+        """Whether a formula says that rows of `index` are short runs of equal length, one for each row of `x`."""
         count, runs = hint(shape(index)[0]), hint(shape(x)[0])
         short = count is not None and runs is not None and count <= _LONGEST_RUN * runs
         return short and self.formulas.counts_runs(index, shape(x)[0])

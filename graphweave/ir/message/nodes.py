@@ -391,8 +391,8 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places | Inverse | Reordered
-    | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places | Inverse
+    | Reordered | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
