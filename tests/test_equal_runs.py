@@ -167,3 +167,15 @@ def test_long_runs_have_a_csr_since_several_threads_share_a_row() -> None:
     for length, known in ((1024, True), (1025, False)):
         (captured,) = capture(f, torch.randn(2, F, dtype=torch.float64), torch.zeros(2, length, dtype=torch.int64))
         assert any(isinstance(n, EqualRuns) for n in captured.imported.program.nodes) == known
+
+
+@pytest.mark.parametrize("how", ["verified", "in 64 bits", "by a schedule"])
+def test_other_ways_to_run_such_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, object] = {"verify": True} if how == "verified" else {}
+    if how == "by a schedule":
+        options["schedule"] = graphweave.Schedule(unroll=2, walk="divided", chunks=3)
+    if how == "in 64 bits":
+        monkeypatch.setattr("graphweave.execute.region_step.INT32_MAX", 8)
+    x, table = torch.randn(6, F, dtype=torch.float64), torch.randint(6, (6, 4))
+    compiled = torch.compile(near_sum, backend="graphweave", options=options, dynamic=True)
+    torch.testing.assert_close(step(compiled, x, table), step(near_sum, x, table))
