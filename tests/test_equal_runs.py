@@ -43,6 +43,8 @@ FORMULAS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {
     "repeated": (lambda x, t: torch.arange(len(x))[:, None].expand(-1, t.shape[1]).reshape(-1), True),
     "interleaved": (lambda x, t: torch.arange(len(x)).repeat_interleave(t.shape[1]), True),
     "of a zero": (lambda x, t: (torch.arange(len(x))[:, None] + 0 * torch.arange(t.shape[1])).flatten(), True),
+    "divided": (lambda x, t: torch.arange(len(x) * t.shape[1]) // t.shape[1], True),
+    "divided by another number": (lambda x, t: torch.arange(len(x) * 2) // 3, False),
     "of two dims": (lambda x, t: torch.arange(len(x)).view(-1, 1, 1).expand(-1, 2, t.shape[1]).reshape(-1), True),
     "of rows in turn": (lambda x, t: torch.arange(len(x)).repeat(t.shape[1]), False),
     "backwards": (lambda x, t: (len(x) - 1 - torch.arange(len(x)))[:, None].expand_as(t).reshape(-1), False),

@@ -59,7 +59,7 @@ class NumberFormulas:
         return self._found[node]
 
     def _computed(self, node: fx.Node) -> tuple[Digits, ...] | None:
-        known, x = facts(node.target), node.args[0]
+        known, x = facts(node.target), node.args[0] if node.args else None
         if known.elements in (Elements.numbered, Elements.counted):
             start, step = argument(node, "start", 0), argument(node, "step", 1)
             return ((Digit(shape(node)[0], val(step)),),) if start == 0 else None
@@ -70,6 +70,8 @@ class NumberFormulas:
             return self._sum(node, dims)
         if node.target is aten.mul.Tensor:
             return _times(dims, val(node.args[1]))
+        if node.target in _FLOOR_DIVISIONS and argument(node, "rounding_mode", "floor") == "floor":
+            return _divided(dims, val(node.args[1]))
         if known.rows is Lead.permuted:
             return tuple(dims[d] for d in permutation(node))
         if known.rows is Lead.repeated and node.target is aten.expand.default:
@@ -106,6 +108,16 @@ def _times(dims: tuple[Digits, ...], factor: object) -> tuple[Digits, ...] | Non
     if not isinstance(factor, int | torch.SymInt):
         return None
     return tuple(tuple(Digit(d.size, d.step * factor) for d in dim) for dim in dims)
+
+
+def _divided(dims: tuple[Digits, ...], by: object) -> tuple[Digits, ...] | None:
+    """The digits of 0, 1, ... divided by a divisor of their number."""
+    match dims:
+        case [[Digit(size, step)]] if fixed(step) == 1 and isinstance(by, int | torch.SymInt) and fixed(by) != 0:
+            count = size // by
+            return ((Digit(count, 1), Digit(by, 0)),) if same(count * by, size) else None
+        case _:
+            return None
 
 
 def _added(a: Digits, b: Digits) -> Digits | None:
@@ -154,3 +166,6 @@ def _run(sizes: Sequence[Size], product: Size) -> int:
         if same(total, product):
             return count
     return 0
+
+
+_FLOOR_DIVISIONS = frozenset({aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode})
