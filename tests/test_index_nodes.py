@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     After,
     AnyType,
     AssertIndex,
+    EqualRuns,
     Gram,
     Input,
     Inverse,
@@ -69,6 +70,7 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
     (JoinIndices((0, 0), (UNIT,), (0, 0), (False, True), U), (index,), Type(U, (), DType.i64)),
     (RowsOfSegments((V, UNIT, W), (2, 2, 0), U), (), Type(U, (), DType.i64)),
     (NumbersOfSegments((V, UNIT, W), (1, 0, 7), U), (), Type(U, (), DType.i64)),
+    (EqualRuns(V, E), (), Type(E, (), DType.i64)),
     (Places(0, 1, V, "degree"), (index, Type(E, (), DType.i32)), Type(V, (), DType.i64)),
     (Inverse(0, U), (Type(V, (), DType.i64),), Type(U, (), DType.i64)),
     (Reordered(0, 1), (Type(V, (3,), DType.f32), Type(U, (), DType.i64)), Type(U, (3,), DType.f32)),
@@ -191,6 +193,8 @@ def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
         (RowsOfSegments((V,), (), U), (), "segments among 1"),
         (NumbersOfSegments((V, W), (3,), U), (), "a number for each segment"),
         (NumbersOfSegments((), (), U), (), "segments among 0"),
+        (EqualRuns(UNIT, E), (), "two spaces of rows"),
+        (EqualRuns(V, UNIT), (), "two spaces of rows"),
         (After(0, (3,)), (wide,), "is not an earlier node"),
         (After(0, ()), (of,), "must be a value"),
         (AssertIndex(0, 3), (wide,), "expected integers"),
@@ -329,6 +333,16 @@ def test_rows_and_numbers_of_segments() -> None:
         of_w = list(range(v + 1, v + 1 + w))
         assert [t.tolist() for t in got] == [[*of_w, v, *of_w], list(range(v, v + w)), [3] * v + [0] + [3] * w]
         assert all(t.dtype is torch.int64 for t in got)
+
+
+def test_rows_of_equal_runs() -> None:
+    b = Builder()
+    program = b.program([b.add(EqualRuns(V, E))], [(V, None), (E, None)])
+    verify(program)
+    for runs, length in ((2, 3), (3, 1), (1, 2), (2, 0), (0, 0)):
+        (got,) = interp(program, {}, {V: runs, E: runs * length})
+        assert got.tolist() == [r for r in range(runs) for _ in range(length)]
+        assert got.dtype is torch.int64
 
 
 @pytest.mark.parametrize(("numbers", "bad"), [([[0], [6]], None), ([], None), ([0, 7], 7), ([-1], -1)])

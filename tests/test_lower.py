@@ -103,7 +103,7 @@ def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor]
             buffers[buffer.name] = torch.full(sizes, 77, dtype=TORCH_DTYPE[buffer.dtype])
         else:
             buffers[buffer.name] = world.buffer(binding)
-    csrs = {csr.name: world.indptr(lowered.map) for csr in lowered.kernel.csrs}
+    csrs = {csr.name: world.indptr(lowered.map) for csr in lowered.kernel.csrs if csr.positions is None}
     loop.run(lowered.kernel, buffers, csrs, {f"num_{s.name}": rows[s] for s in lowered.spaces})
     for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
         if buffer.role in (Role.output, Role.total) and isinstance(binding, NodeTensor):

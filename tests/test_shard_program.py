@@ -264,6 +264,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     ),
     "rows that numbers of rows choose": (lambda h, e: h[e[1].nonzero().view(-1)], "computed with"),
     "sorted numbers": (lambda h, e: h[e[1]] * e[1].sort().values.bool()[:, None], "become truth values"),
+    "runs of rows": (lambda h, e: h[torch.arange(len(h))[:, None].expand(-1, 3).flatten()], "runs of equal length"),
 }
 
 

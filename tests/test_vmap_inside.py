@@ -130,6 +130,11 @@ FORMS: dict[str, Callable[[Any], Callable[..., Tensor]]] = {
     "a batch in front": lambda v: (
         lambda x, s, d: v(lambda h: _sum_of_neighbours(h, s, d))(torch.stack([x, x.cos(), 2 * x, x + 1]))
     ),
+    "a table of neighbours for each": lambda v: (
+        lambda x, s, d: v(lambda t: (x[t] - x[:, None]).tanh().amax(1))(
+            torch.stack([torch.arange(3 * len(x)) % len(x), torch.arange(3 * len(x)) // 3]).view(2, -1, 3)
+        )
+    ),
     "vmap in vmap": lambda v: (
         lambda x, s, d: v(lambda k: v(lambda h: _sum_of_neighbours(h * k, s, d))(torch.stack([x, x.cos()])))(
             torch.arange(1.0, 4.0, dtype=F64)

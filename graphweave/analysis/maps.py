@@ -8,7 +8,7 @@ from graphweave.analysis.flow import is_view
 from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, Cast, MapOf, Node, Program, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Cast, EqualRuns, MapOf, Node, Program, Ref, Reshape, Type
 
 SAME_ROWS = (Elements.same, Elements.converted)
 """Elements of results of which each row is that row of the operand."""
@@ -84,3 +84,9 @@ def is_position(program: Program, ref: Ref) -> bool:
     called = program.nodes[operands(node)[0]] if isinstance(node, Aten) and node.target == "builtin.getitem" else node
     t = program.types[operands(called)[0]]
     return isinstance(t, Type) and t.space != UNIT and t.shape == ()
+
+
+def in_equal_runs(nodes: Sequence[Node], m: Ref) -> bool:
+    """Whether the rows that lead to one row are a run, and all runs are equally long."""
+    node = nodes[m]
+    return isinstance(node, MapOf) and isinstance(nodes[node.index], EqualRuns)

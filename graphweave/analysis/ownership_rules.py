@@ -190,6 +190,11 @@ class _Rules:
     def rows_of_segments(self, ref: Ref, node: ir.RowsOfSegments) -> Held:
         return Numbers() if self._on_sharded(ref) else None
 
+    def equal_runs(self, ref: Ref, node: ir.EqualRuns) -> Held:
+        if not self.sharded.isdisjoint((node.of, node.space)):
+            self._refuse(ref, WhyRefused.equal_runs)
+        return None
+
     def reorder(self, ref: Ref, node: ir.Places | ir.Inverse | ir.Reordered) -> Held:
         if self._on_sharded(ref):
             self._refuse(ref, WhyRefused.reordered)
@@ -481,6 +486,6 @@ RULES: Mapping[type[Any], Rule] = {
     ir.Input: _Rules.input, ir.MapOf: _Rules.map_of, ir.Pull: _Rules.pull, ir.Pointwise: _Rules.pointwise,
     ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.UniquePairs: _Rules.unique_pairs,
     ir.PairIndex: _Rules.pair_index, ir.JoinIndices: _Rules.join_indices,
-    ir.RowsOfSegments: _Rules.rows_of_segments, ir.Aten: _Rules.call,
+    ir.RowsOfSegments: _Rules.rows_of_segments, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

@@ -24,7 +24,7 @@ def _sizes(program: Program, lowered: Lowered, statistics: Statistics) -> tuple[
     kernel, rows = lowered.kernel, [statistics.rows(space) for space in lowered.spaces]
     sizes = dict(zip(kernel.sizes[len(kernel.sizes) - len(rows) :], rows, strict=True))
     if lowered.map is None:
-        return sizes, {}
+        return sizes, {csr.name: sizes[csr.positions] for csr in kernel.csrs if csr.positions is not None}
     along = map_type(program, lowered.map)
     edges = statistics.rows(along.dom)
     if lowered.types is None:

@@ -24,9 +24,9 @@ from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.ir.message.nodes import EqualRuns, Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
-from graphweave.lower.parameters import Column, NodeTensor, Table
+from graphweave.lower.parameters import Column, Flat, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.row_order import ROW_ORDER
 from graphweave.lower.schedule import Region, StepOrder, schedule
@@ -117,6 +117,8 @@ def make_plan(
     kept, checks = facts.hoist.values, facts.hoist.checks
     hoisted = (*kept, *checks)
     plan = _plan_steps(name, facts, options, hoisted, statistics)
+    kept = _read(plan, kept)
+    hoisted = (*kept, *checks)
     if not hoisted:
         return replace(plan, constants=constants)
     prelude, named = _prelude(facts.program, hoisted), PlanName("prelude", str(name))
@@ -130,6 +132,26 @@ def make_plan(
         prelude_inputs=inputs,
         prelude=_plan_steps(named, Facts(once), options, (), statistics),
     )
+
+
+def _read(plan: Plan, kept: tuple[Ref, ...]) -> tuple[Ref, ...]:
+    """`kept` without indices of equal runs that nothing reads: the kernels that walk them have no format of them."""
+    program, runs = plan.program, frozenset(r for r in kept if isinstance(plan.program.nodes[r], EqualRuns))
+    if not runs:
+        return kept
+    roots = {r for r in program.outputs if r is not None}
+    written = set(kept) - runs
+    for i, step in enumerate(plan.schedule.steps):
+        if i not in plan.kernels:
+            roots.update(step.members if isinstance(step, Region) else (step.ref,))
+            continue
+        lowered = plan.kernels[i].lowered
+        roots.update(lowered.maps)
+        for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
+            if isinstance(binding, NodeTensor):
+                (written if buffer.role in (Role.output, Role.total) else roots).add(binding.ref)
+    read = ancestors(program, roots, frozenset(written))
+    return tuple(r for r in kept if r in read or r not in runs)
 
 
 def _plan_steps(
@@ -195,8 +217,8 @@ def _code(kernel: Kernel, target: Target) -> tuple[str, str]:
 
 def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
     """Whether the kernel's edges read rows at the other end of a map, and the widest feature shape of its results."""
-    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
-    buffers = zip(lowered.kernel.buffers, lowered.bindings, strict=True)
+    buffers = tuple(zip(lowered.kernel.buffers, lowered.bindings, strict=True))
+    gathers = any(buffer.role is Role.column and isinstance(b, Column | Flat) for buffer, b in buffers)
     shapes = [
         type_of(program, b.ref).shape
         for buffer, b in buffers

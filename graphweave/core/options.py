@@ -26,6 +26,9 @@ class Options:
     `online`: whether a softmax's maximum and sums share a pass in tiles of at most `online_tile` edges; "auto" does so
     where a second pass would gather the same wide rows again.
 
+    `equal_runs`: whether a kernel whose rows have equally many edges, one after the other, computes where they are.
+    Otherwise they have a CSR, as all edges.
+
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     of at most `row_tile`, whose arrays together have at most `tile_bytes`.
 
@@ -53,6 +56,7 @@ class Options:
     stash_product: int = 256
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32
+    equal_runs: bool = True
     row_products: bool = True
     row_tile: int | None = None
     tile_bytes: int = 1 << 16
@@ -76,8 +80,9 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
     if target == "cpp":
         return _with(Options(), schedule)
     return Options(
-        stash_width=0, accumulators=None, stash_product=0, online="never", row_products=False, typed_width=None,
-        typed_gram=1 << 12, typed_operand=256, packed_bytes=0, target=target, device=device, schedule=schedule,
+        stash_width=0, accumulators=None, stash_product=0, online="never", equal_runs=False, row_products=False,
+        typed_width=None, typed_gram=1 << 12, typed_operand=256, packed_bytes=0, target=target, device=device,
+        schedule=schedule,
     )  # fmt: skip
 
 

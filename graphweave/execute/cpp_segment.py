@@ -113,11 +113,11 @@ class _Numbers:
         """For each total with a value of its own if there are no rows, or edges: the space of these rows, and what is
         written then."""
         out: list[list[int]] = []
-        for i, over_rows, value in step.without_rows:
+        for i, over, value in step.without_rows:
             shape, dtype, _ = step.writes_each[i]
             with torch.inference_mode(False):
                 one = bytes(torch.tensor([value], dtype=dtype, device="cpu").view(torch.uint8).tolist())
-            space = self.space(step.spaces[0]) if over_rows else _NONE
+            space = _NONE if over is None else self.space(step.spaces[over])
             bits = int.from_bytes(one, sys.byteorder, signed=True) if len(one) == 8 else int.from_bytes(one, "little")
             out.append([space, *self.pointers[step.writes[i]], dtype.itemsize, numel(shape), bits])
         return out

@@ -37,6 +37,9 @@ from graphweave.runtime.tracked import Mark
 _PRODUCTS_PER_NUMBER = 16
 """Multiply-adds of a matrix product that take as long as reading or writing one number."""
 
+_EDGES_OF_A_RUN = 16
+"""A row of a kernel whose rows have equally many edges is taken to have this many."""
+
 NONE_SENT: Mapping[Ref, LinkName] = MappingProxyType({})
 """The outputs of a kernel that are sent to other ranks, if none is."""
 
@@ -70,7 +73,8 @@ class CppStep(RegionStep):
         super().__init__(program, plan, wide)
         self._kernels: dict[bool, launch.NativeKernel] = {}
         self._divided: dict[bool, DividedRows] = {}
-        self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        self._walks = walks and plan.lowered.map is not None
         self._schedule = plan.scheduled.taken
         in_order = self._schedule.row_order in (None, "given")
         self._divides = self._walks and in_order and self._schedule.walk in (None, "divided")
@@ -158,9 +162,9 @@ class CppStep(RegionStep):
         return [self._formats[i] if kind == "format" else refs[kind][i] for kind, i in self._slots]
 
     @property
-    def without_rows(self) -> list[tuple[int, bool, Any]]:
-        """The totals that have a value of their own if there are none to add up, by position among the outputs: whether
-        they are over the kernel's rows (not its edges), and that value."""
+    def without_rows(self) -> list[tuple[int, int | None, Any]]:
+        """The totals that have a value of their own if there are none to add up, by position among the outputs: the
+        position in `spaces` of what they are over (None: edges), and that value."""
         return self._empty
 
     @property
@@ -294,7 +298,7 @@ class CppStep(RegionStep):
 
 
 def work_of(kernel: Kernel) -> Work:
-    """The work of a row of a kernel without edges."""
+    """The work of a row of a kernel without a CSR."""
     sizes = {b.name: numel(b.shape) for b in kernel.buffers}
     products = 0
     for s in statements(kernel.body):
@@ -309,8 +313,9 @@ def work_of(kernel: Kernel) -> Work:
                 pass
     touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
     totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
+    times = _EDGES_OF_A_RUN if any(csr.positions is not None for csr in kernel.csrs) else 1
     return Work(
-        row=max(1, touched + products // _PRODUCTS_PER_NUMBER),
+        row=max(1, times * (touched + products // _PRODUCTS_PER_NUMBER)),
         chunk=max(CHUNK_WORK, _WORK_PER_TOTAL * totals),
         tile=1 if kernel.tile is None else kernel.tile[1],
     )

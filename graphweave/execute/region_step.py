@@ -43,7 +43,7 @@ class RegionStep:
         self.name = lowered.kernel.name
         self.plan = plan
         self.spaces: tuple[Space, ...] = lowered.spaces
-        self.maps = _maps_of(plan)
+        self.maps = lowered.maps
         self.reads: tuple[Ref, ...] = ()
         self.writes: tuple[Ref, ...] = ()
         self._program = program
@@ -53,9 +53,9 @@ class RegionStep:
         # For each buffer of the kernel: the list that holds its tensor ("in", "out" or "format"), and the position
         # there.
         self._slots: list[tuple[str, int]] = []
-        # The output of each total, whether it is over the kernel's rows (not its edges), and its value if there are
-        # none.
-        self._empty: list[tuple[int, bool, Number]] = []
+        # The output of each total, the position in `spaces` of what it is over (None: edges), and its value if there
+        # are none.
+        self._empty: list[tuple[int, int | None, Number]] = []
         # Totals that the kernel sums in a wider type: the output's own type.
         self._converted: dict[int, torch.dtype] = {}
         self._formats: list[Format] = []
@@ -75,8 +75,9 @@ class RegionStep:
             self._slots.append(("out", len(self.writes)))
             node = self._program.nodes[binding.ref]
             if isinstance(node, Push) and t.space == UNIT and not is_neutral(node.empty, node.fold, t.dtype):
-                over_rows = map_type(self._program, node.map).dom == self.spaces[0]
-                self._empty.append((len(self.writes), over_rows, typed(node.empty, t.dtype)))
+                dom = map_type(self._program, node.map).dom
+                over = self.spaces.index(dom) if self.plan.lowered.map is None or dom == self.spaces[0] else None
+                self._empty.append((len(self.writes), over, typed(node.empty, t.dtype)))
             self.writes += (binding.ref,)
             if buffer.dtype is not t.dtype:
                 self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]
@@ -103,7 +104,9 @@ class RegionStep:
     def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
         """By name, the kernel's sizes and the number of positions of each CSR in a call."""
         kernel = self.plan.lowered.kernel
-        return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
+        sizes = dict(zip(kernel.sizes, rows, strict=True))
+        edges = (sizes[csr.positions] if csr.positions else indices[0].numel() for csr in kernel.csrs)
+        return sizes, dict(zip((csr.name for csr in kernel.csrs), edges, strict=True))
 
     # -------------------------------------------------------- formats
 
@@ -113,15 +116,15 @@ class RegionStep:
 
     def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
         """Convert totals to their own type. A total over no rows becomes the value that its push has for no rows."""
-        for i, over_rows, empty in self._empty:
-            if not self._count_behind(over_rows, rows, indices):
+        for i, over, empty in self._empty:
+            if not self._count_behind(over, rows, indices):
                 outputs[i].fill_(empty)
         for i, dtype in self._converted.items():
             outputs[i] = outputs[i].to(dtype)
 
-    def _count_behind(self, over_rows: bool, rows: tuple[int, ...], indices: Sequence[Tensor]) -> int:
-        """The number of rows, or edges, that a total is taken over."""
-        return rows[0] if over_rows else indices[0].numel()
+    def _count_behind(self, over: int | None, rows: tuple[int, ...], indices: Sequence[Tensor]) -> int:
+        """The number of rows of a space, by its position, or of edges, that a total is taken over."""
+        return indices[0].numel() if over is None else rows[over]
 
     @contextmanager
     def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
@@ -159,19 +162,3 @@ def wraps(program: Program, m: Ref) -> bool:
     """Whether negative values of the map's index count from the end."""
     node = program.nodes[m]
     return isinstance(node, MapOf) and node.wrap
-
-
-def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
-    maps: dict[Ref, None] = {}
-    for walked in (plan.lowered.map, plan.lowered.types):
-        if walked is not None:
-            maps[walked] = None
-    for binding in plan.lowered.bindings:
-        match binding:
-            case Perm(m) | Flat(m):
-                maps[m] = None
-            case Column(m, other):
-                maps[m] = maps[other] = None
-            case _:
-                pass
-    return tuple(maps)

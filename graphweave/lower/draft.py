@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
+from graphweave.analysis.maps import in_equal_runs
+from graphweave.analysis.typed import is_typed
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
@@ -26,7 +28,8 @@ class Draft:
     """`forced` are values that need arrays of their own, as an earlier draft could not index them where they are used.
 
     `given` are the values that exist before the kernel starts. `stashes` and `passed` grow with each pass that is
-    written: values that it keeps for later passes, and its members. `own` as in `Parameters`.
+    written: values that it keeps for later passes, and its members. `runs` is the region's map if each row has equally
+    many edges, one after the other. `own` as in `Parameters`.
     """
 
     def __init__(
@@ -36,7 +39,8 @@ class Draft:
         self.program = program = facts.program
         self.cones = facts.cones
         self.region, self.stored, self.options, self.forced = region, stored, options, forced
-        self.parameters = Parameters(program, region.rows, index, own)
+        self.runs = region.map if self._walks_runs() else None
+        self.parameters = Parameters(program, region.rows, index, own, self.runs)
         self.names = Namer()
         self.row = ValueScope(program)
         self.stashes: dict[Ref, Stash] = {}
@@ -49,6 +53,14 @@ class Draft:
         }
 
     # -------------------------------------------------------- structure of the region
+
+    def _walks_runs(self) -> bool:
+        """Whether the edges of each row are a run of equal length, so that there is no CSR. Typed products read and
+        write rows by the numbers that a CSR has."""
+        m, members = self.region.map, self.region.members
+        runs = m is not None and self.options.equal_runs and in_equal_runs(self.program.nodes, m)
+        fused = (isinstance(n := self.program.nodes[r], Push) and n.fused for r in members)
+        return runs and not any(fused) and not any(is_typed(self.program, r) for r in members)
 
     @property
     def kept(self) -> frozenset[Ref]:

@@ -236,7 +236,8 @@ class EdgeLoop:
         self._draft, self._program, self._map = draft, draft.program, draft.region.map
         self._results, self._members, self._tile, self._operands = results, members, tile, operands
         self._unsettled = unsettled
-        self._edge = ValueScope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
+        self._e = Var("e") if draft.runs is None else _K
+        self._edge = ValueScope(draft.program, map=self._map, outer=draft.row, position=self._e)
         self._edge.at.update((r, (name, (_K,))) for r, name in (arrays or {}).items())
 
     def statements(self, fetched: set[Prefetch] | None = None) -> list[Stmt]:
@@ -275,7 +276,7 @@ class EdgeLoop:
                 if s in stashes:
                     self._edge.at[s] = (stashes[s].name, (_K,))
                 else:
-                    self._edge.at[s] = (draft.parameters.tensor(s), (Var("e"),))
+                    self._edge.at[s] = (draft.parameters.tensor(s), (self._e,))
             for s in n.shared:
                 draft.read_at_row(s)
         return sorted(inner)
@@ -288,7 +289,8 @@ class EdgeLoop:
         prefetch: list[Prefetch] = []
         stores = any(not isinstance(self._program.nodes[r], Push) for r in self._results)
         draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._results))
-        if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
+        reads = any(lead == (Var("e"),) for _, lead in self._edge.at.values())
+        if self._draft.runs is None and (stores or draws or reads):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
         for name, lead in self._edge.at.values():
             if lead == (Var("e"),) and options.prefetch_distance:  # in the user's order, so at an arbitrary address
@@ -353,7 +355,7 @@ class EdgeLoop:
     def _result(self, ref: Ref) -> list[Stmt]:
         draft, node = self._draft, self._program.nodes[ref]
         if not isinstance(node, Push):
-            return draft.output(self._edge, ref, "e")
+            return draft.output(self._edge, ref, self._e.name)
         if draft.is_total(node):
             return draft.total(self._edge, ref, node)
         name, lead = draft.row.at[ref]

@@ -55,10 +55,13 @@ Binding: TypeAlias = NodeTensor | Perm | Column | Flat | Table
 class Parameters:
     """The parameters of a kernel in progress. Each is added when it is first asked for, and has one name."""
 
-    def __init__(self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = (), runs: Ref | None = None
+    ) -> None:  # fmt: skip
         """`rows` is the space that the kernel walks. Its row count is the first size behind the sizes `own`, which are
-        not row counts of spaces. `index` is the dtype of row numbers. A kernel of shared data walks its one row."""
-        self._program, self.index, self._own = program, index, own
+        not row counts of spaces. `index` is the dtype of row numbers. A kernel of shared data walks its one row. The
+        edges of the map `runs` are walked in the user's order."""
+        self._program, self.index, self._own, self._runs = program, index, own, runs
         self._spaces: dict[Space, None] = {rows: None}
         self._buffers: dict[tuple[Binding, Role], Buffer] = {}
 
@@ -90,10 +93,16 @@ class Parameters:
         return self._add(Perm(m), self._of_rows(m, "perm", Role.column))
 
     def column(self, m: Ref, other: Ref) -> str:
-        return self._add(Column(m, other), self._of_rows(m, f"{map_name(other)}_column", Role.column))
+        binding = Flat(other) if m == self._runs else Column(m, other)
+        return self._add(binding, self._of_rows(m, f"{map_name(other)}_column", Role.column))
 
     def flat(self, m: Ref) -> str:
         return self._add(Flat(m), self._of_rows(m, f"{map_name(m)}_index", Role.index))
+
+    def edges(self, m: Ref) -> str:
+        """The name of the size that counts the edges of a map."""
+        self._spaces.setdefault(map_type(self._program, m).dom)
+        return _size_name(map_type(self._program, m).dom)
 
     def table(self, table: Table, rows: str) -> str:
         return self._add(table, Buffer(table.name, Role.column, self.index, rows, (), None))

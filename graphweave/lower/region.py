@@ -14,7 +14,7 @@ from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.expressions import NeedsLocal
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
-from graphweave.lower.parameters import Binding
+from graphweave.lower.parameters import Binding, Column, Flat, Perm
 from graphweave.lower.row_body import RowBody
 from graphweave.lower.row_tiles import RowTiles
 from graphweave.lower.schedule import Region
@@ -25,7 +25,8 @@ from graphweave.lower.widen import widened
 class Lowered:
     """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
 
-    It walks the rows of `map`. If `types` is set, it is a fused push: it walks row blocks; `types` chooses matrices.
+    It walks the CSR of `map`, if that is not None. If `types` is set, it is a fused push: it walks row blocks; `types`
+    chooses matrices.
     """
 
     kernel: Kernel
@@ -33,6 +34,20 @@ class Lowered:
     bindings: tuple[Binding, ...]
     spaces: tuple[Space, ...]
     types: Ref | None = None
+
+    @property
+    def maps(self) -> tuple[Ref, ...]:
+        """The maps whose formats the kernel reads: those that it walks come first."""
+        maps = dict.fromkeys(walked for walked in (self.map, self.types) if walked is not None)
+        for binding in self.bindings:
+            match binding:
+                case Perm(m) | Flat(m):
+                    maps[m] = None
+                case Column(m, other):
+                    maps[m] = maps[other] = None
+                case _:
+                    pass
+        return tuple(maps)
 
 
 def lower(
@@ -59,8 +74,10 @@ def lower(
 
 def _lowered(draft: Draft, name: str, body: list[Stmt], tile: tuple[str, int] | None) -> Lowered:
     parameters, stashes = draft.parameters, tuple(draft.stashes.values())
-    csrs = (Csr(CSR),) if draft.region.map is not None else ()
+    walked = draft.region.map if draft.runs is None else None
+    positions = None if draft.runs is None else parameters.edges(draft.runs)
+    csrs = () if draft.region.map is None else (Csr(CSR, positions),)
     kernel = Kernel(
         name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body), tile=tile
     )  # fmt: skip
-    return Lowered(widened(kernel), draft.region.map, parameters.bindings, parameters.spaces)
+    return Lowered(widened(kernel), walked, parameters.bindings, parameters.spaces)

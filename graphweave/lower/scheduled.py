@@ -26,6 +26,9 @@ _LEAST_TILE = 64
 _OF_EDGES = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "unroll", "prefetch")
 """Fields that say how a kernel goes along its edges."""
 
+_OF_A_CSR = ("walk", "row_order", "edge_order", "source_partitions")
+"""Fields that a kernel does not take whose rows have equally many edges, one after the other."""
+
 _NOT_NESTED = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "unroll", "chunks")
 """Fields that a fused push does not take."""
 
@@ -172,6 +175,8 @@ def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathe
     products, nested = _multiplies(kernel), _nested(kernel)
     if name in _OF_EDGES and not walks_edges(kernel):
         return "the kernel walks no edges"
+    if name in _OF_A_CSR and any(csr.positions is not None for csr in kernel.csrs):
+        return "each row of the kernel has equally many edges, which lie one after the other"
     if name in _NOT_NESTED and nested:
         return "a push that multiplies what it folds goes by blocks of its own size"
     if not gathers and (

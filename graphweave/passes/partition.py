@@ -91,7 +91,7 @@ def saved_values(
     todo = list(roots)
     while todo:
         ref = todo.pop()
-        if ref in seen or ref in tangents:
+        if ref in seen or ref in tangents or isinstance(joint.nodes[ref], ir.EqualRuns):  # made again of row counts
             continue
         seen.add(ref)
         node = joint.nodes[ref]

@@ -28,6 +28,7 @@ class CppScope:
     headers: set[Header] = field(default_factory=set)  # with the functions used so far
     functions: dict[str, str] = field(default_factory=dict)  # operator -> text of the function that no header has
     vectors: int | None = None  # bytes of a vector of lanes, at most; None is what the machine has
+    runs: frozenset[str] = frozenset()  # CSRs without an indptr, whose rows have equally many positions
 
     def uses(self, op: Op, header: str) -> None:
         """The text of `op` is printed, which calls a function of `header`, if that is not empty."""
@@ -112,6 +113,8 @@ def expression(expr: Expr, scope: CppScope) -> str:
         case IndexSum():
             return _index_sum(expr, scope)
         case Degree(csr, row):
+            if csr in scope.runs:
+                return scope.names.derived(csr, "degree")
             indptr, r = scope.names.derived(csr, "indptr"), expression(row, scope)
             return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
         case Uniform(seed, row, size, index, dtype):
@@ -120,6 +123,13 @@ def expression(expr: Expr, scope: CppScope) -> str:
             return f"gw_uniform_{dtype.value}({expression(seed, scope)}, {position})"
         case Call(op, args):
             return _call(op, args, scope)
+
+
+def begin_of(csr: str, row: str, scope: CppScope) -> str:
+    """The first position of a row of `csr`, which the C++ expression `row` counts."""
+    if csr in scope.runs:
+        return f"({row}) * {scope.names.derived(csr, 'degree')}"
+    return f"{scope.names.derived(csr, 'indptr')}[{row}]"
 
 
 def _cast(x: Expr, dtype: DType, scope: CppScope) -> str:

@@ -5,11 +5,11 @@ The entry point has the same C signature for every kernel:
     int32_t NAME(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
                  int32_t num_threads)
 
-`ptrs`: the indptr of each CSR, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then the largest
-degree of each CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is negative, is left
-out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares them out); totals
-are kept for each chunk and folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if
-scratch could not be allocated. Outputs may not overlap inputs.
+`ptrs`: the indptr of each CSR that has one, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then
+the largest degree of each such CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is
+negative, is left out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares
+them out); totals are kept for each chunk and folded in chunk order, so results do not depend on the number of threads.
+Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from graphweave.codegen.arrays import Array
-from graphweave.codegen.cpp.expr import CppScope
+from graphweave.codegen.cpp.expr import CppScope, begin_of
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
 from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
@@ -82,7 +82,10 @@ class _CppUnit:
         )
         swept_types = {name: POSITION for name, _ in (*kernel.sweep, *kernel.within)}
         types = parameter_types(kernel) | swept_types
-        self.scope = CppScope(self.names, arrays, types, headers={"base", "parallel"}, vectors=kernel.vectors)
+        runs = frozenset(csr.name for csr in kernel.csrs if csr.positions is not None)
+        self.scope = CppScope(
+            self.names, arrays, types, headers={"base", "parallel"}, vectors=kernel.vectors, runs=runs
+        )  # fmt: skip
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
@@ -106,7 +109,8 @@ class _CppUnit:
         self.shared: set[Place | None] = {p for stmt in adding for p in (stmt.add, stmt.out)}  # may be the same memory
         self.streamed = [b for b in streamed(kernel) if b.name not in self.shared]
         self.counts_rows = bool(self.prefetching or self.streamed)
-        self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
+        self.stored = [csr for csr in kernel.csrs if csr.positions is None]
+        self.csrs = [self.names.derived(csr.name, "degree" if csr.positions else "indptr") for csr in kernel.csrs]
 
     def _local_bytes(self, stmt: Alloc | TileArray) -> int:
         rows = self.tiles[stmt.tile] if isinstance(stmt, TileArray) else 1
@@ -117,7 +121,9 @@ class _CppUnit:
     def row_function(self) -> str:
         w, kernel, names = Writer(), self.kernel, self.names
         index = ctype(kernel.index)
-        params = [f"const {index}* __restrict__ {indptr}" for indptr in self.indptrs]
+        indptr = f"const {index}* __restrict__"
+        kinds = ["int64_t" if csr.positions else indptr for csr in kernel.csrs]
+        params = [f"{kind} {name}" for kind, name in zip(kinds, self.csrs, strict=True)]
         params += [
             f"{_pointee(b)}* {'' if b.name in self.shared else '__restrict__ '}{names.of(b.name)}"
             for b in kernel.buffers
@@ -149,7 +155,8 @@ class _CppUnit:
             for csr in dict.fromkeys(c for name in sorted(self.prefetching) for c in self._down_to(name)):
                 around = self.walked[csr]
                 rows = "num_rows" if around is None else names.derived(around, "positions")
-                w.line(f"const int64_t {names.derived(csr, 'positions')} = {names.derived(csr, 'indptr')}[{rows}];")
+                begins = begin_of(csr, rows, self.scope)
+                w.line(f"const int64_t {names.derived(csr, 'positions')} = {begins};")
             declare(w, self.scope, self.streamed, "num_rows")
             for buffer, walked_csr in scattered(kernel):
                 declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
@@ -176,10 +183,15 @@ class _CppUnit:
         w.line("    void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,")
         with w.block("    int32_t num_threads)"):
             index = ctype(kernel.index)
-            types = [f"const {index}" for _ in kernel.csrs] + [_pointee(buffer) for buffer in kernel.buffers]
-            locals_ = self.indptrs + [names.of(buffer.name) for buffer in kernel.buffers]
+            types = [f"const {index}" for _ in self.stored] + [_pointee(buffer) for buffer in kernel.buffers]
+            locals_ = [names.derived(csr.name, "indptr") for csr in self.stored]
+            locals_ += [names.of(buffer.name) for buffer in kernel.buffers]
             for i, (type_, name) in enumerate(zip(types, locals_, strict=True)):
                 w.line(f"{type_}* const {name} = static_cast<{type_}*>(ptrs[{i}]);")
+            for csr in kernel.csrs:
+                if csr.positions is not None:
+                    degree, count = names.derived(csr.name, "degree"), f"sizes[{kernel.sizes.index(csr.positions)}]"
+                    w.line(f"const int64_t {degree} = sizes[0] > 0 ? {count} / sizes[0] : 0;")
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:
@@ -204,7 +216,8 @@ class _CppUnit:
     def _allocate_scratch(self, w: Writer) -> None:
         """Allocate scratch for all threads: for each its stashes (largest degree x elements), then its large arrays."""
         kernel = self.kernel
-        degree = {csr.name: f"sizes[{len(kernel.sizes) + i}]" for i, csr in enumerate(kernel.csrs)}
+        degree = {csr.name: f"sizes[{len(kernel.sizes) + i}]" for i, csr in enumerate(self.stored)}
+        degree |= {csr: self.names.derived(csr, "degree") for csr in self.scope.runs}
         w.line("if (num_threads < 1) num_threads = 1;")
         w.line("int64_t gw_bytes = 0;")
         for stash in kernel.stashes:
@@ -251,7 +264,7 @@ class _CppUnit:
         pointers = self._parts(w, "part")
         for buffer in self.totals:
             self._fill(w, buffer, pointers[buffer.name])
-        args = self.indptrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
+        args = self.csrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
         if self.scratch:
             w.line("char* const gw_mine = scratch + gw_bytes * thread;")
             for array in self.private:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from graphweave.codegen.cpp.expr import accumulated, element, expression, row_offset
+from graphweave.codegen.cpp.expr import accumulated, begin_of, element, expression, row_offset
 from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
 from graphweave.codegen.cpp.half_products import pack_for_row
 from graphweave.codegen.cpp.lanes import print_fold, print_lanes
@@ -153,8 +153,9 @@ class Statements(CppPrinter):
 
     def _edges_of(self, csr: str, row: str) -> None:
         names, at = self.scope.names, self.scope.names.of(row)
-        indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
-        self.w.line(f"const int64_t {begin} = {indptr}[{at}], {end} = {indptr}[{at} + 1];")
+        begin, end = names.derived(csr, "begin"), names.derived(csr, "end")
+        first, after = begin_of(csr, at, self.scope), begin_of(csr, f"{at} + 1", self.scope)
+        self.w.line(f"const int64_t {begin} = {first}, {end} = {after};")
 
     # ------------------------------------------------------------ tiles
 

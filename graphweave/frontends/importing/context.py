@@ -16,13 +16,27 @@ from graphweave.core.errors import IRError
 from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, alike, converted, typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, of_sympy, rank, shape, val
+from graphweave.frontends.calls.captured_sizes import (
+    Size,
+    expression,
+    fixed,
+    hint,
+    is_tensor,
+    of_sympy,
+    rank,
+    shape,
+    val,
+)
+from graphweave.frontends.calls.number_formulas import NumberFormulas
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Ref
+
+_LONGEST_RUN = 1024
+"""Longer runs are not told from other edges: several threads share a long row, for which they need its CSR."""
 
 Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 """Translates one call. It returns None, or raises IRError with the reason, if the call has to stay an ATen call."""
@@ -45,6 +59,7 @@ class Context:
         self.arranged: dict[Ref, range] = {}
         """Attributes that are numbers at equal distances."""
         self.effects: list[Ref] = []
+        self.formulas = NumberFormulas()
         self.columns: set[Ref] = set()
         """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
@@ -322,9 +337,17 @@ class Context:
         cod = self.spaces.space_of(x)
         if self.type(ref).space == UNIT or cod == UNIT:
             raise IRError("an index whose rows, or what it counts, is shared data")
+        if self._counts_runs(index, x):
+            return self.emit(ir.MapOf(self.emit(ir.EqualRuns(cod, self.type(ref).space)), cod))
         index_of_rows = self.reshape(ref, ())
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
         return self.emit(ir.MapOf(index_of_rows, cod, wraps))
+
+    def _counts_runs(self, index: fx.Node, x: fx.Node) -> bool:
+        """Whether a formula says that rows of `index` are short runs of equal length, one for each row of `x`."""
+        count, runs = hint(shape(index)[0]), hint(shape(x)[0])
+        short = count is not None and runs is not None and count <= _LONGEST_RUN * runs
+        return short and self.formulas.counts_runs(index, shape(x)[0])
 
     def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> Ref:
         """start, start + step, ... for the rows of `node` in order, as an i64 value on their space."""

@@ -83,7 +83,7 @@ def _spread(w: FlatWriter, x: fx.Node, node: fx.Node) -> fx.Node:
     if len(rows) == len(shapes.rows(node)):
         return flat
     places = {shapes.classes.number((x, d)): d + shift for d in rows}
-    coordinates = [(shape(x)[d], places[shapes.classes.number((x, d))], None) for d in rows]
+    coordinates = [(shape(x)[d], places[shapes.classes.number((x, d))]) for d in rows]
     return w.call(aten.index_select.default, flat, 0, row_numbers(w, node, coordinates))
 
 
@@ -310,7 +310,7 @@ def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: 
     if not left:
         out = w.call(call, flat, 0 if call is aten.prod.dim_int else [0])
     else:
-        numbers = row_numbers(w, x, [(shape(x)[d], d, None) for d in left])
+        numbers = row_numbers(w, x, [(shape(x)[d], d) for d in left])
         count = w.size(shapes.count(node))
         value = val(flat)
         base = w.call(aten.full.default, [count, *sizes], 0, dtype=value.dtype, device=value.device, pin_memory=False)

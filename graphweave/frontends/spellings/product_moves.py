@@ -49,27 +49,36 @@ class FlatCall:
     operands: tuple[fx.Node, ...] = ()
 
 
-def row_numbers(w: FlatWriter, node: fx.Node, coordinates: Sequence[tuple[Size, int, fx.Node | None]]) -> fx.Node:
+def row_numbers(w: FlatWriter, node: fx.Node, coordinates: Sequence[tuple[Size, int | fx.Node]]) -> fx.Node:
     """For each row of the flat form of `node`, the number of a row of another tensor.
 
-    A coordinate of the other tensor's rows is (size, dim of `node`, None) if it is the position along that dim, or
-    (size, dim, index) if it is what `index` holds, whose dims are the rows of `node` or 1.
+    A coordinate of the other tensor's rows is its size, and the dim of `node` along which it is the position, or the
+    numbers, whose dims are the rows of `node` or 1.
     """
     rows = w.shapes.rows(node)
     total: fx.Node | None = None
-    for size, dim, index in coordinates:
-        if index is None:
-            ones = [-1 if d == dim else 1 for d in rows]
-            device = val(node).device
-            one = w.call(aten.arange.default, w.size(size), dtype=torch.int64, device=device, pin_memory=False)
-            index = w.call(aten.reshape.default, one, ones)
+    for size, at in coordinates:
+        if isinstance(at, int):
+            at = w.call(aten.reshape.default, _counted(w, size, node), [-1 if d == at else 1 for d in rows])
         before = None if total is None else w.call(aten.mul.Tensor, total, w.size(size))
-        total = index if before is None else w.call(aten.add.Tensor, before, index)
+        total = at if before is None else w.call(aten.add.Tensor, before, at)
     assert total is not None
     sizes = w.shapes.row_sizes(node)
     if not all(map(same, shape(total), sizes)):
         total = w.call(aten.expand.default, total, [w.size(n) for n in sizes])
     return w.call(aten.reshape.default, total, [-1])
+
+
+def _counted(w: FlatWriter, size: Size, like: fx.Node) -> fx.Node:
+    """0, 1, ..., size - 1, where `like` lies."""
+    return w.call(aten.arange.default, w.size(size), dtype=torch.int64, device=val(like).device, pin_memory=False)
+
+
+def _picked(w: FlatWriter, x: fx.Node, numbers: fx.Node, how: IndexUse) -> fx.Node:
+    """Rows of `x` by their numbers, which count from the end where they are negative and the call says so."""
+    if how.wraps:
+        return w.call(aten.index.Tensor, x, [numbers])
+    return w.call(aten.index_select.default, x, 0, numbers)
 
 
 def flat_move(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
@@ -89,9 +98,7 @@ def flat_move(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
         return _written(node, how, found.items, numbers, shapes)
 
     def read(w: FlatWriter) -> fx.Node:
-        if how.wraps:
-            return w.call(aten.index.Tensor, w.flat(found.x), [numbers(w)])
-        return w.call(aten.index_select.default, w.flat(found.x), 0, numbers(w))
+        return _picked(w, w.flat(found.x), numbers(w), how)
 
     return FlatCall(read, (found.x,))
 
@@ -145,12 +152,7 @@ class _OwnIndex:
         order += [k for k in range(len(self.dims)) if k not in order]
         plain = self.index if order == sorted(order) else w.call(aten.permute.default, self.index, order)
         vector = w.call(aten.reshape.default, plain, [-1])
-        device = val(self.index).device
-        count = w.call(aten.arange.default, w.size(size), dtype=torch.int64, device=device, pin_memory=False)
-        if how.wraps:
-            checked = w.call(aten.index.Tensor, count, [vector])
-        else:
-            checked = w.call(aten.index_select.default, count, 0, vector)
+        checked = _picked(w, _counted(w, size, self.index), vector, how)
         sizes = dict(zip(self.dims, shape(self.index), strict=True))
         return w.call(aten.reshape.default, checked, [w.size(sizes[d]) if d in sizes else 1 for d in rows])
 
@@ -160,13 +162,11 @@ def _numbers_of(w: FlatWriter, found: PickedRows, indices: dict[int, _OwnIndex],
     rows = w.shapes.rows(found.x)
     if len(rows) == 1 and indices[rows[0]].rows == w.shapes.rows(found.items):
         return _vector(w, indices[rows[0]].index)
-    coordinates: list[tuple[Size, int, fx.Node | None]] = []
+    coordinates: list[tuple[Size, int | fx.Node]] = []
     for d in rows:
         size = shape(found.x)[d]
-        if d in indices:
-            coordinates.append((size, 0, indices[d].coordinate(w, size, found.items, how)))
-        else:
-            coordinates.append((size, found.kept[d], None))
+        at = indices[d].coordinate(w, size, found.items, how) if d in indices else found.kept[d]
+        coordinates.append((size, at))
     return row_numbers(w, found.items, coordinates)
 
 

@@ -31,14 +31,17 @@ FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in F
 def run(kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
     """Runs a well-formed kernel on tensors by name, and writes outputs and totals in place.
 
-    `csrs` has the indptr of each CSR. Only the kernel's own row count is read from `sizes`.
+    `csrs` has the indptr of each CSR that has one. Only row counts of the kernel and of runs are read from `sizes`.
     """
     for buffer in kernel.buffers:
         if buffer.role is loop.Role.total:
             assert buffer.fold is not None
             buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
+    rows = sizes[kernel.sizes[0]]
+    runs = ((csr.name, sizes[csr.positions]) for csr in kernel.csrs if csr.positions is not None)
+    csrs = csrs | {name: torch.arange(rows + 1) * (count // max(rows, 1)) for name, count in runs}
     for known in _steps(kernel.sweep):
-        _rows(kernel, buffers, csrs, sizes[kernel.sizes[0]], known)
+        _rows(kernel, buffers, csrs, rows, known)
 
 
 def _steps(lanes: tuple[loop.Lane, ...]) -> Iterator[dict[str, Tensor]]:

@@ -394,12 +394,17 @@ class Buffer:
     fold: Fold | None = None
 
 
-@part("csr {name}")
+@part("csr {name}| in runs of {positions}|")
 @dataclass(frozen=True, slots=True)
 class Csr:
-    """Positions grouped by row: `indptr` [rows + 1] of the kernel's index dtype."""
+    """Positions grouped by row: `indptr` [rows + 1] of the kernel's index dtype.
+
+    With `positions`, the size that counts them, they are as many runs of equal length as there are rows, and there is
+    no indptr. The kernel has no other CSR then.
+    """
 
     name: str
+    positions: str | None = None
 
 
 @part("stash {name}: {dtype}[{csr}; {shape}]")

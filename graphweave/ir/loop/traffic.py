@@ -50,7 +50,8 @@ def traffic_of(kernel: Kernel, sizes: Mapping[str, int], positions: Mapping[str,
         count.visit(stmt, count.rows, "")
     own = sum(count.bytes_of(buffer) for buffer in kernel.buffers)
     around = csrs_around(kernel)
-    rows = (count.rows if (csr := around.get(c.name)) is None else positions[csr] for c in kernel.csrs)
+    stored = (c for c in kernel.csrs if c.positions is None)
+    rows = (count.rows if (csr := around.get(c.name)) is None else positions[csr] for c in stored)
     indptr = sum(n + 1 for n in rows) * kernel.index.itemsize
     only_gathered = count.gathered.keys() - count.streamed
     streamed = sum(count.bytes_of(b) for b in kernel.buffers if b.name not in only_gathered)

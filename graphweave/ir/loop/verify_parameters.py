@@ -37,6 +37,9 @@ def verify_parameters(kernel: Kernel) -> None:
         one_line(line, "header")
     for buffer in kernel.buffers:
         _buffer(buffer, kernel)
+    for csr in kernel.csrs:
+        if csr.positions is not None and (csr.positions not in kernel.sizes or len(kernel.csrs) > 1):
+            fail(f"csr {csr.name}", f"runs of equal length have one of the sizes {kernel.sizes}, and stand alone.")
     for stash in kernel.stashes:
         if stash.csr not in csrs:
             fail(f"stash {stash.name}", f"'{stash.csr}' is not a CSR of the kernel.")

@@ -87,6 +87,21 @@ class NumbersOfSegments:
 
 @node()
 @dataclass(frozen=True, slots=True)
+class EqualRuns:
+    """out[r] = r // k, where the rows of `space` are runs of k = rows(space) / rows(of) rows, one run for each row of
+    `of`: i64, on `space`.
+
+    It is the index of the neighbours in a table [nodes, k], of a repetition, and of the segments that a reshape makes.
+    It is sorted, and each row of `of` has equally many rows. A kernel that walks the edges of such a map knows by
+    arithmetic where they are (`lower/draft.py`), and nothing else about it is stored.
+    """
+
+    of: Space
+    space: Space
+
+
+@node()
+@dataclass(frozen=True, slots=True)
 class Places:
     """out[v] = the place of row v of `of` in an order that keeps neighbours near each other: `of x [] i64`, a
     permutation (`core/locality.py`).

@@ -52,6 +52,7 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             | ir.JoinIndices()
             | ir.RowsOfSegments()
             | ir.NumbersOfSegments()
+            | ir.EqualRuns()
             | ir.Places()
             | ir.Inverse()
         ):
@@ -215,6 +216,9 @@ def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.Pai
         case ir.RowsOfSegments(of, at, space) | ir.NumbersOfSegments(of, at, space):
             good = isinstance(node, ir.RowsOfSegments) or len(of) == len(at)
             _expect(good, node, "a number for each segment")
+        case ir.EqualRuns(rows, space):
+            _expect(UNIT not in (rows, space), node, "two spaces of rows")
+            return ir.Type(space, (), DType.i64)
         case ir.Places(src, dst, rows, order):
             t, u = _index(src, types, node), _index(dst, types, node)
             good = t.space == u.space != UNIT and rows != UNIT and order in get_args(RowOrder)

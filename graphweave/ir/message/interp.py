@@ -24,7 +24,7 @@ from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.pairs import unique_pairs
-from graphweave.ir.message.unions import check_columns, join_indices, numbers_of_segments, rows_of_segments
+from graphweave.ir.message.unions import check_columns, equal_runs, join_indices, numbers_of_segments, rows_of_segments
 from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
@@ -108,6 +108,8 @@ def _called(
             return call(rows_of_segments, _rows_of_each(of, rows_of), at, torch.device(device))
         case ir.NumbersOfSegments(of, numbers):
             return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
+        case ir.EqualRuns(of, space):
+            return call(equal_runs, rows_of(space), rows_of(of), torch.device(device))
         case ir.Places(src, dst, of, order):
             return call(places_of, values[src], values[dst], rows_of(of), order)
         case ir.Inverse(x):

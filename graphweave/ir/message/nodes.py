@@ -15,6 +15,7 @@ from graphweave.core.exact import Exact
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.ir.message.graph_nodes import EqualRuns as EqualRuns
 from graphweave.ir.message.graph_nodes import Inverse as Inverse
 from graphweave.ir.message.graph_nodes import JoinIndices as JoinIndices
 from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegments
@@ -390,8 +391,8 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | Places | Inverse | Reordered
-    | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places | Inverse
+    | Reordered | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 

@@ -1,4 +1,4 @@
-"""Index tensors of disjoint unions of spaces, from index tensors and row counts alone, and checks of indices."""
+"""Index tensors of spaces, such as disjoint unions, from index tensors and row counts alone, and checks of indices."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def rows_of_segments(sizes: list[int], at: Sequence[int], device: torch.device |
 def numbers_of_segments(sizes: list[int], numbers: Sequence[int], device: torch.device | str) -> Tensor:
     """The value of `NumbersOfSegments`, i64; segment k has `sizes[k]` rows."""
     return torch.repeat_interleave(torch.tensor(numbers), torch.tensor(sizes)).to(device)
+
+
+def equal_runs(rows: int, runs: int, device: torch.device | str) -> Tensor:
+    """The value of `EqualRuns`, i64: for each of `rows` rows the number of its run."""
+    return torch.arange(runs, device=device).repeat_interleave(rows // max(runs, 1), output_size=rows)
 
 
 def check_columns(index: Tensor, size: int) -> None:
