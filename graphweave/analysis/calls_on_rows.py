@@ -8,7 +8,7 @@ from graphweave.analysis.maps import elements
 from graphweave.core.calls import UNKNOWN, ByRank, Elements, Lead, facts_of
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AssertIndex, Aten, Cast, Node, Operand, Program, Ref, Reshape, Type
+from graphweave.ir.message.nodes import AssertIndex, Aten, Cast, Node, Operand, Order, Program, Ref, Reshape, Type
 
 SAME_ROWS = (Elements.same, Elements.converted)
 """Elements of results of which each row is that row of the operand."""
@@ -82,6 +82,8 @@ def ordering(program: Program, ref: Ref) -> Ref | None:
     """The sort whose order of rows integers are; None for others."""
     ref = _origin(program, ref, _keeps_rows)
     node = program.nodes[ref]
+    if isinstance(node, Order):
+        return ref
     if elements(program.nodes, ref) is not Elements.positions:
         return None
     if _is_item(node):

@@ -21,8 +21,9 @@ BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 """Nodes in which all ranks take part, so that they must come in the same order on each."""
 
 _MADE_ONCE = (
-    ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.Places | ir.Inverse | ir.AssertIndex
-)
+    ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.Places | ir.Inverse
+    | ir.Order | ir.Chosen | ir.AssertIndex
+)  # fmt: skip
 
 
 class Flow:

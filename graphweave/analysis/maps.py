@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from graphweave.analysis.flow import is_view
 from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
+from graphweave.ir.message.nodes import Aten, Chosen, MapOf, Node, Order, Ref, Reshape
 
 _DIFFERENT = (Elements.positions, Elements.numbered, Elements.counted, Elements.shuffled)
 """Elements of vectors that have no number twice."""
 
 
 def elements(nodes: Sequence[Node], ref: Ref) -> Elements:
-    """What the elements of a call's result are, or of the item of a call with several."""
+    """What the elements of a call's result are, of the item of a call with several, or of rows in an order."""
     made = nodes[ref]
+    if isinstance(made, Order | Chosen):
+        return Elements.positions
     if not isinstance(made, Aten):
         return Elements.computed
     if made.target == "builtin.getitem":
@@ -42,7 +44,8 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
 def _along_a_dim(nodes: Sequence[Node], ref: Ref) -> bool:
     """Whether the numbers are positions along one dim of an operand that may have others."""
     made = nodes[ref]
-    return elements(nodes, ref) is Elements.positions and not (isinstance(made, Aten) and facts_of(made.target).of_data)
+    known = elements(nodes, ref) is Elements.positions and isinstance(made, Aten)
+    return known and not facts_of(made.target).of_data
 
 
 def _keeps_all(node: Node) -> bool:

@@ -190,6 +190,8 @@ class _Reader:
                 self._add(t.space)
         elif isinstance(node, ir.Inverse) and self._on_sharded(node.x):
             self._add(node.space)
+        elif isinstance(node, ir.Chosen) and self._on_sharded(node.mask):
+            self._add(node.space)
 
     def _add(self, space: Space) -> None:
         if space != UNIT:
@@ -240,7 +242,7 @@ class _Reader:
                 return self._of_segments(ref, node)
             case ir.Join(xs):
                 return self._merged(ref, [self.numbers[x] for x in xs])
-            case ir.RowsOfSegments() | ir.Places() | ir.Inverse():
+            case ir.RowsOfSegments() | ir.Places() | ir.Inverse() | ir.Order() | ir.Chosen():
                 return Numbers() if self._on_sharded(ref) else None
             case ir.PairIndex(pairs, part):
                 made = self.program.nodes[pairs]

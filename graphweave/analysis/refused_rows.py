@@ -76,6 +76,11 @@ class Refusals:
                 )  # fmt: skip
             case ir.Places() | ir.Inverse() | ir.Reordered() if self._on_sharded(ref):
                 self._refuse(ref, "rows are put into another order", "Leave out relabel: parts are ordered on disk.")
+            case ir.Order(keys) if self._on_sharded(ref) and not all(map(self._is_integral, keys)):
+                self._refuse(
+                    ref, "rows are put into the order of what is computed for them, while a rank sees its own alone",
+                    "Sort outside of the model.",
+                )  # fmt: skip
             case ir.Aten():
                 self._check_call(ref, node)
 

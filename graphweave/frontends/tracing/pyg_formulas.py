@@ -45,17 +45,32 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
 
 
+def _places(index: Tensor, segments: Any) -> tuple[Tensor, Tensor]:
+    """For sorted rows: how many rows each segment has, and the place of each row in its segment."""
+    count = torch.zeros(segments, dtype=torch.long, device=index.device).index_add(0, index, torch.ones_like(index))
+    return count, torch.arange(index.size(0), device=index.device) - (count.cumsum(0) - count)[index]
+
+
 def _sorted_rows(
     self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
     dim: int = -2, max_num_elements: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Replaces SortAggregation, which branches on lengths: pads every segment by k rows and keeps the first k."""
-    fill = x.detach().min() - 1
-    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
-    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
-    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
-    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
-    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+    """Replaces SortAggregation, which pads each segment to the longest and branches on lengths: sorts rows by segment
+    and last feature, and keeps the first k places of each segment."""
+    self.assert_index_present(index)
+    self.assert_sorted_index(index)
+    self.assert_two_dimensional_input(x, dim)
+    assert index is not None
+    segments = int(index.max()) + 1 if dim_size is None else dim_size
+    _, place = _places(index, segments)
+    if max_num_elements is not None:
+        fits = place < max_num_elements
+        x, index, place = x[fits], index[fits], place[fits]
+    order = x[:, -1].argsort(descending=True, stable=True)
+    order = order[index[order].argsort(stable=True)]  # index[order] is index, which is sorted
+    first = place < self.k
+    out = x.new_zeros(segments * self.k, x.size(1))
+    return out.index_add(0, (index * self.k + place)[first], x[order[first]]).view(segments, self.k * x.size(1))
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -89,9 +104,7 @@ def _dense_batch(
         batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
     if batch_size is None:
         batch_size = int(batch.max()) + 1
-    count = torch.zeros(batch_size, dtype=torch.long, device=x.device)
-    count = count.index_add(0, batch, torch.ones_like(batch))
-    place = torch.arange(batch.size(0), device=x.device) - (count.cumsum(0) - count)[batch]
+    count, place = _places(batch, batch_size)
     if max_num_nodes is None:
         max_num_nodes = int(count.max())
     else:
