@@ -188,9 +188,7 @@ class _Reader:
         elif isinstance(node, ir.Aten) and isinstance(t, ir.Type) and t.space != UNIT:
             if any(self._on_sharded(r) for r in operands(node)):
                 self._add(t.space)
-        elif isinstance(node, ir.Inverse) and self._on_sharded(node.x):
-            self._add(node.space)
-        elif isinstance(node, ir.Chosen) and self._on_sharded(node.mask):
+        elif isinstance(node, ir.Inverse | ir.Chosen) and self._on_sharded(operands(node)[0]):
             self._add(node.space)
 
     def _add(self, space: Space) -> None:

@@ -1,4 +1,4 @@
-"""Moves that sort, choose, number and merge rows: pooled nodes and their edges, sorted segments, graphs of other edges."""
+"""Moves that sort, choose, number and merge rows: nodes that are kept and their edges, segments, other edges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_ROWS = family(
         "{p} = {m}[{o}].sort(stable=True)[1]\n"
         "{k} = {o}[{p}[torch.arange({m}.size(0)) - (lambda n: n.cumsum(0) - n)"
         "(torch.bincount({m}, minlength={n}))[{m}[{o}][{p}]] < 2]]",
-        "rounded share": "{p}, {o} = torch.sort({s}.view(-1), descending=True)\n"
+        "rounded share": "{p}, {o} = torch.sort({s}.view(-1), descending=True, stable=True)\n"
         "{p}, {k} = torch.sort({m}[{o}], descending=False, stable=True)\n"
         "{k} = {o}[{k}[torch.arange({m}.size(0)) - F.pad(pyg.degree({m}, {n}, dtype=torch.long).cumsum(0), (1, 0))"
         "[{p}] < (0.5 * pyg.degree({m}, {n})).ceil().long()[{p}]]]",

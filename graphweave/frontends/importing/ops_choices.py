@@ -19,7 +19,7 @@ from graphweave.ir.message.nodes import Chosen, MapOf, Order, Pull, Ref
 aten = torch.ops.aten
 
 _SORTS = frozenset({aten.sort.default, aten.sort.stable})
-"""Calls that give the sorted rows, and the order. PyTorch's sort is stable on the CPU, whatever it is asked for."""
+"""Calls that give the sorted rows, and the order."""
 
 
 def _order(cx: Context, node: fx.Node) -> Ref:

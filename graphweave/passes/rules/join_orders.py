@@ -1,15 +1,16 @@
 """pull(order(k), order(pull(g, order(k)))) -> order(g, k): a sort by one key and then by another is one sort by both.
 
-Legal because orders are stable. What was pulled along the first order, or along some rows of the second, is pulled along
-the one order, so that the two sorts are needed no more. Segment-wise sorts, and the choice of the largest rows of each
-segment, are written like this in PyTorch, which has no sort by two keys.
+Legal because orders are stable. What was pulled along the first order, or some rows of the second, is pulled along
+that one, and the two sorts are needed no more. Segment-wise sorts, and the choice of the largest rows of each segment,
+are written like this in PyTorch, which has no sort by two keys.
 """
 
 from __future__ import annotations
 
 from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, Order, Pull, Ref
+from graphweave.ir.message.nodes import MapOf, Order, Pull, Ref, Type
+from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
 
@@ -56,7 +57,11 @@ def _sorted_before(build: Builder, second: Ref) -> Ref | None:
         return None
     found = {_index(build, key.map) if isinstance(key := build.nodes[k], Pull) else None for k in node.keys}
     first = found.pop()
-    return first if not found and first is not None and isinstance(build.nodes[first], Order) else None
+    if found or first is None or not isinstance(build.nodes[first], Order):
+        return None
+    stood = {build.types[key.x] for k in node.keys if isinstance(key := build.nodes[k], Pull)}
+    space = value_type(build, first).space  # the order may lead to the first rows of a longer tensor
+    return first if all(isinstance(t, Type) and t.space == space for t in stood) else None
 
 
 def _sorted_by_both(build: Builder, first: Ref, second: Ref, loc: Location) -> Ref:
