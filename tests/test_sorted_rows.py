@@ -18,7 +18,7 @@ from graphweave.core import orders
 from graphweave.execute.executable import Executable
 from graphweave.ir.message.nodes import Aten, Chosen, Order, Program
 from graphweave.runtime.orders import choose_rows, order_rows
-from tests.support import assert_matches, features, random_graph, threads
+from tests.support import assert_matches, by_default, features, random_graph, threads
 
 F64 = torch.float64
 
@@ -156,8 +156,8 @@ class Pooled(torch.nn.Module):
         return pyg.global_mean_pool(x, batch, 4)
 
 
-@pytest.mark.parametrize("door", ["graphweave.compile", "torch.compile"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("door", by_default(["graphweave.compile", "torch.compile"], "graphweave.compile"))
+@pytest.mark.parametrize("name", by_default(LAYERS, "TopKPooling"))
 def test_pooling_layers_are_one_graph(name: str, door: str, fresh_compiler: None) -> None:
     torch.manual_seed(0)
     model = Pooled(LAYERS[name]())
@@ -190,9 +190,10 @@ def test_an_order_of_the_graph_is_made_once(plans: list[Plan]) -> None:
 
     compiled = graphweave.compile(by_destination)
     graph = random_graph(9, 9, 40)
-    assert_matches(compiled, by_destination, features(9, 4, F64), graph)
+    x = features(9, 4, F64).requires_grad_()
+    torch.testing.assert_close(compiled(x, graph), by_destination(x, graph))
     prelude: list[Program] = [plan.prelude.program for plan in plans if plan.prelude is not None]
     assert any(isinstance(node, Order) for program in prelude for node in program.nodes)
     before = graphweave.counters()["hoist_builds"]
-    compiled(features(9, 4, F64, seed=2), graph)
+    compiled(x, graph)
     assert graphweave.counters()["hoist_builds"] == before

@@ -116,8 +116,8 @@ class Spaces:
             known.append(x)
 
     def _join_ordered(self, index: fx.Node, x: fx.Node) -> None:
-        """Join the rows of x with those that a sort orders, if the order is an index into x and they are as many, with a
-        guard: nobody intends the order of a shorter tensor."""
+        """Join the rows of x with those that a sort orders, if the order is an index into x. A guard makes them equally
+        many, since nobody intends the order of a shorter tensor."""
         of = ordered_rows(index)
         if of is not None and same_by_guard(shape(of)[0], shape(x)[0]):
             self.join(of, x)

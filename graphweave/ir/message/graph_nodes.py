@@ -123,7 +123,7 @@ class Reordered:
     index: Ref
 
 
-@node()
+@node("order {keys} descending=[{descending}]")
 @dataclass(frozen=True, slots=True)
 class Order:
     """out[p] = the row that stands at place p when rows are sorted by keys[0], rows with equal ones by keys[1], and so
