@@ -6,15 +6,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from struct import pack
 
 import torch
 from torch import Tensor
 
 from graphweave.core import orders
 from graphweave.runtime import kernel_cache, sources
-from graphweave.runtime.native_numbers import Int32, Int64, NativeNumbers
 from graphweave.runtime.threads import num_threads
-from graphweave.runtime.toolchain import toolchain
 
 _KINDS = {
     kind: i
@@ -31,28 +30,18 @@ _SERIAL = 1 << 15
 """A mask of fewer rows is read by one thread."""
 
 
-class _Key(NativeNumbers):
-    """The structure `Key`."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("stride", ctypes.c_int64), ("kind", ctypes.c_int32), ("descending", ctypes.c_int32),
-    )  # fmt: skip
-
-
 def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
     """As `core.orders.order_rows`. MemoryError if there is no memory for 24 bytes a row."""
     if keys[0].device.type != "cpu":
         return orders.order_rows(keys, descending)
     count = keys[0].shape[0]
-    held = [key.to(_WIDER.get(key.dtype, key.dtype)) for key in keys]
-    raw = (_Key * len(held))(
-        *[
-            _Key(key.data_ptr(), key.stride(0), _KINDS[key.dtype], int(falls))
-            for key, falls in zip(held, descending, strict=True)
-        ]
+    held = [key.to(_WIDER[key.dtype]) if key.dtype in _WIDER else key for key in keys]
+    packed = b"".join(
+        pack("qqii", key.data_ptr(), key.stride(0), _KINDS[key.dtype], falls)
+        for key, falls in zip(held, descending, strict=True)
     )
     out = torch.empty(count, dtype=torch.int64, device="cpu")
-    if _library(toolchain()).gw_order(raw, len(held), count, out.data_ptr(), num_threads()):
+    if _library().gw_order(packed, len(held), count, out.data_ptr(), num_threads()):
         raise MemoryError(f"no memory to sort {count} rows. Free some, or take a smaller graph.")
     return out
 
@@ -63,21 +52,22 @@ def choose_rows(mask: Tensor) -> Tensor:
         return orders.choose_rows(mask)
     mask, count, threads = mask.contiguous(), mask.shape[0], num_threads()
     blocks = 1 if count < _SERIAL else threads
-    ends, native = (ctypes.c_int64 * blocks)(), _library(toolchain())
+    ends, native = (ctypes.c_int64 * blocks)(), _library()
     native.gw_count_chosen(mask.data_ptr(), count, ends, blocks, threads)
     out = torch.empty(ends[blocks - 1], dtype=torch.int64, device="cpu")
     native.gw_list_chosen(mask.data_ptr(), count, ends, out.data_ptr(), blocks, threads)
     return out
 
 
-@lru_cache(maxsize=8)
-def _library(tools: object) -> ctypes.CDLL:
-    """`tools` is only the key of the cache: other compiler settings give another library."""
-    found, pointer = kernel_cache.library(sources.source("orders.cpp")), ctypes.c_void_p
-    found.gw_order.argtypes = (pointer, Int64, Int64, pointer, Int32)
-    found.gw_order.restype = ctypes.c_int32
-    found.gw_count_chosen.argtypes = (pointer, Int64, pointer, Int64, Int32)
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    """The native functions, whose numbers of rows and threads fit by what tensors are."""
+    found = kernel_cache.library(sources.source("orders.cpp"))
+    pointer, long, short = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    found.gw_order.argtypes = (ctypes.c_char_p, long, long, pointer, short)
+    found.gw_order.restype = short
+    found.gw_count_chosen.argtypes = (pointer, long, pointer, long, short)
     found.gw_count_chosen.restype = None
-    found.gw_list_chosen.argtypes = (pointer, Int64, pointer, pointer, Int64, Int32)
+    found.gw_list_chosen.argtypes = (pointer, long, pointer, pointer, long, short)
     found.gw_list_chosen.restype = None
     return found

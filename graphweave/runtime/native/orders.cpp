@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <utility>
 
@@ -65,13 +64,20 @@ void with_codes(const Key& key, const Body& body) {
     body([=, stride = key.stride](int64_t row) { return code(data[row * stride]) ^ flip; });
   };
   switch (key.kind) {
-    case kF64: return of(double{}, [](double v) { return code_of_float<double, uint64_t>(v); });
-    case kF32: return of(float{}, [](float v) { return code_of_float<float, uint32_t>(v); });
-    case kI64: return of(int64_t{}, [](int64_t v) { return code_of_int<int64_t, uint64_t>(v); });
-    case kI32: return of(int32_t{}, [](int32_t v) { return code_of_int<int32_t, uint32_t>(v); });
-    case kI16: return of(int16_t{}, [](int16_t v) { return code_of_int<int16_t, uint16_t>(v); });
-    case kI8: return of(int8_t{}, [](int8_t v) { return code_of_int<int8_t, uint8_t>(v); });
-    default: return of(uint8_t{}, [](uint8_t v) { return uint64_t(v); });
+    case kF64:
+      return of(double{}, [](double v) { return code_of_float<double, uint64_t>(v); });
+    case kF32:
+      return of(float{}, [](float v) { return code_of_float<float, uint32_t>(v); });
+    case kI64:
+      return of(int64_t{}, [](int64_t v) { return code_of_int<int64_t, uint64_t>(v); });
+    case kI32:
+      return of(int32_t{}, [](int32_t v) { return code_of_int<int32_t, uint32_t>(v); });
+    case kI16:
+      return of(int16_t{}, [](int16_t v) { return code_of_int<int16_t, uint16_t>(v); });
+    case kI8:
+      return of(int8_t{}, [](int8_t v) { return code_of_int<int8_t, uint8_t>(v); });
+    default:
+      return of(uint8_t{}, [](uint8_t v) { return uint64_t(v); });
   }
 }
 
@@ -82,6 +88,14 @@ struct Rows {
 
 struct Counts {
   int64_t of[kValues];
+};
+
+template <typename T>
+struct Room {
+  T* const data;  // null without memory
+
+  explicit Room(int64_t count) : data(new (std::nothrow) T[count]) {}
+  ~Room() { delete[] data; }
 };
 
 // Which bytes differ among `codes`; none if they are in order already.
@@ -132,14 +146,11 @@ int64_t blocks_for(int64_t count, int32_t threads) {
 // with equal keys keep their order. Returns 0, or -1 without memory.
 extern "C" int32_t gw_order(const Key* keys, int64_t num_keys, int64_t count, int64_t* out, int32_t threads) {
   const int64_t blocks = blocks_for(count, threads);
-  const auto room = [&](auto zero, int64_t size) {
-    return std::unique_ptr<decltype(zero)[]>(new (std::nothrow) decltype(zero)[size]);
-  };
-  const auto codes = room(uint64_t{}, 2 * count);
-  const auto numbers = room(int64_t{}, count);
-  const auto counts = room(Counts{}, blocks);
-  if (!codes || !numbers || !counts) return -1;
-  Rows now{codes.get(), out}, next{codes.get() + count, numbers.get()};
+  const Room<uint64_t> codes(2 * count);
+  const Room<int64_t> numbers(count);
+  const Room<Counts> counts(blocks);
+  if (!codes.data || !numbers.data || !counts.data) return -1;
+  Rows now{codes.data, out}, next{codes.data + count, numbers.data};
   in_blocks(count, blocks, threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) out[i] = i;
   });
@@ -152,7 +163,7 @@ extern "C" int32_t gw_order(const Key* keys, int64_t num_keys, int64_t count, in
     const uint64_t differing = differing_bytes(now.codes, count, blocks, threads);
     for (int byte = 0; byte < kBytes; ++byte) {
       if (!(differing >> (8 * byte) & 0xff)) continue;
-      sort_by_byte(now, next, count, 8 * byte, counts.get(), blocks, threads);
+      sort_by_byte(now, next, count, 8 * byte, counts.data, blocks, threads);
       std::swap(now, next);
     }
   }
