@@ -140,6 +140,7 @@ LAYERS: dict[str, Callable[[], torch.nn.Module]] = {
     "TopKPooling of two": lambda: pyg.TopKPooling(4, ratio=2),
     "TopKPooling by a score": lambda: pyg.TopKPooling(4, min_score=0.2),
     "SAGPooling": lambda: pyg.SAGPooling(4, ratio=0.6),
+    "ASAPooling": lambda: pyg.ASAPooling(4, ratio=0.5, add_self_loops=True),
 }
 
 
@@ -167,6 +168,20 @@ def test_pooling_layers_are_one_graph(name: str, door: str, fresh_compiler: None
         assert_matches(compiled, model, *batched(*sizes), module=model, label=f"{name} {sizes}")
     counts = graphweave.counters()
     assert (counts["graph_breaks"], counts["eager_fallbacks"]) == (0, 0)
+
+
+def test_the_first_rows_of_segments_are_kept_without_padding(plans: list[Plan]) -> None:
+    layer = pyg.SortAggregation(3)
+
+    def readout(x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return layer(torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]) + x, batch)
+
+    compiled = graphweave.compile(readout)
+    for sizes in SIZES[:3]:
+        assert_matches(compiled, readout, *batched(*sizes), label=str(sizes))
+    (order,) = set(nodes_of(plans, Order))
+    assert order.descending == (False, True)
+    assert (graphweave.counters()["compilations"], graphweave.counters()["graph_breaks"]) == (1, 0)
 
 
 def test_equal_rows_are_kept_in_their_order(fresh_compiler: None) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from graphweave.core.calls.facts import ByRank, CallFacts, Elements, Lead
 
 _SORTED = CallFacts((Elements.moved, Elements.positions), kept=(0, 1), by_rank=ByRank.integers, any_strides=True)
-_ORDER = CallFacts(
-    (Elements.positions,), Lead.given, operands=(0,), by_rank=ByRank.integers, any_strides=True
-)  # fmt: skip
+_ORDER = CallFacts((Elements.positions,), by_rank=ByRank.integers, any_strides=True)
 _NUMBERED = CallFacts((Elements.numbered,), by_rank=ByRank.integers, any_strides=True)
 _COUNTED = CallFacts((Elements.counted,), by_rank=ByRank.integers, any_strides=True)
 _BEST = CallFacts((Elements.computed, Elements.places), rows=Lead.parts, any_strides=True)

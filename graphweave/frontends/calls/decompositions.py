@@ -50,6 +50,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.bernoulli.default: _bernoulli,
         aten.linalg_cross.default: _cross,
         aten.sort.default: _stable_sort,
+        aten.argsort.default: _argsort,
+        aten.argsort.stable: _argsort,
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,
@@ -107,6 +109,10 @@ def _stable_sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Te
         return NotImplemented
     values, order = aten.sort.stable(x, stable=True, dim=dim, descending=descending)
     return values, order
+
+
+def _argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Tensor:
+    return NotImplemented if x.dim() != 1 else _stable_sort(x, dim, descending)[1]
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:

@@ -108,12 +108,11 @@ _REPEATS = frozenset({aten.expand.default, aten.repeat.default, aten.expand_copy
 
 def ordered_rows(index: fx.Node) -> fx.Node | None:
     """The vector whose rows `index` has in the order of a sort; None if it is no such order."""
-    source, item = (index, 0) if index.target is not operator.getitem else index.args
+    source, item = index.args if index.target is operator.getitem else (None, None)
     known = facts(source.target) if isinstance(source, fx.Node) else None
-    if known is None or known.of_data or not isinstance(item, int) or item >= len(known.results):
+    if known is None or item not in known.kept or known.results[item] is not Elements.positions:  # type: ignore[index]
         return None
-    keeps = item in known.kept or known.rows is Lead.given
-    x: Any = source.args[0] if known.results[item] is Elements.positions and keeps else None  # type: ignore[union-attr]
+    x: Any = source.args[0]  # type: ignore[union-attr]
     return x if is_tensor(x) and rank(x) == 1 else None
 
 

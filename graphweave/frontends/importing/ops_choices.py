@@ -32,10 +32,6 @@ def _order(cx: Context, node: fx.Node) -> Ref:
     return cx.emit(Order((cx.reshape(x, ()),), (bool(argument(node, "descending", False)),)))
 
 
-def _argsort(cx: Context, node: fx.Node) -> Ref:
-    return cx.reshape(_order(cx, node), cx.result(node).shape)
-
-
 def _item(cx: Context, node: fx.Node) -> Ref | None:
     """The sorted rows, or their order; items of other calls are those of `COLUMNS`."""
     source, item = node.args
@@ -60,8 +56,6 @@ def _nonzero(cx: Context, node: fx.Node) -> Ref:
 
 CHOICES: Table = {
     operator.getitem: _item,
-    aten.argsort.default: _argsort,
-    aten.argsort.stable: _argsort,
     aten.nonzero.default: _nonzero,
 }
 """The handlers of these calls."""
