@@ -44,8 +44,7 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
 def _along_a_dim(nodes: Sequence[Node], ref: Ref) -> bool:
     """Whether the numbers are positions along one dim of an operand that may have others."""
     made = nodes[ref]
-    known = elements(nodes, ref) is Elements.positions and isinstance(made, Aten)
-    return known and not facts_of(made.target).of_data
+    return isinstance(made, Aten) and elements(nodes, ref) is Elements.positions and not facts_of(made.target).of_data
 
 
 def _keeps_all(node: Node) -> bool:
