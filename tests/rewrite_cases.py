@@ -53,6 +53,30 @@ APPLIES = {
 %15: D -> V = map %14 to V
 %16: V[4, 4] f64 = gram %12, %13, %15"""),
     ],
+    "join-orders": [
+        ("the order after two sorts", """
+%12: E[] f64 = reduce.sum %6 [0]
+%13: E[] i64 = order %12 descending=[true]
+%14: E -> E = map %13 to E
+%15: E[] i64 = pull %1, %14
+%16: E[] i64 = order %15 descending=[false]
+%17: E -> E = map %16 to E
+%18: E[] i64 = pull %13, %17"""),
+        ("values in that order, some of them", """
+%12: E[] f64 = reduce.sum %6 [0]
+%13: E[] i64 = order %12 descending=[true]
+%14: E -> E = map %13 to E
+%15: E[] i64 = pull %1, %14
+%16: E[] i64 = pull %0, %14
+%17: E[] i64 = order %15, %16 descending=[false, true]
+%18: E[] bool = gt %0, %1
+%19: M[] i64 = chosen %18 M
+%20: M -> E = map %19 to E
+%21: M[] i64 = pull %17, %20
+%22: M -> E = map %21 to E
+%23: E[4] f64 = pull %6, %14
+%24: M[4] f64 = pull %23, %22"""),
+    ],
     "join-selects": [
         ("the gradient of jnp.where", """
 %12: E[] bool = gt %0, %1
@@ -435,6 +459,31 @@ REFUSED = {
 %16: U -> V = map %15 to V
 %17: V[4, 3] f64 = input matrices
 %18: U[3] f64 = matmul %12, %17, %16"""),
+    ],
+    "join-orders": [
+        ("a key that stands in no order", """
+%12: E[] f64 = reduce.sum %6 [0]
+%13: E[] i64 = order %12 descending=[true]
+%14: E -> E = map %13 to E
+%15: E[] i64 = order %1 descending=[false]
+%16: E -> E = map %15 to E
+%17: E[] i64 = pull %13, %16"""),
+        ("rows that stand in no order", """
+%12: E[] f64 = reduce.sum %6 [0]
+%13: E[] i64 = order %12 descending=[true]
+%14: E -> E = map %13 to E
+%15: E[] i64 = pull %1, %14
+%16: E[] i64 = order %15 descending=[false]
+%17: E -> E = map %16 to E
+%18: E[4] f64 = pull %6, %17"""),
+        ("keys of which one stands in no order", """
+%12: E[] f64 = reduce.sum %6 [0]
+%13: E[] i64 = order %12 descending=[true]
+%14: E -> E = map %13 to E
+%15: E[] i64 = pull %1, %14
+%16: E[] i64 = order %15, %0 descending=[false, false]
+%17: E -> E = map %16 to E
+%18: E[] i64 = pull %13, %17"""),
     ],
     "join-selects": [
         ("two conditions", """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.fuzz import growing, worker
-from tests.fuzz.case import Call, Case, draw
+from tests.fuzz.case import Call, Case, Kind, draw
 from tests.fuzz.grow import arguments_of, constructs, grow, with_parameters
 from tests.fuzz.growing import FAMILIES, Growing
 from tests.fuzz.judge import Unfair, is_of_pytorch, judge, load, run
@@ -78,8 +78,9 @@ def test_every_construct_can_occur(monkeypatch: pytest.MonkeyPatch) -> None:
         return FAMILIES[family][key].format(**words)
 
     monkeypatch.setattr(growing.Growing, "spell", spell)
+    kinds: tuple[Kind, ...] = ("usual", "products", "choices")
     for seed in range(800):
-        seen.update(grow(seed, only_products=seed % 2 == 1).constructs)
+        seen.update(grow(seed, only=kinds[seed % 3]).constructs)
         if seen == constructs():
             break
     assert seen == constructs()

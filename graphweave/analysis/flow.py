@@ -23,7 +23,7 @@ BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 
 _MADE_ONCE = (
     ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.EqualRuns | ir.Places | ir.Inverse
-    | ir.AssertIndex
+    | ir.Order | ir.Chosen | ir.AssertIndex
 )  # fmt: skip
 
 _Node = TypeVar("_Node")

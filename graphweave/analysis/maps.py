@@ -8,7 +8,19 @@ from graphweave.analysis.flow import is_view
 from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, Cast, EqualRuns, MapOf, Node, Program, Ref, Reshape, Type
+from graphweave.ir.message.nodes import (
+    Aten,
+    Cast,
+    Chosen,
+    EqualRuns,
+    MapOf,
+    Node,
+    Order,
+    Program,
+    Ref,
+    Reshape,
+    Type,
+)
 
 SAME_ROWS = (Elements.same, Elements.converted)
 """Elements of results of which each row is that row of the operand."""
@@ -19,8 +31,10 @@ _DIFFERENT = (Elements.positions, *COUNTED, Elements.shuffled)
 
 
 def elements(nodes: Sequence[Node], ref: Ref) -> Elements:
-    """What the elements of a call's result are, or of the item of a call with several."""
+    """What the elements of a call's result are, of the item of a call with several, or of rows in an order."""
     made = nodes[ref]
+    if isinstance(made, Order | Chosen):
+        return Elements.positions
     if not isinstance(made, Aten):
         return Elements.computed
     if made.target == "builtin.getitem":
@@ -47,7 +61,7 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
 def _along_a_dim(nodes: Sequence[Node], ref: Ref) -> bool:
     """Whether the numbers are positions along one dim of an operand that may have others."""
     made = nodes[ref]
-    return elements(nodes, ref) is Elements.positions and not (isinstance(made, Aten) and facts_of(made.target).of_data)
+    return isinstance(made, Aten) and elements(nodes, ref) is Elements.positions and not facts_of(made.target).of_data
 
 
 def _keeps_all(node: Node) -> bool:

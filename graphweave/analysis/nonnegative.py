@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from graphweave.analysis.maps import elements
 from graphweave.core.calls import Elements
-from graphweave.ir.message.nodes import Aten, Broadcast, Const, Node, Permute, Pull, Ref, Reshape, Slice
+from graphweave.ir.message.nodes import Aten, Broadcast, Chosen, Const, Node, Order, Permute, Pull, Ref, Reshape, Slice
 
 _POSITIONS = (Elements.positions, Elements.places, Elements.numbered, Elements.shuffled)
 
@@ -17,7 +17,7 @@ def nonnegative(nodes: Sequence[Node], ref: Ref) -> bool:
     match nodes[ref]:
         case Const(value):
             return value >= 0
-        case Aten():
+        case Aten() | Order() | Chosen():
             return elements(nodes, ref) in _POSITIONS
         case Pull(x) | Reshape(x) | Permute(x) | Broadcast(x) | Slice(x):
             return nonnegative(nodes, x)

@@ -173,6 +173,8 @@ class WhyRefused(Enum):
                   "Pass an index of the runs, or leave these rows out of the graph that is divided.")
     two_orders = ("rows that were sorted stand beside rows in another order, while each rank sorts its own",
                   "Bring all of them into the same order.")
+    sorted_by_rank = ("rows are put into the order of what is computed for them, while a rank sees its own alone",
+                      "Sort outside of the model.")
     reordered = ("rows are put into another order", "Leave out relabel: parts are ordered on disk.")
     joined_twice = ("indices of several node types are joined twice",
                     "Join the edges of all types in one call, or leave out merge (options).")
@@ -278,7 +280,7 @@ def _sharded_with(program: Program, ref: Ref, of_edges: set[Ref]) -> Iterator[tu
             yield cod, t.dom
             if index in of_edges:
                 yield t.dom, cod
-        case ir.UniquePairs(x, _, made) | ir.Inverse(x, made):
+        case ir.UniquePairs(x, _, made) | ir.Inverse(x, made) | ir.Chosen(x, made):
             yield row_space(program, x), made
         case ir.Join(xs, union) | ir.JoinIndices(xs, space=union):
             yield from _segments(union, (row_space(program, x) for x in xs))

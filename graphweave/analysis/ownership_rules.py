@@ -187,8 +187,16 @@ class _Rules:
             self._refuse(ref, WhyRefused.compared_by_type, *types[:2])
         return None
 
-    def rows_of_segments(self, ref: Ref, node: ir.RowsOfSegments) -> Held:
+    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen) -> Held:
         return Numbers() if self._on_sharded(ref) else None
+
+    def order(self, ref: Ref, node: ir.Order) -> Held:
+        if not self._on_sharded(ref):
+            return None
+        if not all(map(self._is_integral, node.keys)):
+            self._refuse(ref, WhyRefused.sorted_by_rank)
+        self._stand_in(ref, row_space(self.program, ref), ref)
+        return Numbers()
 
     def equal_runs(self, ref: Ref, node: ir.EqualRuns) -> Held:
         if not self.sharded.isdisjoint((node.of, node.space)):
@@ -486,6 +494,7 @@ RULES: Mapping[type[Any], Rule] = {
     ir.Input: _Rules.input, ir.MapOf: _Rules.map_of, ir.Pull: _Rules.pull, ir.Pointwise: _Rules.pointwise,
     ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.UniquePairs: _Rules.unique_pairs,
     ir.PairIndex: _Rules.pair_index, ir.JoinIndices: _Rules.join_indices,
-    ir.RowsOfSegments: _Rules.rows_of_segments, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
+    **dict.fromkeys((ir.RowsOfSegments, ir.Chosen), _Rules.numbers_of_rows),
+    ir.Order: _Rules.order, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

@@ -24,9 +24,11 @@ from graphweave.execute.range_errors import with_named_indices
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import (
     AssertIndex,
+    Chosen,
     Const,
     MapOf,
     Node,
+    Order,
     Pointwise,
     Program,
     Pull,
@@ -38,6 +40,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.unions import check_columns
 from graphweave.runtime.formats import range_check
+from graphweave.runtime.orders import choose_rows, order_rows
 from graphweave.runtime.reordered import reordered
 
 aten = torch.ops.aten
@@ -61,6 +64,18 @@ def _checked(node: AssertIndex) -> Callable[..., None]:
             check_columns(index, size)
 
     return check
+
+
+def _native(node: Node, names: Sequence[Ref]) -> Callable[..., Tensor] | None:
+    """The function of the values of `names` that native code computes for an order or a choice of rows; None for other
+    nodes."""
+    match node:
+        case Order(keys, descending):
+            at = tuple(map(names.index, keys))
+            return lambda *values: order_rows([values[i] for i in at], descending)
+        case Chosen():
+            return choose_rows
+    return None
 
 
 class NodeCalls:
@@ -87,6 +102,9 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Nod
     node = program.nodes[ref]
     if isinstance(node, Reordered):
         return NodeCall((), reordered)  # its operands differ, one being a value and the other an index
+    native = _native(node, names)
+    if native is not None:
+        return NodeCall((), native)
     spaces = _ends_of_maps(program, ref)
     run = _checked(node) if isinstance(node, AssertIndex) else product_call(program, ref, spaces, options)
     if run is None:

@@ -35,10 +35,10 @@ def main() -> int:
         work_over_ranks(seed, options.until, options.ranks, out, options.shrink_seconds)
         return 0
     if options.work:
-        work(seed, options.until, doors, out, options.shrink_seconds, options.products)
+        work(seed, options.until, doors, out, options.shrink_seconds, options.only)
         return 0
     if options.show:
-        print(grow_for_ranks(seed).case if options.ranks else grow(seed, doors, options.products).case)
+        print(grow_for_ranks(seed).case if options.ranks else grow(seed, doors, options.only).case)
         return 0
     print(f"fuzzing for {options.minutes:g} minutes from seed {seed}; findings go to {out}", flush=True)
     return watch(seed, time.time() + 60 * options.minutes, options, out)
@@ -54,7 +54,7 @@ def watch(seed: int, end: float, options: argparse.Namespace, out: Path) -> int:
         command += ["--out", str(out), "--shrink-seconds", str(options.shrink_seconds)]
         command += ["--door", options.door] if options.door else []
         command += ["--ranks", str(options.ranks)] if options.ranks else []
-        command += ["--products"] if options.products else []
+        command += ["--only", options.only] if options.only else []
         log = (out / "worker.log").open("a")
         environment = {**os.environ, "GRAPHWEAVE_CACHE_DIR": str(out / "kernels"), "OMP_WAIT_POLICY": "PASSIVE"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
@@ -62,11 +62,7 @@ def watch(seed: int, end: float, options: argparse.Namespace, out: Path) -> int:
         if running:
             why = "hangs" if process.returncode == -9 else f"ends the process with status {process.returncode}"
             results["found"] += 1
-            case = (
-                grow_for_ranks(seed).case
-                if options.ranks
-                else grow(seed, doors=DOORS, only_products=options.products).case
-            )
+            case = grow_for_ranks(seed).case if options.ranks else grow(seed, doors=DOORS, only=options.only).case
             (out / f"process_{seed}.txt").write_text(f"{why}\n\n{case}\n")
             print(f"program {seed} {why}: {out}/process_{seed}.txt and worker.log", flush=True)
         seed += 1
@@ -119,7 +115,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="number of the first program (random, and printed, if left out)")
     parser.add_argument("--door", choices=sorted(set(DOORS)), help="compile through this door alone")
     parser.add_argument("--ranks", type=int, default=0, help="run programs over the parts of graphs on so many ranks")
-    parser.add_argument("--products", action="store_true", help="only programs with rows in several dims")
+    parser.add_argument("--only", choices=("products", "choices"), help="only programs of this kind")
     parser.add_argument("--out", type=Path, help="folder for scripts of findings (a temporary one if left out)")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="how long to make a finding smaller")
     parser.add_argument("--show", action="store_true", help="print the program of that seed and stop")

@@ -14,6 +14,8 @@ Sizes = Mapping[str, int]
 
 Door = Literal["graphweave", "plain", "plain dynamic", "plain static"]
 Mode = Literal["train", "no_grad", "inference"]
+Kind = Literal["usual", "products", "choices"]
+"""Of which moves most of a program is: any, those of `products.py`, those of `choices.py`."""
 
 HEADER = (
     "import math\nimport random\n\nimport torch\nimport torch.nn.functional as F\nimport torch_geometric.utils as pyg\n"

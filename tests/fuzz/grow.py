@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tests.fuzz import dense, effects, extremes, products, rows, views  # noqa: F401  (they register their moves)
-from tests.fuzz.case import Argument, Call, Case, Door, Mode
+from tests.fuzz import choices, dense, effects, extremes, products, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz.case import Argument, Call, Case, Door, Kind, Mode
 from tests.fuzz.growing import ARGUMENTS, FAMILIES, GIVEN, MOVES, Growing, Move, Rejected
 from tests.fuzz.whole_graph import avoided
 
@@ -49,8 +49,9 @@ LAYOUTS = (
 EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
 """Edits of an index: out of range, counted from the end, repeated, all equal, sorted."""
 
-PRODUCTS = 0.2
-"""Share of the programs with rows in several dims, which have other arguments, and other moves in the first place."""
+PRODUCTS, CHOICES = 0.2, 0.15
+"""Shares of the programs with rows in several dims, which have other arguments, and of those that sort and
+choose rows. Their moves are drawn more often than any others."""
 
 ALL_ARGUMENTS = (*ARGUMENTS, *products.ARGUMENTS)
 
@@ -71,10 +72,13 @@ def constructs() -> set[str]:
     return {f"{family}:{key}" for family, spellings in FAMILIES.items() for key in spellings}
 
 
-def grow(seed: int, doors: tuple[Door, ...] = DOORS, only_products: bool = False) -> Grown:
-    rng = random.Random(seed)
-    several = random.Random(f"{seed} products").random() < PRODUCTS  # so that other programs keep their numbers
-    return _case(rng, doors, STATEMENTS, frozenset(), only_products or several)
+def grow(seed: int, doors: tuple[Door, ...] = DOORS, only: Kind | None = None) -> Grown:
+    return _case(random.Random(seed), doors, STATEMENTS, frozenset(), only or _kind(seed))
+
+
+def _kind(seed: int) -> Kind:
+    share = random.Random(f"{seed} products").random()  # so that programs of one kind keep their numbers
+    return "products" if share < PRODUCTS else "choices" if share < PRODUCTS + CHOICES else "usual"
 
 
 def grow_for_ranks(seed: int) -> Grown:
@@ -87,14 +91,14 @@ def grow_for_ranks(seed: int) -> Grown:
 
 
 def _case(
-    rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str], several: bool = False
+    rng: random.Random, doors: tuple[Door, ...], length: tuple[int, int], avoid: frozenset[str], kind: Kind = "usual"
 ) -> Grown:
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
-        g = _grown_products(rng, length) if several else _grown(Growing(rng, avoided=avoid), length, MOVES)
+        g = _grown_of(kind, rng, length, avoid)
     source = _source(g)
     case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
-    case = replace(case, calls=_calls(case, rng, several))
+    case = replace(case, calls=_calls(case, rng, kind == "products"))
     if case.mode == "train":
         case = replace(case, left_out=_left_out(source, rng), second=rng.random() < 0.15)
     return Grown(case, tuple(g.used))
@@ -124,11 +128,17 @@ def _grown(g: Growing, length: tuple[int, int], moves: Mapping[str, Move]) -> Gr
     return g
 
 
-def _grown_products(rng: random.Random, length: tuple[int, int]) -> Growing:
-    """A program with rows in several dims: one of six of its moves is any other program's."""
+def _grown_of(kind: Kind, rng: random.Random, length: tuple[int, int], avoid: frozenset[str]) -> Growing:
+    if kind != "products":
+        return _grown(Growing(rng, avoided=avoid), length, _mostly(choices.MOVES) if kind == "choices" else MOVES)
     values = [v for v in (*GIVEN, *products.GIVEN) if v.kind in ("real", "map", "mask", "table", "product mask")]
     g = Growing(rng, values, ALL_ARGUMENTS, products.sizes_tried())
-    return _grown(g, length, {f"products.{n}": (m, 8 * weight) for n, (m, weight) in products.MOVES.items()} | MOVES)
+    return _grown(g, length, _mostly(products.MOVES))
+
+
+def _mostly(moves: Mapping[str, Move]) -> Mapping[str, Move]:
+    """These moves in the first place, and all others."""
+    return {f"first.{name}": (m, 8 * weight) for name, (m, weight) in moves.items()} | MOVES
 
 
 def _source(g: Growing) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.case import Case, Door
+from tests.fuzz.case import Case, Door, Kind
 from tests.fuzz.grow import grow, grow_for_ranks
 from tests.fuzz.judge import Finding, Unfair, is_of_pytorch, judge, through_door, without_numbers
 from tests.fuzz.over_ranks import RankJudge
@@ -50,10 +50,10 @@ def signature(finding: Finding, case: Case) -> str:
 
 
 def work(
-    first: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float, only_products: bool = False
+    first: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float, only: Kind | None = None
 ) -> None:
     def one(seed: int, seconds: float) -> str:
-        return search(seed, doors, out, seconds, only_products=only_products)
+        return search(seed, doors, out, seconds, only=only)
 
     _work(first, end, shrinking, one)
 
@@ -90,12 +90,10 @@ def search(
     out: Path,
     shrinking: float,
     compiled: Compiler = through_door,
-    only_products: bool = False,
+    only: Kind | None = None,
 ) -> str:
     """Judges one program; a finding that is new to the folder `out` is shrunk and written there."""
-    return _searched(
-        seed, grow(seed, doors, only_products).case, out, shrinking, lambda case: judge(case, compiled), script
-    )
+    return _searched(seed, grow(seed, doors, only).case, out, shrinking, lambda case: judge(case, compiled), script)
 
 
 def _searched(seed: int, case: Case, out: Path, shrinking: float, judged: Judge, written: Script) -> str:

@@ -49,6 +49,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.bernoulli.p: _bernoulli_p,
         aten.bernoulli.default: _bernoulli,
         aten.linalg_cross.default: _cross,
+        aten.sort.default: _stable_sort,
+        aten.argsort.default: _argsort,
+        aten.argsort.stable: _argsort,
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,
@@ -98,6 +101,18 @@ def _cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
     a, b = torch.broadcast_tensors(a, b)
     (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
     return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+
+
+def _stable_sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """A sort of rows that keeps equal ones in their order, as kernels do and PyTorch leaves open."""
+    if x.dim() != 1:
+        return NotImplemented
+    values, order = aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+    return values, order
+
+
+def _argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Tensor:
+    return NotImplemented if x.dim() != 1 else _stable_sort(x, dim, descending)[1]
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:

@@ -106,6 +106,16 @@ _REPEATS = frozenset({aten.expand.default, aten.repeat.default, aten.expand_copy
 """Calls that may repeat a column over features."""
 
 
+def ordered_rows(index: fx.Node) -> fx.Node | None:
+    """The vector whose rows `index` has in the order of a sort; None if it is no such order."""
+    source, item = index.args if index.target is operator.getitem else (None, None)
+    known = facts(source.target) if isinstance(source, fx.Node) else None
+    if known is None or item not in known.kept or known.results[item] is not Elements.positions:  # type: ignore[index]
+        return None
+    x: Any = source.args[0]  # type: ignore[union-attr]
+    return x if is_tensor(x) and rank(x) == 1 else None
+
+
 def _only_index(indices: Any) -> fx.Node | None:
     """The index i of x[i] if it is a vector and no other dim is indexed, else None."""
     first, *others = indices

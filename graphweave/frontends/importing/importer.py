@@ -33,6 +33,7 @@ from graphweave.frontends.calls.layout import (
 )
 from graphweave.frontends.calls.numbering import number, row_of
 from graphweave.frontends.importing.context import Context, Table
+from graphweave.frontends.importing.ops_choices import CHOICES
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.frontends.importing.ops_declared import handler_of
 from graphweave.frontends.importing.ops_dense import DENSE, OF_SHARED_DATA
@@ -48,7 +49,7 @@ from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Program, Ref
 
-HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
+HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **CHOICES, **RANDOM}
 """Call -> the function that translates it. All other calls stay ATen calls."""
 
 aten = torch.ops.aten
@@ -172,6 +173,8 @@ class _Importer:
             try:
                 ref = handler(self.cx, node)
                 if ref is not None and self.cx.builder.types[ref] == self.cx.wanted(node):
+                    if facts(node.target).of_data:
+                        self._assert_rows(node, ref)
                     return ref
             except IRError as error:
                 why = error.reason

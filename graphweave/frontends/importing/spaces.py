@@ -26,7 +26,7 @@ from graphweave.frontends.calls.captured_sizes import (
     symbols,
     unbacked,
 )
-from graphweave.frontends.calls.row_rules import index_uses, pushed_rows, related, within_rows
+from graphweave.frontends.calls.row_rules import index_uses, ordered_rows, pushed_rows, related, within_rows
 from graphweave.frontends.calls.row_unions import END, bound, joined_rows, places, sliced_rows
 
 
@@ -47,6 +47,7 @@ class Spaces:
                 self.join(a, b)
             for index, x, wrap in index_uses(node, self.rep):
                 self._maps.append((index, x, wrap))
+                self._join_ordered(index, x)
         self.join_codomains()
         self.unions = _Unions(self)
         self.mapped = self.unions.closed({self.find(n) for index, x, _ in self._maps for n in (index, x)})
@@ -113,6 +114,13 @@ class Spaces:
             for y in known:
                 self.join(y, x)
             known.append(x)
+
+    def _join_ordered(self, index: fx.Node, x: fx.Node) -> None:
+        """Join the rows of x with those that a sort orders, if the order is an index into x. A guard makes them equally
+        many, since nobody intends the order of a shorter tensor."""
+        of = ordered_rows(index)
+        if of is not None and same_by_guard(shape(of)[0], shape(x)[0]):
+            self.join(of, x)
 
     def _fix_features(self) -> None:
         """Fix the feature sizes of values on maps to numbers, with a guard for each, since they do not vary between

@@ -45,17 +45,32 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
 
 
+def _places(index: Tensor, segments: Any) -> tuple[Tensor, Tensor]:
+    """For sorted rows: how many rows each segment has, and the place of each row in its segment."""
+    count = torch.zeros(segments, dtype=torch.long, device=index.device).index_add(0, index, torch.ones_like(index))
+    return count, torch.arange(index.size(0), device=index.device) - (count.cumsum(0) - count)[index]
+
+
 def _sorted_rows(
     self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
     dim: int = -2, max_num_elements: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Replaces SortAggregation, which branches on lengths: pads every segment by k rows and keeps the first k."""
-    fill = x.detach().min() - 1
-    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
-    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
-    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
-    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
-    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+    """Replaces SortAggregation, which pads each segment to the longest and branches on lengths: sorts rows by segment
+    and last feature, and keeps the first k places of each segment."""
+    self.assert_index_present(index)
+    _sorted_index(self, index)
+    self.assert_two_dimensional_input(x, dim)
+    assert index is not None
+    segments = int(index.max()) + 1 if dim_size is None else dim_size
+    _, place = _places(index, segments)
+    if max_num_elements is not None:
+        fits = place < max_num_elements
+        x, index, place = x[fits], index[fits], place[fits]
+    order = x[:, -1].argsort(descending=True, stable=True)
+    order = order[index[order].argsort(stable=True)]  # index[order] is index, which is sorted
+    first = place < self.k
+    out = x.new_zeros(segments * self.k, x.size(1))
+    return out.index_add(0, (index * self.k + place)[first], x[order[first]]).view(segments, self.k * x.size(1))
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -67,6 +82,45 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
     start, end, total = sparse_product(row, col, weight, row, col, weight, num_nodes, num_nodes, num_nodes)
     apart = start != end
     return torch.stack([start[apart], end[apart]]), total[apart]
+
+
+def _cluster_pooling(
+    self: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, batch: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    """ASAPooling, whose original multiplies PyTorch's sparse tensors: the edges between clusters are S^T A S, for the
+    share S[r, c] of node r in cluster c."""
+    from torch_geometric.utils import add_remaining_self_loops, remove_self_loops, scatter, softmax  # optional
+
+    nodes = x.size(0)
+    edges, weight = add_remaining_self_loops(edge_index, edge_weight, fill_value=1.0, num_nodes=nodes)
+    src, dst = edges[0], edges[1]
+    batch = edges.new_zeros(nodes) if batch is None else batch
+    x = x.unsqueeze(-1) if x.dim() == 1 else x
+    inner = self.gnn_intra_cluster
+    near = (x if inner is None else inner(x=x, edge_index=edges, edge_weight=weight))[src]
+    query = self.lin(scatter(near, dst, 0, nodes, "max"))[dst]
+    logit = self.att(torch.cat([query, near], dim=-1)).view(-1)
+    share = softmax(torch.nn.functional.leaky_relu(logit, self.negative_slope), dst, num_nodes=nodes)
+    share = torch.nn.functional.dropout(share, self.dropout, self.training)
+    x = scatter(x[src] * share.view(-1, 1), dst, 0, nodes, "sum")
+    fitness = self.gnn_score(x, edges).sigmoid().view(-1)
+    kept = self.select(fitness, batch).node_index
+    clusters = kept.size(0)
+    place = kept.new_full((nodes,), -1)
+    place[kept] = torch.arange(clusters, device=kept.device)
+    chosen = place[dst] >= 0
+    node, cluster, share = src[chosen], place[dst][chosen], share[chosen]
+    ones = torch.ones(src.size(0), dtype=share.dtype, device=share.device)
+    row, col, value = sparse_product(
+        src, dst, ones if weight is None else weight, node, cluster, share, nodes, nodes, clusters
+    )
+    row, col, value = sparse_product(cluster, node, share, row, col, value, clusters, nodes, clusters)
+    edges, weight = torch.stack([row, col]), None if weight is None else value
+    if self.add_self_loops:
+        edges, weight = add_remaining_self_loops(edges, weight, num_nodes=clusters)
+    else:
+        edges, weight = remove_self_loops(edges, weight)
+    return x[kept] * fitness[kept].view(-1, 1), edges, weight, batch[kept], kept
 
 
 def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
@@ -89,9 +143,7 @@ def _dense_batch(
         batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
     if batch_size is None:
         batch_size = int(batch.max()) + 1
-    count = torch.zeros(batch_size, dtype=torch.long, device=x.device)
-    count = count.index_add(0, batch, torch.ones_like(batch))
-    place = torch.arange(batch.size(0), device=x.device) - (count.cumsum(0) - count)[batch]
+    count, place = _places(batch, batch_size)
     if max_num_nodes is None:
         max_num_nodes = int(count.max())
     else:
@@ -193,6 +245,7 @@ FORMULAS: _Table = (
         _not_compiled("batched_negative_sampling"),
     ),
     ("torch_geometric.nn.models.graph_unet", "GraphUNet.augment_adj", _two_hops),
+    ("torch_geometric.nn.pool.asap", "ASAPooling.forward", _cluster_pooling),
 )
 """Module, function or method, and the formula that is traced in its place."""
 

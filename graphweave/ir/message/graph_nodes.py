@@ -136,3 +136,27 @@ class Reordered:
 
     x: Ref
     index: Ref
+
+
+@node("order {keys} descending=[{descending}]")
+@dataclass(frozen=True, slots=True)
+class Order:
+    """out[p] = the row that stands at place p when rows are sorted by keys[0], rows with equal ones by keys[1], and so
+    on: `S x [] i64`, a permutation of the rows of S.
+
+    `keys[k]: S x []`, of any dtype. With `descending[k]` the largest come first; NaN counts as larger than any number.
+    Rows with equal keys keep their order.
+    """
+
+    keys: tuple[Ref, ...]
+    descending: tuple[bool, ...]
+
+
+@node()
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """out[k] = the k-th row r with mask[r], for `mask: S x [] bool`: `space x [] i64`. The mask decides how many rows
+    `space` has."""
+
+    mask: Ref
+    space: Space

@@ -55,6 +55,8 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             | ir.EqualRuns()
             | ir.Places()
             | ir.Inverse()
+            | ir.Order()
+            | ir.Chosen()
         ):
             return _made_once(node, types)
         case ir.Reordered(x, index):
@@ -227,6 +229,18 @@ def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.Pai
         case ir.Inverse(x, space):
             t = _index(x, types, node)
             _expect(t.dtype == DType.i64 and t.space != UNIT and space not in (t.space, UNIT), node, "a permutation", t)
+            return ir.Type(space, (), DType.i64)
+        case ir.Order(keys, descending):
+            ts = [_value(key, types, node) for key in keys]
+            spaces = {t.space for t in ts}
+            good = len(ts) == len(descending) and len(spaces) == 1 and UNIT not in spaces
+            good = good and all(t.shape == () for t in ts)
+            _expect(good, node, "keys of the same rows, one number a row each, and a direction for each", *ts)
+            return ir.Type(ts[0].space, (), DType.i64)
+        case ir.Chosen(mask, space):
+            t = _value(mask, types, node)
+            good = t.dtype is DType.bool and t.shape == () and UNIT not in (t.space, space) and t.space != space
+            _expect(good, node, "a bool for each row, and another space for the rows", t)
             return ir.Type(space, (), DType.i64)
         case _:
             raise AssertionError(f"unknown node {node!r}")

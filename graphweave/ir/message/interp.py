@@ -15,6 +15,7 @@ import torch
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
+from graphweave.core.orders import choose_rows, order_rows
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
@@ -116,6 +117,10 @@ def _called(
             return call(inverse, values[x])
         case ir.Reordered(x, index):
             return call(torch.index_select, values[x], 0, values[index])
+        case ir.Order(keys, descending):
+            return call(order_rows, [values[key] for key in keys], descending)
+        case ir.Chosen(mask):
+            return call(choose_rows, values[mask])
         case ir.Exchange(x, link, steady=True):
             return call(steady_rows, values[x], link)
         case ir.Exchange(x, link, slot=slot):

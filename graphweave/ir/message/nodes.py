@@ -15,10 +15,12 @@ from graphweave.core.exact import Exact
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.ir.message.graph_nodes import Chosen as Chosen
 from graphweave.ir.message.graph_nodes import EqualRuns as EqualRuns
 from graphweave.ir.message.graph_nodes import Inverse as Inverse
 from graphweave.ir.message.graph_nodes import JoinIndices as JoinIndices
 from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegments
+from graphweave.ir.message.graph_nodes import Order as Order
 from graphweave.ir.message.graph_nodes import PairIndex as PairIndex
 from graphweave.ir.message.graph_nodes import PairPart as PairPart
 from graphweave.ir.message.graph_nodes import Places as Places
@@ -392,7 +394,8 @@ class Aten:
 
 Opaque: TypeAlias = (
     UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places | Inverse
-    | Reordered | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept | Aten
+    | Reordered | Order | Chosen | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept
+    | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
