@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.spellings.blocked_products import blocks_apart
 from graphweave.frontends.spellings.masks import masks_to_indices
-from graphweave.frontends.spellings.product_rows import products_to_rows
+from graphweave.frontends.spellings.product_rows import dense_to_rows, products_to_rows
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
 from graphweave.frontends.spellings.rows_first import rows_to_front
@@ -50,6 +50,7 @@ SPELLINGS: tuple[Respelling, ...] = (
     Respelling("masks-to-indices", masks_to_indices),
     Respelling("blocks-apart", blocks_apart),
     Respelling("products-to-rows", products_to_rows),
+    Respelling("dense-to-rows", dense_to_rows),
     Respelling("rows-to-front", rows_to_front),
     Respelling("unstack", without_stacks),
     Respelling("drop-gathered-numbers", without_gathered_numbers),

@@ -106,7 +106,12 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
         out = w.call(node.target, *new, **named)
         return _widened_to(w, out, node)
 
-    return FlatCall(write, tensors)
+    return FlatCall(write, tensors, any(_lacks_rows(x, node, shapes) for x in tensors))
+
+
+def _lacks_rows(x: fx.Node, node: fx.Node, shapes: ProductShape) -> bool:
+    """Whether `x` varies along some rows of `node`, but not along all of them."""
+    return 0 < len(shapes.rows(x)) < len(shapes.rows(node))
 
 
 def _widened_to(w: FlatWriter, out: fx.Node, node: fx.Node) -> fx.Node:
@@ -122,7 +127,8 @@ def _expand(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     x: Any = node.args[0]
     if not _fits(x, node, shapes):
         return None
-    return FlatCall(lambda w: _widened_to(w, _spread(w, x, node), node), (x,))
+    numbered = _lacks_rows(x, node, shapes)
+    return FlatCall(lambda w: _widened_to(w, _spread(w, x, node), node), (x,), numbered)
 
 
 def _created(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
@@ -293,7 +299,7 @@ def _reduce(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
         return None
     if [shapes.classes.number((x, d)) for d in left] != list(shapes.names(node)):
         return None
-    return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,))
+    return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,), numbered=bool(left))
 
 
 def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: list[int]) -> fx.Node:

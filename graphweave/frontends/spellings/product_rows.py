@@ -5,6 +5,9 @@ index within a batch. In the algebra, the product of two spaces is a space: rows
 and an index of nodes is a map between such products. Everything that is computed row by row from or for such moves is
 written on flat forms (`product_shape.py`, `product_calls.py`). The numbers of rows depend on sizes and indices alone,
 so they are computed once for each graph.
+
+Dense batches, [graphs, nodes, features] with a mask, have no such index. What is computed row by row between products
+of batches of matrices is written on flat forms as well, where these are views and no numbers of rows are needed.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.calls import Elements
 from graphweave.core.log import logger
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import copy_of
 from graphweave.frontends.calls.captured_sizes import Size, fixed, is_tensor, rank, shape, unbacked, val
 from graphweave.frontends.spellings.product_calls import flat_call
 from graphweave.frontends.spellings.product_moves import FlatCall
-from graphweave.frontends.spellings.product_shape import ProductShape
+from graphweave.frontends.spellings.product_shape import ProductShape, multiplies_batches
 
 aten = torch.ops.aten
 _log = logger(__name__)
@@ -33,10 +37,17 @@ class UnknownSize(Exception):
 
 def products_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm`, or a copy in which moves of rows in several dims along an index work on flat rows."""
-    if not any(_may_move(node) for node in gm.graph.nodes):
-        return gm
+    return _on_flat_rows(gm, dense=False) if any(map(_may_move, gm.graph.nodes)) else gm
+
+
+def dense_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm`, or a copy in which what is computed row by row for batches of matrices works on flat rows."""
+    return _on_flat_rows(gm, dense=True) if any(map(multiplies_batches, gm.graph.nodes)) else gm
+
+
+def _on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
     copy = copy_of(gm)
-    region = _Region(copy.graph)
+    region = _Region(copy.graph, dense=dense)
     if not region.calls:
         return gm
     try:
@@ -55,6 +66,15 @@ def _may_move(node: fx.Node) -> bool:
     )
 
 
+def _is_float(node: fx.Node) -> bool:
+    return bool(val(node).is_floating_point())
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether the call computes other numbers than those of its operands."""
+    return facts(node.target).elements is Elements.computed and _is_float(node)
+
+
 def _tensors(node: fx.Node) -> list[fx.Node]:
     return [x for x in node.all_input_nodes if is_tensor(x)]
 
@@ -62,28 +82,36 @@ def _tensors(node: fx.Node) -> list[fx.Node]:
 class _Region:
     """`calls[node]` makes the flat form of `node`, and `flats[node]` is the node that holds it."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, *, dense: bool) -> None:
         self.graph = graph
-        self.shapes = ProductShape(graph)
+        self.shapes = ProductShape(graph, multiplied=dense)
         self.calls: dict[fx.Node, FlatCall] = {}
         self.flats: dict[fx.Node, fx.Node] = {}
         self.own: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[str, fx.Node] = {}
         self.like: fx.Node | None = None
-        self._find()
+        found = {n: call for n in graph.nodes if (call := flat_call(n, self.shapes)) is not None}
+        if dense:
+            found = {n: call for n, call in found.items() if not call.numbered and self._are_views(n, call)}
+            self._find(found, [n for n in found if _computes(n) and not self.shapes.is_flat(n)])
+        else:
+            self._find(found, [n for n in found if facts(n.target).index is not None and _is_float(n)])
 
-    def _find(self) -> None:
-        """Find what is computed row by row from or for moves of rows in several dims, or for as many of such rows.
+    def _are_views(self, node: fx.Node, call: FlatCall) -> bool:
+        """Whether the flat forms of a call's result and operands are views of them."""
+        return all(map(self.shapes.leads, (node, *call.operands)))
+
+    def _find(self, found: dict[fx.Node, FlatCall], todo: list[fx.Node]) -> None:
+        """Find, among the calls that can be written on flat rows, what is computed from or for those in `todo`, or for
+        as many of such rows.
 
         The latter is what lies behind a layer of weights, whose products have their rows in one dim.
         """
-        found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
         of_rows: dict[tuple[int, ...], list[fx.Node]] = {}
         for node, call in found.items():
             for x in (node, *call.operands):
-                if val(node).is_floating_point() and not self.shapes.is_flat(x):
+                if _is_float(node) and not self.shapes.is_flat(x):
                     of_rows.setdefault(self.shapes.names(x), []).append(node)
-        todo = [n for n in found if facts(n.target).index is not None and val(n).is_floating_point()]
         while todo:
             node = todo.pop()
             if node in self.calls or node not in found:
