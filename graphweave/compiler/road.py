@@ -26,6 +26,7 @@ from graphweave.frontends.spellings.product_rows import dense_to_rows, products_
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
 from graphweave.frontends.spellings.rows_first import rows_to_front
+from graphweave.frontends.spellings.stacked_gradients import gradients_to_stacks
 from graphweave.frontends.spellings.stacks import without_stacks
 from graphweave.frontends.spellings.wide_masks import wide_masks_to_rows
 from graphweave.lower.mark_calls import MarkCalls
@@ -48,6 +49,7 @@ from graphweave.passes.split_pairs import SplitPairs
 SPELLINGS: tuple[Respelling, ...] = (
     Respelling("rows-of-wide-masks", wide_masks_to_rows),
     Respelling("masks-to-indices", masks_to_indices),
+    Respelling("stack-gradients", gradients_to_stacks),
     Respelling("blocks-apart", blocks_apart),
     Respelling("products-to-rows", products_to_rows),
     Respelling("dense-to-rows", dense_to_rows),
