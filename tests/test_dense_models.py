@@ -19,7 +19,6 @@ from torch_geometric.nn.attention import PerformerAttention, PolynormerAttention
 from torch_geometric.utils import to_dense_batch
 
 import graphweave
-from tests.captures import capture
 from tests.support import by_default
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -68,10 +67,6 @@ class Encoder(nn.Module):
         weights = scores.masked_fill(~mask[:, None], -1e9).softmax(-1)
         x = self.norms[0](x + torch.bmm(weights, self.v(x)))
         return self.norms[1](x + self.network(x)) * mask[..., None]
-
-
-def dense(layer: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    return layer
 
 
 DENSE: dict[str, Callable[[], nn.Module]] = {

@@ -338,7 +338,12 @@ def _pushed(w: FlatWriter, flat: fx.Node, numbers: fx.Node, count: Size, fold: s
     """The rows of `flat` reduced to `count` rows."""
     value = val(flat)
     base = w.call(
-        aten.full.default, [w.size(count), *value.shape[1:]], 0, dtype=value.dtype, device=value.device, pin_memory=False
+        aten.full.default,
+        [w.size(count), *value.shape[1:]],
+        0,
+        dtype=value.dtype,
+        device=value.device,
+        pin_memory=False,
     )
     if fold == "sum":
         return w.call(aten.index_add.default, base, 0, numbers, flat)

@@ -28,7 +28,10 @@ def multiplies_batches(node: fx.Node) -> bool:
 
 
 class ProductShape:
-    """The rows and features of the tensors of one graph. With `multiplied`, rows of batches of matrices are rows too."""
+    """The rows and features of the tensors of one graph.
+
+    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too.
+    """
 
     def __init__(self, graph: fx.Graph, *, multiplied: bool = False) -> None:
         self.classes = DimClasses(graph)

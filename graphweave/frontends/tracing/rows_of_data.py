@@ -58,7 +58,9 @@ def _attention(
     """Attention by the call that PyTorch chooses on the CPU. Its choice asks whether a mask of one row is broadcast."""
     plain = query.is_cpu and query.dim() == key.dim() == value.dim() == 4 and not enable_gqa
     if not plain or query.shape[-1] != value.shape[-1]:
-        return _attention_of_pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _attention_of_pytorch(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
     if dropout_p == 0 and (attn_mask is None or not attn_mask.requires_grad):
