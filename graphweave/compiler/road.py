@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.spellings.blocked_products import blocks_apart
+from graphweave.frontends.spellings.dense_rows import dense_to_rows
 from graphweave.frontends.spellings.masks import masks_to_indices
-from graphweave.frontends.spellings.product_rows import dense_to_rows, products_to_rows
+from graphweave.frontends.spellings.product_rows import products_to_rows
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
 from graphweave.frontends.spellings.rows_first import rows_to_front

@@ -5,9 +5,6 @@ index within a batch. In the algebra, the product of two spaces is a space: rows
 and an index of nodes is a map between such products. Everything that is computed row by row from or for such moves is
 written on flat forms (`product_shape.py`, `product_calls.py`). The numbers of rows depend on sizes and indices alone,
 so they are computed once for each graph.
-
-Dense batches, [graphs, nodes, features] with a mask, have no such index. What is computed row by row between products
-of batches of matrices is written on flat forms as well, where these are views and no numbers of rows are needed.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from graphweave.frontends.calls.captured_graph import copy_of
 from graphweave.frontends.calls.captured_sizes import Size, fixed, is_tensor, rank, shape, unbacked, val
 from graphweave.frontends.spellings.product_calls import flat_call
 from graphweave.frontends.spellings.product_moves import FlatCall
-from graphweave.frontends.spellings.product_shape import ProductShape, multiplies_batches
+from graphweave.frontends.spellings.product_shape import ProductShape
 
 aten = torch.ops.aten
 _log = logger(__name__)
@@ -37,15 +34,11 @@ class UnknownSize(Exception):
 
 def products_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm`, or a copy in which moves of rows in several dims along an index work on flat rows."""
-    return _on_flat_rows(gm, dense=False) if any(map(_may_move, gm.graph.nodes)) else gm
+    return on_flat_rows(gm, dense=False) if any(map(_may_move, gm.graph.nodes)) else gm
 
 
-def dense_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which what is computed row by row for batches of matrices works on flat rows."""
-    return _on_flat_rows(gm, dense=True) if any(map(multiplies_batches, gm.graph.nodes)) else gm
-
-
-def _on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
+def on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
+    """`gm`, or a copy that works on flat rows: around moves of rows along an index, or for a `dense` batch."""
     copy = copy_of(gm)
     region = _Region(copy.graph, dense=dense)
     if not region.calls:
