@@ -145,8 +145,8 @@ SPARSE: dict[str, Callable[[], nn.Module]] = {
     "sgformer": lambda: Unpadded(SGFormerAttention(WIDTH, 2, head_channels=4)),
     "polynormer": lambda: Unpadded(PolynormerAttention(WIDTH, 2, head_channels=4)),
 }
-WHOLE = ("multihead", "gps", "gmt")
-"""Those that are captured as one graph. In the others, `reshape(B, N, -1)` breaks it where data decides B and N."""
+WHOLE = ("multihead", "gps", "gmt", "performer")
+"""Those that must be captured as one graph."""
 
 
 def batch_of(sizes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor]:
