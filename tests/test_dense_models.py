@@ -145,7 +145,7 @@ SPARSE: dict[str, Callable[[], nn.Module]] = {
     "sgformer": lambda: Unpadded(SGFormerAttention(WIDTH, 2, head_channels=4)),
     "polynormer": lambda: Unpadded(PolynormerAttention(WIDTH, 2, head_channels=4)),
 }
-WHOLE = ("multihead", "gps", "gmt", "performer")
+WHOLE = ("multihead", "gps", "gps performer", "gmt", "performer", "polynormer")
 """Those that must be captured as one graph."""
 
 

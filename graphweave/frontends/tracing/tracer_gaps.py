@@ -21,6 +21,7 @@ from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.tensor import SymNodeVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
@@ -226,7 +227,7 @@ def _with_inferred(x: Any, sizes: list[Any]) -> list[Any]:
 
 def _is_size(size: Any) -> bool:
     size = size.realize()
-    if isinstance(size, variables.SymNodeVariable):
+    if isinstance(size, SymNodeVariable):
         return isinstance(size.as_proxy().node.meta.get("example_value"), torch.SymInt)
     return isinstance(size, variables.ConstantVariable) and type(size.value) is int
 
