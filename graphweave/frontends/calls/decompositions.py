@@ -21,7 +21,6 @@ _COMPOUND: tuple[Any, ...] = (
     aten.hardswish_backward, aten.mish, aten.mish_backward, aten.log_sigmoid_forward, aten.log_sigmoid_backward,
     aten.addcmul, aten.addcdiv, aten.lerp, aten.threshold, aten.logit, aten.xlogy, aten.heaviside, aten.softshrink,
     aten.hardshrink, aten.celu, aten.selu, aten.glu, aten.glu_backward, aten.sinc, aten.logaddexp,
-    aten._softmax, aten._log_softmax, aten._softmax_backward_data, aten._log_softmax_backward_data,
     aten.logsumexp, aten.linalg_vector_norm, aten.norm, aten.dist,
     aten.native_dropout_backward, aten.nll_loss_forward, aten.nll_loss_backward, aten.mse_loss, aten.mse_loss_backward,
     aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward,

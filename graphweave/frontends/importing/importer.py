@@ -40,6 +40,7 @@ from graphweave.frontends.importing.ops_dense import DENSE, OF_SHARED_DATA
 from graphweave.frontends.importing.ops_pointwise import POINTWISE
 from graphweave.frontends.importing.ops_random import RANDOM
 from graphweave.frontends.importing.ops_shape import SHAPE
+from graphweave.frontends.importing.ops_softmax import SOFTMAX
 from graphweave.frontends.importing.ops_sparse import SPARSE
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.frontends.spellings.respelling import Respelling
@@ -49,7 +50,7 @@ from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Program, Ref
 
-HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **CHOICES, **RANDOM}
+HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **SOFTMAX, **COLUMNS, **CHOICES, **RANDOM}
 """Call -> the function that translates it. All other calls stay ATen calls."""
 
 aten = torch.ops.aten

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
 from graphweave.core.calls import Elements, Lead
+from graphweave.core.types import Fold, Op
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import is_random
 from graphweave.frontends.calls.captured_sizes import (
+    Size,
     argument,
     changed_arguments,
     dim_of,
@@ -31,6 +34,7 @@ from graphweave.frontends.calls.captured_sizes import (
 )
 from graphweave.frontends.calls.dim_classes import aligned, is_whole_slice
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
+from graphweave.frontends.calls.softmax import SOFTMAXES
 from graphweave.frontends.spellings.product_moves import FlatCall, FlatWriter, flat_move, row_numbers
 from graphweave.frontends.spellings.product_shape import ProductShape
 
@@ -51,8 +55,8 @@ def flat_call(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     rule = _SPECIAL.get(node.target) or (_RULES.get(known.rows) if known.rows is not None else None)
     if known.elements is Elements.reshaped and known.rows is not Lead.repeated:
         rule = _view
-    elif known.alike and known.rows is Lead.each:  # a softmax
-        rule = _along
+    elif node.target in SOFTMAXES:
+        rule = _softmax
     elif rule is None and is_pointwise(node):
         rule = _pointwise
     return rule(node, shapes) if rule is not None else None
@@ -106,7 +110,12 @@ def _pointwise(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
         out = w.call(node.target, *new, **named)
         return _widened_to(w, out, node)
 
-    return FlatCall(write, tensors)
+    return FlatCall(write, tensors, any(_lacks_rows(x, node, shapes) for x in tensors))
+
+
+def _lacks_rows(x: fx.Node, node: fx.Node, shapes: ProductShape) -> bool:
+    """Whether `x` varies along some rows of `node`, but not along all of them."""
+    return 0 < len(shapes.rows(x)) < len(shapes.rows(node))
 
 
 def _widened_to(w: FlatWriter, out: fx.Node, node: fx.Node) -> fx.Node:
@@ -122,7 +131,8 @@ def _expand(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     x: Any = node.args[0]
     if not _fits(x, node, shapes):
         return None
-    return FlatCall(lambda w: _widened_to(w, _spread(w, x, node), node), (x,))
+    numbered = _lacks_rows(x, node, shapes)
+    return FlatCall(lambda w: _widened_to(w, _spread(w, x, node), node), (x,), numbered)
 
 
 def _created(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
@@ -293,31 +303,23 @@ def _reduce(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
         return None
     if [shapes.classes.number((x, d)) for d in left] != list(shapes.names(node)):
         return None
-    return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,))
+    return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,), numbered=bool(left))
 
 
 def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: list[int]) -> fx.Node:
     """The reduction of some rows of `x`, which goes along the map from all rows to those that are left."""
     shapes, flat = w.shapes, w.flat(x)
     inside = [1 + k for k, d in enumerate(shapes.features(x)) if d in gone]
-    sizes = shapes.feature_sizes(node)
     call: Any = aten.sum.dim_IntList if node.target is aten.mean.dim else node.target
     if val(flat).dtype != val(node).dtype:
         flat = w.call(aten._to_copy.default, flat, dtype=val(node).dtype)
     if inside:
         flat = w.call(call, flat, inside[0] if call is aten.prod.dim_int else inside)
-    flat = w.call(aten.reshape.default, flat, [-1, *sizes])
+    flat = w.call(aten.reshape.default, flat, [-1, *shapes.feature_sizes(node)])
     if not left:
         out = w.call(call, flat, 0 if call is aten.prod.dim_int else [0])
     else:
-        numbers = row_numbers(w, x, [(shape(x)[d], d) for d in left])
-        count = w.size(shapes.count(node))
-        value = val(flat)
-        base = w.call(aten.full.default, [count, *sizes], 0, dtype=value.dtype, device=value.device, pin_memory=False)
-        if _FOLDS[node.target] == "sum":
-            out = w.call(aten.index_add.default, base, 0, numbers, flat)
-        else:
-            out = w.call(aten.index_reduce.default, base, 0, numbers, flat, _FOLDS[node.target], include_self=False)
+        out = _pushed(w, flat, _numbers_of_left(w, x, left), shapes.count(node), _FOLDS[node.target])
     if node.target is aten.mean.dim:
         total: Any = 1
         for d in gone:
@@ -325,6 +327,58 @@ def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: 
             total = size if total == 1 else w.call(operator.mul, total, size)
         out = w.call(aten.div.Tensor, out, total)
     return out
+
+
+def _numbers_of_left(w: FlatWriter, x: fx.Node, left: list[int]) -> fx.Node:
+    """For each row of `x`, the number of its row among those of the dims `left`."""
+    return row_numbers(w, x, [(shape(x)[d], d) for d in left])
+
+
+def _pushed(w: FlatWriter, flat: fx.Node, numbers: fx.Node, count: Size, fold: str) -> fx.Node:
+    """The rows of `flat` reduced to `count` rows."""
+    value = val(flat)
+    base = w.call(
+        aten.full.default,
+        [w.size(count), *value.shape[1:]],
+        0,
+        dtype=value.dtype,
+        device=value.device,
+        pin_memory=False,
+    )
+    if fold == "sum":
+        return w.call(aten.index_add.default, base, 0, numbers, flat)
+    return w.call(aten.index_reduce.default, base, 0, numbers, flat, fold, include_self=False)
+
+
+def _softmax(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
+    """A softmax or its gradient, along features or along some of the rows."""
+    names, formula = SOFTMAXES[node.target]
+    xs: Any = [argument(node, name) for name in names]
+    gone = dim_of(argument(node, "dim"), rank(node))
+    if gone not in shapes.rows(node):
+        return _along(node, shapes)
+    if any(shapes.names(x) != shapes.names(node) for x in xs):
+        return None
+    left = [d for d in shapes.rows(node) if d != gone]
+
+    def write(w: FlatWriter) -> fx.Node:
+        def along(flat: fx.Node, fold: Fold) -> fx.Node:
+            if not left:
+                return w.call(aten.amax.default if fold is Fold.max else aten.sum.dim_IntList, flat, [0], True)
+            numbers = _numbers_of_left(w, node, left)
+            count = prod(shape(node)[d] for d in left)
+            pushed = _pushed(w, flat, numbers, count, "amax" if fold is Fold.max else "sum")
+            return w.call(aten.index_select.default, pushed, 0, numbers)
+
+        return formula(lambda op, *flats: w.call(_POINTWISE[op], *flats), along, *map(w.flat, xs))
+
+    return FlatCall(write, tuple(xs), numbered=bool(left))
+
+
+_POINTWISE: Mapping[Op, Any] = {
+    Op.exp: aten.exp.default, Op.log: aten.log.default, Op.sub: aten.sub.Tensor, Op.mul: aten.mul.Tensor,
+    Op.div: aten.div.Tensor,
+}  # fmt: skip
 
 
 _SPECIAL: Mapping[Any, Rule] = {

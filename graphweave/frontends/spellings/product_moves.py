@@ -47,6 +47,8 @@ class FlatCall:
 
     write: Callable[[FlatWriter], fx.Node]
     operands: tuple[fx.Node, ...] = ()
+    numbered: bool = False
+    """Whether it reads numbers of rows, an index that pays only where rows move along an index anyway."""
 
 
 def row_numbers(w: FlatWriter, node: fx.Node, coordinates: Sequence[tuple[Size, int | fx.Node]]) -> fx.Node:
@@ -100,7 +102,7 @@ def flat_move(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     def read(w: FlatWriter) -> fx.Node:
         return _picked(w, w.flat(found.x), numbers(w), how)
 
-    return FlatCall(read, (found.x,))
+    return FlatCall(read, (found.x,), numbered=True)
 
 
 def _fits(found: PickedRows, shapes: ProductShape) -> bool:
@@ -201,7 +203,7 @@ def _written(
         alpha = argument(node, "alpha", 1)
         return w.call(aten.index_add.default, flat, 0, at, rows, **({} if alpha == 1 else {"alpha": alpha}))
 
-    return FlatCall(write, (base, items))
+    return FlatCall(write, (base, items), numbered=True)
 
 
 _ADDS = frozenset({aten.scatter_add.default, aten.index_add.default})

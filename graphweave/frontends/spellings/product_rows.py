@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.calls import Elements
 from graphweave.core.log import logger
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import copy_of
@@ -33,10 +34,13 @@ class UnknownSize(Exception):
 
 def products_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm`, or a copy in which moves of rows in several dims along an index work on flat rows."""
-    if not any(_may_move(node) for node in gm.graph.nodes):
-        return gm
+    return on_flat_rows(gm, dense=False) if any(map(_may_move, gm.graph.nodes)) else gm
+
+
+def on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
+    """`gm`, or a copy that works on flat rows: around moves of rows along an index, or for a `dense` batch."""
     copy = copy_of(gm)
-    region = _Region(copy.graph)
+    region = _Region(copy.graph, dense=dense)
     if not region.calls:
         return gm
     try:
@@ -55,6 +59,15 @@ def _may_move(node: fx.Node) -> bool:
     )
 
 
+def _is_float(node: fx.Node) -> bool:
+    return bool(val(node).is_floating_point())
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether the call computes other numbers than those of its operands."""
+    return facts(node.target).elements is Elements.computed and _is_float(node)
+
+
 def _tensors(node: fx.Node) -> list[fx.Node]:
     return [x for x in node.all_input_nodes if is_tensor(x)]
 
@@ -62,28 +75,36 @@ def _tensors(node: fx.Node) -> list[fx.Node]:
 class _Region:
     """`calls[node]` makes the flat form of `node`, and `flats[node]` is the node that holds it."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, *, dense: bool) -> None:
         self.graph = graph
-        self.shapes = ProductShape(graph)
+        self.shapes = ProductShape(graph, multiplied=dense)
         self.calls: dict[fx.Node, FlatCall] = {}
         self.flats: dict[fx.Node, fx.Node] = {}
         self.own: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[str, fx.Node] = {}
         self.like: fx.Node | None = None
-        self._find()
+        found = {n: call for n in graph.nodes if (call := flat_call(n, self.shapes)) is not None}
+        if dense:
+            found = {n: call for n, call in found.items() if not call.numbered and self._are_views(n, call)}
+            self._find(found, [n for n in found if _computes(n) and not self.shapes.is_flat(n)])
+        else:
+            self._find(found, [n for n in found if facts(n.target).index is not None and _is_float(n)])
 
-    def _find(self) -> None:
-        """Find what is computed row by row from or for moves of rows in several dims, or for as many of such rows.
+    def _are_views(self, node: fx.Node, call: FlatCall) -> bool:
+        """Whether the flat forms of a call's result and operands are views of them."""
+        return all(map(self.shapes.leads, (node, *call.operands)))
+
+    def _find(self, found: dict[fx.Node, FlatCall], todo: list[fx.Node]) -> None:
+        """Find, among the calls that can be written on flat rows, what is computed from or for those in `todo`, or for
+        as many of such rows.
 
         The latter is what lies behind a layer of weights, whose products have their rows in one dim.
         """
-        found = {n: call for n in self.graph.nodes if (call := flat_call(n, self.shapes)) is not None}
         of_rows: dict[tuple[int, ...], list[fx.Node]] = {}
         for node, call in found.items():
             for x in (node, *call.operands):
-                if val(node).is_floating_point() and not self.shapes.is_flat(x):
+                if _is_float(node) and not self.shapes.is_flat(x):
                     of_rows.setdefault(self.shapes.names(x), []).append(node)
-        todo = [n for n in found if facts(n.target).index is not None and val(n).is_floating_point()]
         while todo:
             node = todo.pop()
             if node in self.calls or node not in found:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import fx
 
+from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import Size, fixed, hint, is_tensor, rank, shape, symbols, unbacked, val
 from graphweave.frontends.calls.dim_classes import Dim, DimClasses, picked
@@ -21,14 +22,24 @@ _MAX_FEATURES = 64
 """A dim of fixed size up to this, along which an index of fixed size counts, is a dim of features in another order."""
 
 
-class ProductShape:
-    """The rows and features of the tensors of one graph."""
+def multiplies_batches(node: fx.Node) -> bool:
+    """Whether `node` is a product of batches of matrices."""
+    return node.op == "call_function" and facts(node.target).rows is Lead.matrices and rank(node) > 2
 
-    def __init__(self, graph: fx.Graph) -> None:
+
+class ProductShape:
+    """The rows and features of the tensors of one graph.
+
+    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too.
+    """
+
+    def __init__(self, graph: fx.Graph, *, multiplied: bool = False) -> None:
         self.classes = DimClasses(graph)
         self._rows: set[Dim] = set()
         for node in graph.nodes:
             self._add_indexed(node)
+            if multiplied and multiplies_batches(node):
+                self._add_varying(node, range(rank(node) - 1))
         before = -1
         while before != len(self._rows):
             before = len(self._rows)

@@ -196,6 +196,13 @@ def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any
     return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
 
 
+def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:
+    """MultiheadAttention's check of a mask, with a message that does not name sizes that data may decide."""
+    message = "expected a key_padding_mask of shape [batch, rows of key]"
+    torch._check_with(AssertionError, key_padding_mask.size(0) == bsz, lambda: message)
+    torch._check_with(AssertionError, key_padding_mask.size(1) == src_len, lambda: message)
+
+
 def _attention(
     self: Any, alpha_j: Tensor, alpha_i: Tensor | None, edge_attr: Tensor | None, index: Tensor, ptr: Tensor | None,
     dim_size: int | None,
@@ -233,6 +240,7 @@ _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
 FORMULAS: _Table = (
     ("torch.nn.modules.rnn", "LSTM.forward", _lstm),
+    ("torch.nn.functional", "_check_key_padding_mask", _check_padding),
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
     ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),
     ("torch_geometric.utils._to_dense_batch", "to_dense_batch.__wrapped__", _dense_batch),

@@ -6,12 +6,15 @@ which would break the graph. `tracer_gaps.py` puts them in place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional
+import torch.nn.functional as F
 from torch import Tensor
+
+aten = torch.ops.aten
 
 
 def _batch_norm(
@@ -48,5 +51,37 @@ def _batch_norm(
     return out.to(input.dtype)
 
 
-FORMULAS: dict[Any, Callable[..., Any]] = {torch.nn.functional.batch_norm: _batch_norm}
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Attention by the call that PyTorch chooses on the CPU. Its choice asks whether a mask of one row is broadcast."""
+    plain = query.is_cpu and query.dim() == key.dim() == value.dim() == 4 and not enable_gqa
+    if not plain or query.shape[-1] != value.shape[-1]:
+        return _attention_of_pytorch(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
+    if dropout_p == 0 and (attn_mask is None or not attn_mask.requires_grad):
+        out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+        )[0]
+        return out
+    if is_causal:
+        ahead = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).triu(1)
+        attn_mask = torch.zeros_like(ahead, dtype=query.dtype).masked_fill(ahead, -math.inf)
+    root = math.sqrt(query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (query * root) @ (key * root).transpose(-2, -1)
+    weights = scores.softmax(-1) if attn_mask is None else aten._safe_softmax(scores + attn_mask, -1)
+    return F.dropout(weights, dropout_p) @ value
+
+
+_attention_of_pytorch = F.scaled_dot_product_attention
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    F.batch_norm: _batch_norm,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: F.multi_head_attention_forward,  # so that the attention within it is found
+}
 """PyTorch's function -> the formula that replaces it in a trace, where data decides a size of its first argument."""

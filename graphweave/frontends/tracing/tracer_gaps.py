@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dynamo import variables
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.tensor import SymNodeVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
@@ -195,6 +197,41 @@ def _compiles_floats_in(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
+def _infers_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        if name in ("reshape", "view") and not kwargs and _unknown_size(self):
+            args = _with_inferred(self, list(args))
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+def _with_inferred(x: Any, sizes: list[Any]) -> list[Any]:
+    """`sizes`, the one that is -1 replaced by a number if the others leave one."""
+    known = [size.as_proxy() for size in sizes] if all(map(_is_size, sizes)) else []
+    given = [n if isinstance(n, int) else n.node.meta["example_value"].node.expr for n in known]
+    if given.count(-1) != 1:
+        return sizes
+    at = given.index(-1)
+    del given[at]
+    shape = x.as_proxy().node.meta["example_value"].shape
+    total = math.prod(n.node.expr if isinstance(n, torch.SymInt) else n for n in shape)
+    left = sympy.cancel(total / math.prod(given)) if 0 not in given else total
+    if not getattr(left, "is_Integer", False):
+        return sizes
+    sizes[at] = variables.ConstantVariable.create(int(left))
+    return sizes
+
+
+def _is_size(size: Any) -> bool:
+    size = size.realize()
+    if isinstance(size, SymNodeVariable):
+        return isinstance(size.as_proxy().node.meta.get("example_value"), torch.SymInt)
+    return isinstance(size, variables.ConstantVariable) and type(size.value) is int
+
+
 def _traced(formula: Any) -> Any:
     """What Dynamo takes for a Python function, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
@@ -210,6 +247,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
+    (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
