@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.spellings.blocked_products import blocks_apart
+from graphweave.frontends.spellings.complex_apart import complex_apart
+from graphweave.frontends.spellings.gradients_of_parts import join_gradients_of_parts
 from graphweave.frontends.spellings.masks import masks_to_indices
 from graphweave.frontends.spellings.product_rows import products_to_rows
 from graphweave.frontends.spellings.respelling import Respelling
@@ -48,6 +50,8 @@ from graphweave.passes.split_pairs import SplitPairs
 SPELLINGS: tuple[Respelling, ...] = (
     Respelling("rows-of-wide-masks", wide_masks_to_rows),
     Respelling("masks-to-indices", masks_to_indices),
+    Respelling("complex-apart", complex_apart),
+    Respelling("join-gradients-of-parts", join_gradients_of_parts),
     Respelling("blocks-apart", blocks_apart),
     Respelling("products-to-rows", products_to_rows),
     Respelling("rows-to-front", rows_to_front),

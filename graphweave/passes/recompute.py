@@ -56,7 +56,7 @@ def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _MAX_REPEATED_UNIT
-    on_edges = t.space in facts.flow.edge_spaces
+    on_edges = t.space in facts.flow.edge_spaces and ref not in facts.kept_edges
     return policy == "always" or on_edges or isinstance(node, ir.Pull) or facts.cones.widens(ref)
 
 
