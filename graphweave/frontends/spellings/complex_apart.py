@@ -92,7 +92,7 @@ class _Apart:
             return complex(x).real, complex(x).imag
         if x not in self.known:
             if _is_complex(x):
-                plain = self.call(aten.resolve_conj.default, x) if val(x).is_conj() else x
+                plain = self.call(aten.resolve_conj.default, x) if x.op == "call_function" else x
                 pairs = self.call(aten.view_as_real.default, plain)
                 self.known[x] = self.call(aten.select.int, pairs, -1, 0), self.call(aten.select.int, pairs, -1, 1)
             else:
