@@ -32,8 +32,8 @@ def kept_edges(program: Program, flow: Flow) -> frozenset[Ref]:
     """The values of edges that kernels store for other kernels."""
     ends = {t.cod for t in program.types if isinstance(t, ir.MapType)}
     edges = flow.edge_spaces - ends - {UNIT}
-    pushes = (r for r, node in enumerate(program.nodes) if isinstance(node, ir.Push) and _space(program, node.x) in edges)
-    if sum(1 for _ in pushes) < MIN_WALKS:
+    pushed = [n.x for n in program.nodes if isinstance(n, ir.Push) and _space(program, n.x) in edges]
+    if len(pushed) < MIN_WALKS:
         return frozenset()
     gathers = _gathers(program, flow, edges)
     walks = _walks(program, flow, edges, _levels(program, flow, gathers))
@@ -83,9 +83,7 @@ def _gathers(program: Program, flow: Flow, edges: frozenset[Space]) -> dict[Ref,
     return out
 
 
-def _levels(
-    program: Program, flow: Flow, gathers: Mapping[Ref, frozenset[Ref]]
-) -> dict[Ref, tuple[int, Ref | None]]:
+def _levels(program: Program, flow: Flow, gathers: Mapping[Ref, frozenset[Ref]]) -> dict[Ref, tuple[int, Ref | None]]:
     """For each value outside of edges, how many kernels that walk edges have to run one after the other until it is
     there, and the map along which the last of them does."""
     out: dict[Ref, tuple[int, Ref | None]] = {}

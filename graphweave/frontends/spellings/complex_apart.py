@@ -85,7 +85,6 @@ class _Apart:
         self.like = node
         return self.call(aten.complex.default, *self.known[node])
 
-
     def parts(self, x: Any) -> tuple[Any, Any]:
         """The parts of a tensor or number. A real one has zeros as its imaginary part."""
         if not isinstance(x, fx.Node):
