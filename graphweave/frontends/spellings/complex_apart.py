@@ -191,7 +191,7 @@ def _sign(apart: _Apart, node: fx.Node) -> Parts:
 
 def _of_parts(apart: _Apart, node: fx.Node) -> Parts:
     """complex(x, y), which have one shape after broadcasting."""
-    x, y = node.args
+    x, y = node.all_input_nodes if len(node.all_input_nodes) == 2 else node.all_input_nodes * 2
     if val(x).shape != val(node).shape or val(y).shape != val(node).shape:
         x, y = (apart.call(aten.add.Tensor, p, apart.call(aten.zeros_like.default, q)) for p, q in ((x, y), (y, x)))
     return x, y

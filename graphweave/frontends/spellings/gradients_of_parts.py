@@ -150,7 +150,7 @@ def _joined(graph: fx.Graph, parts: Sequence[_Part]) -> fx.Node:
     """The gradients of `parts` one after the other, with zeros where there are none."""
     last = parts[-1].node
     dim, size = parts[0].dim, shape(last)[parts[0].dim]
-    if len(parts) == fixed(size) > 1 and all(part.is_item for part in parts):
+    if len(parts) > 1 and len(parts) == fixed(size) and all(part.is_item for part in parts):
         return call(graph, last, aten.stack.default, ([part.grad for part in parts], dim), val(last))
     pieces: list[fx.Node] = []
     end: Any = 0
