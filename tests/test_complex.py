@@ -50,9 +50,10 @@ def parts_and_angles(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
 def mixed(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
     """A product of complex matrices, and real numbers among complex ones."""
     z = torch.complex(x, x.sin())
-    h = z[edge_index[0]] * x[edge_index[1]] + x[edge_index[0]]
+    real = x[edge_index[0]].sin()
+    h = z[edge_index[0]] * x[edge_index[1]] + real
     out = torch.zeros_like(z).index_add(0, edge_index[1], h) @ torch.complex(w[:6, :2], w[:6, 1:3])
-    return torch.view_as_real(out).flatten(1)
+    return torch.view_as_real(out).flatten(1) * torch.fft.fft(h).abs().sum() * real.sum()
 
 
 def fourier(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ def complex_apart(gm: fx.GraphModule) -> fx.GraphModule:
         return gm
     copy = copy_of(gm)
     _Apart(copy.graph, _region(copy.graph)).run()
-    copy.graph.eliminate_dead_code()
     return copy
 
 
@@ -66,9 +65,12 @@ class _Apart:
                 if node in self.region:
                     self._rewrite(node)
                 else:
-                    whole = {x: self._whole(x) for x in node.all_input_nodes if x in self.known}
+                    whole = {x: self._whole(x) for x in node.all_input_nodes if x in self.region and _is_complex(x)}
                     for x, new in whole.items():
                         node.replace_input_with(x, new)
+        for node in reversed(list(self.graph.nodes)):
+            if node in self.region and not node.users:
+                self.graph.erase_node(node)
 
     def _rewrite(self, node: fx.Node) -> None:
         self.like = node
@@ -191,7 +193,9 @@ def _sign(apart: _Apart, node: fx.Node) -> Parts:
 
 def _of_parts(apart: _Apart, node: fx.Node) -> Parts:
     """complex(x, y), which have one shape after broadcasting."""
-    x, y = node.all_input_nodes if len(node.all_input_nodes) == 2 else node.all_input_nodes * 2
+    x: Any
+    y: Any
+    x, y = node.args
     if val(x).shape != val(node).shape or val(y).shape != val(node).shape:
         x, y = (apart.call(aten.add.Tensor, p, apart.call(aten.zeros_like.default, q)) for p, q in ((x, y), (y, x)))
     return x, y
