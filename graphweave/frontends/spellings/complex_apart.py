@@ -110,14 +110,17 @@ class _Apart:
 
     def each(self, node: fx.Node) -> Parts:
         """The call `node` on each part of its complex operands."""
-        out = []
-        for k in (0, 1):
-            args, kwargs = fx.map_arg(
-                (node.args, node.kwargs), lambda x, k=k: self.parts(x)[k] if _is_complex(x) else x
-            )
-            kwargs = {n: v.to_real() if isinstance(v, torch.dtype) else v for n, v in kwargs.items()}
-            out.append(self.call(node.target, *args, **kwargs))
-        return out[0], out[1]
+        real, imaginary = (self._on_part(node, k) for k in (0, 1))
+        return real, imaginary
+
+    def _on_part(self, node: fx.Node, k: int) -> fx.Node:
+        def part(x: fx.Node) -> fx.Node:
+            found: fx.Node = self.parts(x)[k] if _is_complex(x) else x
+            return found
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), part)
+        kwargs = {n: v.to_real() if isinstance(v, torch.dtype) else v for n, v in kwargs.items()}
+        return self.call(node.target, *args, **kwargs)
 
 
 Rule: TypeAlias = Callable[[_Apart, fx.Node], "Parts | fx.Node"]
