@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartGradient:
     """`node` is the gradient of a tensor: `grad` in start..end along `dim`, and zero elsewhere. `start` and `end` are
     in the form of `bound`."""
 
@@ -50,7 +50,7 @@ class _Sum:
 
     calls: list[fx.Node]
     terms: list[fx.Node]
-    parts: list[_Part]
+    parts: list[_PartGradient]
 
 
 def join_gradients_of_parts(gm: fx.GraphModule) -> fx.GraphModule:
@@ -112,7 +112,7 @@ def _alike(x: fx.Node, y: fx.Node) -> bool:
     return alike and all(same(m, n) for m, n in zip(shape(x), shape(y), strict=True))
 
 
-def _part(node: fx.Node) -> _Part | None:
+def _part(node: fx.Node) -> _PartGradient | None:
     """The part whose gradient `node` is; None for other calls, and for a part whose place is not known."""
     item = node.target is aten.select_backward.default
     if not item and (node.target is not aten.slice_backward.default or fixed(val(argument(node, "step"))) != 1):
@@ -126,16 +126,16 @@ def _part(node: fx.Node) -> _Part | None:
     told = fixed(end) is not None or bound(end) in (bound(size), bound(argument(node, "index" if item else "end")))
     if not told or bound(start) == bound(end) or val(grad).dtype != val(node).dtype:
         return None
-    return _Part(node, grad, dim, bound(start), bound(end))
+    return _PartGradient(node, grad, dim, bound(start), bound(end))
 
 
-def _one_after_the_other(parts: Sequence[_Part]) -> list[_Part]:
+def _one_after_the_other(parts: Sequence[_PartGradient]) -> list[_PartGradient]:
     """Those of `parts` along the first one's dim that follow one another without overlapping, from the front on."""
-    starts: dict[Any, _Part] = {}
+    starts: dict[Any, _PartGradient] = {}
     for part in parts:
         if part.dim == parts[0].dim:
             starts.setdefault(part.start, part)
-    found: list[_Part] = []
+    found: list[_PartGradient] = []
     end: Any = 0
     while True:
         if end not in starts and isinstance(end, int):
@@ -146,7 +146,7 @@ def _one_after_the_other(parts: Sequence[_Part]) -> list[_Part]:
         end = found[-1].end
 
 
-def _joined(graph: fx.Graph, parts: Sequence[_Part]) -> fx.Node:
+def _joined(graph: fx.Graph, parts: Sequence[_PartGradient]) -> fx.Node:
     """The gradients of `parts` one after the other, with zeros where there are none."""
     last = parts[-1].node
     dim, size = parts[0].dim, shape(last)[parts[0].dim]
@@ -164,14 +164,14 @@ def _joined(graph: fx.Graph, parts: Sequence[_Part]) -> fx.Node:
     return pieces[0] if len(pieces) == 1 else call(graph, last, aten.cat.default, (pieces, dim), val(last))
 
 
-def _with_dim(graph: fx.Graph, part: _Part) -> fx.Node:
+def _with_dim(graph: fx.Graph, part: _PartGradient) -> fx.Node:
     """The gradient of a part, with the dim along which it is one."""
     if not part.is_item:
         return part.grad
     return call(graph, part.node, aten.unsqueeze.default, (part.grad, part.dim), val(part.grad).unsqueeze(part.dim))
 
 
-def _behind(graph: fx.Graph, part: _Part) -> fx.Node | int:
+def _behind(graph: fx.Graph, part: _PartGradient) -> fx.Node | int:
     """How many items of the dim follow the part."""
     sizes: Any = argument(part.node, "input_sizes")
     end = part.end if isinstance(part.end, int) else argument(part.node, "end")
@@ -180,7 +180,7 @@ def _behind(graph: fx.Graph, part: _Part) -> fx.Node | int:
     return call(graph, part.node, operator.sub, (sizes[part.dim], end), rest) if number is None else number
 
 
-def _zeros(graph: fx.Graph, part: _Part, count: fx.Node | int) -> fx.Node:
+def _zeros(graph: fx.Graph, part: _PartGradient, count: fx.Node | int) -> fx.Node:
     """A gradient of `count` items beside a part."""
     sizes: Any = list(argument(part.node, "input_sizes"))
     sizes[part.dim] = count
