@@ -53,7 +53,7 @@ def mixed(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
     real = x[edge_index[0]].sin()
     h = z[edge_index[0]] * x[edge_index[1]] + real
     out = torch.zeros_like(z).index_add(0, edge_index[1], h) @ torch.complex(w[:6, :2], w[:6, 1:3])
-    return torch.view_as_real(out).flatten(1) * torch.fft.fft(h).abs().sum() * real.sum()
+    return torch.view_as_real(out).flatten(1) * torch.fft.fft(h).real.sum() * real.sum()
 
 
 def fourier(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
