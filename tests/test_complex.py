@@ -63,7 +63,7 @@ def fourier(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
 
 
 LAYERS: dict[str, Layer] = {f.__name__: f for f in (magnetic, rotations, parts_and_angles, mixed, fourier)}
-KEPT = ("magnetic", "rotations")
+KEPT = ("rotations",)
 
 
 def arguments(nodes: int, edges: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from layout_support import DOORS, compare
-from support import features, random_graph
+from support import by_default, features, random_graph
 from torch import Tensor
 
 from graphweave.analysis.facts import Facts
@@ -44,7 +44,7 @@ def test_scores_of_many_rounds_are_kept_and_those_of_attention_are_not() -> None
     assert kept_in(sinkhorn) and not kept_in(attention)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", by_default(DOORS, "torch.compile"))
 def test_values_and_gradients(door: str) -> None:
     sizes = ((7, 20), (5, 3), (3, 9))
     compare(sinkhorn, [(features(n, 8, torch.float64, seed=n), random_graph(n, n, e)) for n, e in sizes], door)
