@@ -58,6 +58,8 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "aten.view_copy.default": (rows(2, 2), [N, F]),
     "aten._reshape_alias.default": (rows(2, 2), [N, F], [F, 1]),
     "aten._reshape_copy.default": (rows(2, 2), [N, F]),
+    "aten.view_as_real.default": (torch.complex(X, Y),),
+    "aten.view_as_complex.default": (rows(F, 2),),
     "aten.squeeze.default": (rows(1, F),),
     "aten.squeeze.dim": (rows(1, F), 1),
     "aten.squeeze.dims": (rows(1, F, 1), [1, 3]),
@@ -260,12 +262,10 @@ def test_strides_of_operands_change_nothing(name: str) -> None:
 def test_elements_are_what_the_row_says(name: str) -> None:
     args, known = SAMPLES[name], CALLS[name]
     results = flat(resolve(name)(*args))
-    given = torch.cat(
-        [x.double().reshape(-1) for x in flat(list(args[0]) if isinstance(args[0], list) else args[0])] or [V]
-    )
+    given = torch.cat([_numbers(x) for x in flat(list(args[0]) if isinstance(args[0], list) else args[0])] or [V])
     kinds = known.results if len(known.results) > 1 else known.results * len(results)
     for kind, result in zip(kinds, results, strict=True):
-        numbers = result.double().reshape(-1)
+        numbers = _numbers(result)
         if kind in (Elements.same, Elements.reshaped) and name != "aten.expand.default":
             assert torch.equal(numbers, given)
         elif kind is Elements.moved:
@@ -276,6 +276,10 @@ def test_elements_are_what_the_row_says(name: str) -> None:
                 assert len(numbers.unique()) == len(numbers)
         elif kind is Elements.counted:
             assert len(numbers.unique()) == len(numbers)
+
+
+def _numbers(x: Tensor) -> Tensor:
+    return (torch.view_as_real(x) if x.is_complex() else x).double().reshape(-1)
 
 
 def test_nothing_is_assumed_of_a_call_without_a_row() -> None:

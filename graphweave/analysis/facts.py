@@ -3,6 +3,7 @@
     facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
     facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
     facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
+    facts.kept_edges    values of edges that are stored, since many kernels need them (`kept_edges.py`)
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
     facts.hoist         graph-only values to keep from call to call, and checks to make once for each graph (`hoist.py`)
 
@@ -17,6 +18,7 @@ from typing import Any
 from graphweave.analysis.cones import Cones
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.hoist import Hoist
+from graphweave.analysis.kept_edges import kept_edges
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.tiles import tiled_products
 from graphweave.ir.message.nodes import Program, Ref
@@ -47,8 +49,12 @@ class Facts:
         return row_products(self.program, self.tiled)
 
     @cached_property
+    def kept_edges(self) -> frozenset[Ref]:
+        return kept_edges(self.program, self.flow)
+
+    @cached_property
     def cones(self) -> Cones:
-        return Cones(self.program, self.flow, self.tiled)
+        return Cones(self.program, self.flow, self.tiled, self.kept_edges)
 
     @cached_property
     def hoist(self) -> Hoist:

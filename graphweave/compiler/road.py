@@ -21,13 +21,14 @@ from dataclasses import dataclass
 
 from graphweave.core.errors import SettingsError
 from graphweave.frontends.spellings.blocked_products import blocks_apart
+from graphweave.frontends.spellings.complex_apart import complex_apart
 from graphweave.frontends.spellings.dense_rows import dense_to_rows
+from graphweave.frontends.spellings.gradients_of_parts import join_gradients_of_parts
 from graphweave.frontends.spellings.masks import masks_to_indices
 from graphweave.frontends.spellings.product_rows import products_to_rows
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
 from graphweave.frontends.spellings.rows_first import rows_to_front
-from graphweave.frontends.spellings.stacked_gradients import gradients_to_stacks
 from graphweave.frontends.spellings.stacks import without_stacks
 from graphweave.frontends.spellings.wide_masks import wide_masks_to_rows
 from graphweave.lower.mark_calls import MarkCalls
@@ -50,7 +51,8 @@ from graphweave.passes.split_pairs import SplitPairs
 SPELLINGS: tuple[Respelling, ...] = (
     Respelling("rows-of-wide-masks", wide_masks_to_rows),
     Respelling("masks-to-indices", masks_to_indices),
-    Respelling("stack-gradients", gradients_to_stacks),
+    Respelling("complex-apart", complex_apart),
+    Respelling("join-gradients-of-parts", join_gradients_of_parts),
     Respelling("blocks-apart", blocks_apart),
     Respelling("products-to-rows", products_to_rows),
     Respelling("dense-to-rows", dense_to_rows),

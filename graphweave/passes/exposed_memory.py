@@ -40,7 +40,7 @@ def exposed_values(found: Exposed, program: Program, inputs: Sequence[Ref]) -> f
 def _base(program: Program, ref: Ref) -> Ref:
     """The value of which `ref` is a view; `ref` itself if it is no view."""
     node = program.nodes[ref]
-    while may_view(node):
-        ref = operands(node)[0]
+    while may_view(node) and (viewed := operands(node)):  # a conjugate of a Python number is a view of nothing
+        ref = viewed[0]
         node = program.nodes[ref]
     return ref

@@ -23,6 +23,8 @@ def _moved(rows: Lead | None, **more: object) -> CallFacts:
 
 
 _PERMUTED = _moved(Lead.permuted)
+_PAIRS = CallFacts(rows=Lead.row_major)
+"""Complex numbers as pairs of real ones, and back."""
 _PARTS = CallFacts(rows=Lead.parts, default=0, any_strides=True)
 
 LAYOUT: Mapping[str, CallFacts] = {
@@ -40,6 +42,7 @@ LAYOUT: Mapping[str, CallFacts] = {
     "aten._unsafe_view.default": _reshaped(Lead.row_major), "aten.view_copy.default": _reshaped(Lead.row_major),
     "aten._reshape_alias.default": _reshaped(Lead.row_major), "aten._reshape_copy.default": _reshaped(Lead.row_major),
     "aten.squeeze.default": _reshaped(Lead.row_major),
+    "aten.view_as_real.default": _PAIRS, "aten.view_as_complex.default": _PAIRS,
     "aten.squeeze.dim": _reshaped(Lead.along), "aten.squeeze.dims": _reshaped(Lead.along),
     "aten.unsqueeze.default": _reshaped(Lead.widened),
     "aten.expand.default": _reshaped(Lead.repeated),
