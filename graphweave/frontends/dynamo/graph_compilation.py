@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
+from graphweave.frontends.dynamo.loaded_later import LoadedLater
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
 from graphweave.frontends.halves.autograd_function import Gradients
@@ -82,7 +84,7 @@ class GraphCompilation:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         unfolded(joint)
         self.begun = True
-        graph = JointGraph(joint, num_fwd_outputs)
+        graph = JointGraph(joint, num_fwd_outputs, functools.partial(differentiable, options=self._asked.options))
         without_unreached(joint, num_fwd_outputs, graph.reached)
 
         def captured(options: Options) -> CapturedGraph:
@@ -160,6 +162,11 @@ class GraphCompilation:
         if self._asked.ranks is not None:
             why = "this machine has no usable compiler" if error is None else f"{type(error).__name__}: {error}"
             raise ShardError(f"a model over parts must be compiled, and could not be: {why}. Report this.") from error
+
+
+def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
+    return LoadedLater(module, True, options, False)
 
 
 def _donate_nothing() -> None:
