@@ -18,7 +18,6 @@ from graphweave.core.errors import DerivativeError
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
-    pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients:UserWarning"),
 ]
 
 DOORS: dict[str, Callable[[Any], Any]] = {
