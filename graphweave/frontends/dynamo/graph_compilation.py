@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._guards import TracingContext
@@ -25,7 +26,6 @@ from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
-from graphweave.frontends.dynamo.loaded_later import LoadedLater
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
 from graphweave.frontends.halves.autograd_function import Gradients
@@ -166,7 +166,8 @@ class GraphCompilation:
 
 def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., Any]:
     """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
-    return LoadedLater(module, True, options, False)
+    made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=dict(options))
+    return made
 
 
 def _donate_nothing() -> None:
