@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import features, random_graph
+from support import by_default, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
@@ -81,7 +81,7 @@ def test_gradients_that_a_compiled_function_takes_trace_nothing_again(door: str)
 
 
 @both_doors
-@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("order", by_default([2, 3], 2))
 def test_gradient_penalty(door: str, order: int) -> None:
     compiled = DOORS[door](_messages)
     for rows, edges in ((7, 30), (4, 9)):
