@@ -27,7 +27,6 @@ from tests import patience
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler", "folder"),
-    pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients:UserWarning"),
 ]
 
 DOORS: dict[str, Callable[..., Any]] = {

@@ -118,7 +118,11 @@ class JointGraph:
     ) -> list[Any]:
         """The same gradients by compiled code, recorded by autograd."""
         if missing not in self._compiled:
-            self._compiled[missing] = self._again(self._without(missing))
+            module = self._without(missing)
+            called = [n for n in module.graph.nodes if getattr(n.target, "__module__", "") == differentiable.__module__]
+            if called:
+                tell_eager(_not_traced(self.about, called[0]))
+            self._compiled[missing] = module if called else self._again(module)
         results: list[Any] = self._compiled[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
         return results
 
@@ -229,6 +233,14 @@ def uncomputable(about: str, why: str) -> DerivativeError:
     return DerivativeError(f"gradients of gradients of {about} cannot be computed: {why}. {REMEDY}")
 
 
+def _not_traced(about: str, call: fx.Node) -> str:
+    """The notice of gradients of gradients that need the declared derivative of a custom operator."""
+    return (
+        f"graphweave: gradients of gradients of {about} are not compiled, since PyTorch cannot trace the derivative that "
+        f"was declared for an operator ({call.name}): it computes them in eager mode, at each call."
+    )
+
+
 def left_out(about: str) -> str:
     """The notice of gradients that are computed in eager mode since a result is left out that has no finite
     derivative."""
@@ -241,8 +253,8 @@ def left_out(about: str) -> str:
 def over_parts(about: str) -> ShardError:
     """The error of a function that runs on a part of a graph."""
     return ShardError(
-        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only"
-        " the rows of one rank. Take them on the whole graph, in one process."
+        f"gradients of gradients of {about} cannot be computed: what computes them sees only the rows of one"
+        " rank. Take them on the whole graph, in one process."
     )
 
 
