@@ -23,6 +23,7 @@ from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
 from graphweave.frontends.calls.captured_sizes import fixed, is_tensor, shape
+from graphweave.frontends.calls.declared import with_derivative
 from graphweave.frontends.halves.graph_bytes import dumped, loaded
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
 from graphweave.frontends.halves.twice import depends_on_layout, derivable
@@ -119,7 +120,8 @@ class JointGraph:
         """The same gradients by compiled code, recorded by autograd."""
         if missing not in self._compiled:
             module = self._without(missing)
-            called = [n for n in module.graph.nodes if getattr(n.target, "__module__", "") == differentiable.__module__]
+            own = with_derivative.__module__
+            called = [n for n in module.graph.nodes if getattr(n.target, "__module__", "") == own]
             if called:
                 tell_eager(_not_traced(self.about, called[0]))
             self._compiled[missing] = module if called else self._again(module)
@@ -236,8 +238,8 @@ def uncomputable(about: str, why: str) -> DerivativeError:
 def _not_traced(about: str, call: fx.Node) -> str:
     """The notice of gradients of gradients that need the declared derivative of a custom operator."""
     return (
-        f"graphweave: gradients of gradients of {about} are not compiled, since PyTorch cannot trace the derivative that "
-        f"was declared for an operator ({call.name}): it computes them in eager mode, at each call."
+        f"graphweave: gradients of gradients of {about} are not compiled, since PyTorch cannot trace the derivative "
+        f"that was declared for an operator ({call.name}): it computes them in eager mode, at each call."
     )
 
 
