@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import features, random_graph
+from support import by_default, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
@@ -24,7 +24,6 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda f: torch.compile(f, backend="graphweave", dynamic=True),
 }
 both_doors = pytest.mark.parametrize("door", DOORS)
-not_compiled = pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients:UserWarning")
 
 
 def _messages(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -64,7 +63,6 @@ class Descent(nn.Module):
         return x
 
 
-@not_compiled
 @pytest.mark.filterwarnings("ignore:Dynamo does not know:UserWarning")
 @both_doors
 def test_gradients_that_a_compiled_function_takes_trace_nothing_again(door: str) -> None:
@@ -82,28 +80,14 @@ def test_gradients_that_a_compiled_function_takes_trace_nothing_again(door: str)
     assert seen[-1] == seen[-2] == seen[-3], seen
 
 
-@not_compiled
 @both_doors
-@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("order", by_default([2, 3], 2))
 def test_gradient_penalty(door: str, order: int) -> None:
     compiled = DOORS[door](_messages)
     for rows, edges in ((7, 30), (4, 9)):
         arguments = features(rows, 4, torch.float64), features(4, 4, torch.float64), *random_graph(rows, rows, edges)
         _same(_penalty(compiled, *arguments, order=order), _penalty(_messages, *arguments, order=order))
-    assert graphweave.counters()["eager_fallbacks"] >= 2
-
-
-def test_one_warning_that_names_the_function() -> None:
-    def energy_of_a_bond(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        return _messages(x, w, src, dst)
-
-    compiled = graphweave.compile(energy_of_a_bond)
-    arguments = features(7, 4, torch.float64), features(4, 4, torch.float64), *random_graph(7, 7, 30)
-    with pytest.warns(UserWarning, match=r"gradients of gradients of energy_of_a_bond \(.*test_derivatives.py"):
-        _penalty(compiled, *arguments)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _penalty(compiled, *arguments)
+    assert graphweave.counters()["eager_fallbacks"] == 0
 
 
 def test_asking_for_a_graph_alone_stays_compiled() -> None:
@@ -116,7 +100,6 @@ def test_asking_for_a_graph_alone_stays_compiled() -> None:
     assert graphweave.counters()["eager_fallbacks"] == 0
 
 
-@not_compiled
 def test_forces_of_a_network_layer_by_layer() -> None:
     """Layers compiled one by one get values between them that nobody else holds."""
     torch.manual_seed(0)
@@ -138,7 +121,6 @@ def test_forces_of_a_network_layer_by_layer() -> None:
     _same(train(compiled), want)  # type: ignore[arg-type]
 
 
-@not_compiled
 def test_masks_are_those_of_the_forward() -> None:
     def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         return nn.functional.dropout(_messages(x, w, src, dst).tanh(), 0.4) ** 2
@@ -151,7 +133,6 @@ def test_masks_are_those_of_the_forward() -> None:
     _same(_penalty(graphweave.compile(fn), *arguments), want)
 
 
-@not_compiled
 def test_a_detach_of_the_users_stays_one() -> None:
     def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         return _messages(x, w, src, dst) * (x * w.sum()).detach().exp()
@@ -248,7 +229,6 @@ def _positions_and_lengths(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tu
     return _messages(x, w, src, dst), lengths, (gap @ w).abs().sqrt().t(), gap.relu().sqrt().expand(2, -1, -1), x.t()
 
 
-@not_compiled
 @pytest.mark.filterwarnings("ignore:graphweave. the gradients of:UserWarning")
 @both_doors
 def test_an_unused_result_without_a_finite_derivative(door: str) -> None:

@@ -226,7 +226,6 @@ def test_parts_that_cannot_be_traced_once_are_traced_one_by_one(
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients")
 def test_a_deep_model_has_derivatives_of_derivatives() -> None:
     torch.manual_seed(0)
     model, index = Stack(*(Layer() for _ in range(4))).double(), edges()

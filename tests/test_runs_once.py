@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore:graphweave. .* runs eagerly:UserWarning"),
     pytest.mark.filterwarnings("ignore:Dynamo (detected a call|does not know):UserWarning"),
-    pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients:UserWarning"),
 ]
 
 _library = torch.library.Library("untraceable", "FRAGMENT")

@@ -27,7 +27,6 @@ from tests import patience
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler", "folder"),
-    pytest.mark.filterwarnings("ignore:graphweave. gradients of gradients:UserWarning"),
 ]
 
 DOORS: dict[str, Callable[..., Any]] = {
@@ -175,10 +174,12 @@ def orders() -> list[Tensor]:
 
 
 def test_gradients_of_gradients() -> None:
+    """The graph of the gradients is made of bytes, and compiled anew, so that its sums may be in another order."""
     expected = orders()
     forget()
-    assert_same(orders(), expected)
-    assert restored() == (1, 0)
+    for one, other in zip(orders(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-10)
+    assert restored() == (1, 1)
 
 
 def infinite(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@
     facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
     facts.kept_edges    values of edges that are stored, since many kernels need them (`kept_edges.py`)
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
+    facts.repeated      narrow values of edges that one walk stores for the others (`repeated_rows.py`)
     facts.hoist         graph-only values to keep from call to call, and checks to make once for each graph (`hoist.py`)
 
 Facts that follow from a node and its operands alone are plain functions (`typed.py`, `type_of`, `is_view`).
@@ -19,6 +20,7 @@ from graphweave.analysis.cones import Cones
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.hoist import Hoist
 from graphweave.analysis.kept_edges import kept_edges
+from graphweave.analysis.repeated_rows import repeated_rows
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.tiles import tiled_products
 from graphweave.ir.message.nodes import Program, Ref
@@ -55,6 +57,10 @@ class Facts:
     @cached_property
     def cones(self) -> Cones:
         return Cones(self.program, self.flow, self.tiled, self.kept_edges)
+
+    @cached_property
+    def repeated(self) -> frozenset[Ref]:
+        return repeated_rows(self.program, self.flow, self.cones)
 
     @cached_property
     def hoist(self) -> Hoist:

@@ -112,6 +112,7 @@ def demand(
     `products` are the products of rows that regions compute.
     """
     program, cones, options = facts.program, facts.cones, options or Options()
+    stored = given | facts.repeated if options.fuse else given
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
@@ -131,7 +132,7 @@ def demand(
         if ref not in products and cones.is_shared(ref):
             todo.extend(cones.beneath_views(ref, given))
             continue
-        n = cones.needs(ref, given, through=cones.on_edges(ref))
+        n = cones.needs(ref, stored, through=cones.on_edges(ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))

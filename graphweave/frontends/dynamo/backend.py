@@ -31,6 +31,7 @@ from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
 from graphweave.frontends.stored.store import Slot, slot, unstored
 from graphweave.frontends.tracing.capture_settings import DuringCompilation
+from graphweave.frontends.tracing.inner_gradients import asked_for, requiring_gradients, with_gradients
 from graphweave.frontends.tracing.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.tracing.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.tracing.torch_imports import through_aot_autograd
@@ -47,10 +48,16 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
-    place = slot(module, asked.choices, str(asked.parameters), about) if asked.ranks is None else None
+    leaves = asked_for(module)
+    stores = asked.ranks is None and not leaves
+    place = slot(module, asked.choices, str(asked.parameters), about) if stores else None
     try:
         found = None if place is None else place.find()
-        return _made(asked, module, example_inputs, about, place) if found is None else found
+        if found is not None:
+            return found
+        with requiring_gradients(example_inputs, leaves):
+            made = _made(asked, module, example_inputs, about, place)
+        return with_gradients(made, leaves)
     except _Interrupted:
         raise
     except NothingGained:
@@ -59,7 +66,7 @@ def graphweave(
             record_left(about)
         if place is not None:
             place.keep_left()
-        return module.forward
+        return with_gradients(module.forward, leaves)
     except Exception as error:
         if place is not None and isinstance(error, TensorifyScalarRestartAnalysis):
             place.keep_restart()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._guards import TracingContext
@@ -82,7 +84,7 @@ class GraphCompilation:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         unfolded(joint)
         self.begun = True
-        graph = JointGraph(joint, num_fwd_outputs)
+        graph = JointGraph(joint, num_fwd_outputs, functools.partial(differentiable, options=self._asked.options))
         without_unreached(joint, num_fwd_outputs, graph.reached)
 
         def captured(options: Options) -> CapturedGraph:
@@ -160,6 +162,12 @@ class GraphCompilation:
         if self._asked.ranks is not None:
             why = "this machine has no usable compiler" if error is None else f"{type(error).__name__}: {error}"
             raise ShardError(f"a model over parts must be compiled, and could not be: {why}. Report this.") from error
+
+
+def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
+    made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=dict(options))
+    return made
 
 
 def _donate_nothing() -> None:

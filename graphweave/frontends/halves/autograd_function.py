@@ -59,13 +59,15 @@ class Gradients:
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
         """Whether calls keep their inputs for gradients of gradients. None until the first backward has run."""
+        self.twice = False
+        """Whether gradients of gradients have been asked for: from then on they come with the first gradients."""
         self._missing = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_missing", "keeps")}
+        return {name: value for name, value in vars(self).items() if name not in ("_missing", "keeps", "twice")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, keeps=None, _missing=threading.local())
+        vars(self).update(state, keeps=None, twice=False, _missing=threading.local())
 
     @contextmanager
     def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
@@ -196,12 +198,16 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
         missing = known.missing
         tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
 
+        if known.twice:
+            return tuple(joint.compiled(inputs, tangents, drawn, missing))
+
         def again(given: Sequence[Any]) -> list[Any]:
+            known.twice = True
             values = iter(given)
             filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
-            return joint(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
+            return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
 
-        return Twice.apply(impl, again, joint.about, *tensors)
+        return Twice.apply(impl, again, *tensors)
 
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
 

@@ -1,8 +1,9 @@
-"""Gradients of gradients of a compiled graph: PyTorch runs its joint graph again and records it.
+"""Gradients of gradients of a compiled graph: its joint graph is compiled again, as a function that has gradients.
 
 AOTAutograd's graph of the backward consists of eager mode's operators, so autograd derives from it the second
-derivatives of eager mode. Only the inputs of a call are kept for this. Random masks are made again from the seeds that
-the compiled forward drew.
+derivatives of eager mode. It is compiled when it is first needed, and its own gradients of gradients likewise, so that
+there are derivatives of any order. Only the inputs of a call are kept for this. Random masks are made again from the
+seeds that the compiled forward drew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pickle import PicklingError
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -22,6 +23,7 @@ from graphweave.core.errors import DerivativeError, ShardError
 from graphweave.core.log import warn_once
 from graphweave.frontends.calls.captured_graph import ancestors, is_random
 from graphweave.frontends.calls.captured_sizes import fixed, is_tensor, shape
+from graphweave.frontends.calls.declared import with_derivative
 from graphweave.frontends.halves.graph_bytes import dumped, loaded
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
 from graphweave.frontends.halves.twice import depends_on_layout, derivable
@@ -29,6 +31,9 @@ from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.ir.philox import uniform
 
 aten = torch.ops.aten
+
+Compile: TypeAlias = Callable[[fx.GraphModule], Callable[..., Any]]
+"""Makes a compiled function of a graph of operators."""
 
 REMEDY = (
     "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
@@ -41,15 +46,16 @@ class JointGraph:
     """The gradients of a compiled function as a differentiable function of its inputs and tangents.
 
     `reached[i]` holds the positions of the tangents on which the gradient of input i depends. `draws` names random
-    calls.
+    calls. `again` compiles such a function; it is stored with the graph.
     """
 
-    def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
+    def __init__(self, joint: fx.GraphModule, num_forward: int, again: Compile) -> None:
         results = tree_leaves(joint.graph.output_node().args[0])
         forward = ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
         self.about = graph_place(joint)
         self.reached = _reached(joint.graph, results[num_forward:])
-        self._bytes = b""
+        self._bytes, self._again = b"", again
+        self._compiled: dict[frozenset[int], Callable[..., Any]] = {}
         graph = fx.Graph()
         env: dict[fx.Node, Any] = dict.fromkeys(_tokens(joint.graph))
         given: dict[str, fx.Node] = {}
@@ -83,10 +89,10 @@ class JointGraph:
             if any(depends_on_layout(n.meta.get("captured")) for n in self._module().graph.nodes):
                 raise PicklingError("an operator's derivative depends on how its operand lies in memory")
             self._bytes = dumped(self._module())
-        return {name: value for name, value in vars(self).items() if name != "_modules"}
+        return {name: value for name, value in vars(self).items() if name not in ("_modules", "_compiled")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _modules={})
+        vars(self).update(state, _modules={}, _compiled={})
 
     def _module(self) -> fx.GraphModule:
         """The graph without what is missing. One that was stored is made when it is first needed."""
@@ -105,11 +111,28 @@ class JointGraph:
     ) -> list[Any]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
         call its seed or the numbers that it drew."""
+        results: list[Any] = self._without(missing)(*primals, *tangents, *(drawn[name] for name in self.draws))
+        return results
+
+    def compiled(
+        self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any], missing: frozenset[int]
+    ) -> list[Any]:
+        """The same gradients by compiled code, recorded by autograd."""
+        if missing not in self._compiled:
+            module = self._without(missing)
+            own = with_derivative.__module__
+            called = [n for n in module.graph.nodes if getattr(n.target, "__module__", "") == own]
+            if called:
+                tell_eager(_not_traced(self.about, called[0]))
+            self._compiled[missing] = module if called else self._again(module)
+        results: list[Any] = self._compiled[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
+        return results
+
+    def _without(self, missing: frozenset[int]) -> fx.GraphModule:
         whole = self._module()
         if missing not in self._modules:
             self._modules[missing] = without(whole, missing)
-        results: list[Any] = self._modules[missing](*primals, *tangents, *(drawn[name] for name in self.draws))
-        return results
+        return self._modules[missing]
 
 
 def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
@@ -147,25 +170,24 @@ def _uniform_like(like: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Twice(torch.autograd.Function):
-    """A compiled backward whose results can be differentiated again. All arguments but the first three are tensors."""
+    """A compiled backward whose results can be differentiated again, by what `again` gives. All arguments but the first
+    two are tensors.
+
+    So nothing is compiled for a caller who asks for a graph of the gradients (`create_graph=True`) and does not use it.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, backward: Callable[[], Any], again: Callable[[Sequence[Any]], list[Any]], about: str, *tensors: Any
+        ctx: Any, backward: Callable[[], Any], again: Callable[[Sequence[Any]], list[Any]], *tensors: Any
     ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.again, ctx.about = again, about
+        ctx.again = again
         ctx.save_for_backward(*tensors)
         return backward()
 
     @staticmethod
     @torch.compiler.disable
     def backward(ctx: Any, *wanted: Any) -> Any:
-        notice = (
-            f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
-            "at each call. The function and its first gradients stay compiled."
-        )
-        tell_eager(notice)
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
             given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
@@ -180,7 +202,7 @@ class Twice(torch.autograd.Function):
                 made, weights = zip(*pairs, strict=True)
                 found = torch.autograd.grad(made, by, weights, create_graph=deeper, allow_unused=True)
         of = iter(found)
-        return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
+        return (None, None, *(next(of) if t.requires_grad else None for t in given))
 
 
 class Alias(torch.autograd.Function):
@@ -213,6 +235,14 @@ def uncomputable(about: str, why: str) -> DerivativeError:
     return DerivativeError(f"gradients of gradients of {about} cannot be computed: {why}. {REMEDY}")
 
 
+def _not_traced(about: str, call: fx.Node) -> str:
+    """The notice of gradients of gradients that need the declared derivative of a custom operator."""
+    return (
+        f"graphweave: gradients of gradients of {about} are not compiled, since PyTorch cannot trace the derivative "
+        f"that was declared for an operator ({call.name}): it computes them in eager mode, at each call."
+    )
+
+
 def left_out(about: str) -> str:
     """The notice of gradients that are computed in eager mode since a result is left out that has no finite
     derivative."""
@@ -225,8 +255,8 @@ def left_out(about: str) -> str:
 def over_parts(about: str) -> ShardError:
     """The error of a function that runs on a part of a graph."""
     return ShardError(
-        f"gradients of gradients of {about} cannot be computed: PyTorch computes them in eager mode, which sees only"
-        " the rows of one rank. Take them on the whole graph, in one process."
+        f"gradients of gradients of {about} cannot be computed: what computes them sees only the rows of one"
+        " rank. Take them on the whole graph, in one process."
     )
 
 

@@ -21,6 +21,7 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.frontends.halves.equal_parts import EqualPart, equal_parts
 from graphweave.frontends.halves.traced_parts import NotFolded, Trace, Traces, operation
+from graphweave.frontends.tracing.inner_gradients import takes_gradients
 
 _log = logger(__name__)
 
@@ -129,7 +130,7 @@ def folded(module: fx.GraphModule, decompositions: Any) -> Iterator[fx.GraphModu
     if not settings().equal_parts or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         yield None
         return
-    groups = equal_parts(module.graph)
+    groups = [] if takes_gradients(module) else equal_parts(module.graph)
     if not groups:
         yield None
         return

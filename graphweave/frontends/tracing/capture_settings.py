@@ -54,8 +54,9 @@ CAPTURE = {
     "capture_scalar_outputs": True,
     "record_runtime_overhead": False,
     "fake_tensor_cache_enabled": False,
-}
-"""Settings under which operations whose results depend on data do not break a graph, and that cost less.
+} | ({"trace_autograd_ops": True} if hasattr(torch._dynamo.config, "trace_autograd_ops") else {})
+"""Settings under which operations whose results depend on data and gradients that a function takes inside itself do not
+break a graph, and that cost less.
 
 PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its cache of fake tensors costs more than
 it saves where sizes are symbols: a tenth of the time of tracing two layers.

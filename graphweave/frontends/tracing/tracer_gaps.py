@@ -18,6 +18,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dynamo import variables
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables.builder import VariableBuilder
@@ -27,6 +28,13 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
 from graphweave.frontends.tracing.call_under_way import under_way
+from graphweave.frontends.tracing.inner_gradients import (
+    asks_for_gradients,
+    gives_results_of_leaves,
+    keeps_graphs,
+    leaves_backward_to_python,
+    makes_leaves,
+)
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -248,6 +256,11 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (variables.TensorVariable, "call_method", _infers_sizes),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),
+    (variables.TensorVariable, "method_backward", leaves_backward_to_python),
+    (variables.TensorVariable, "method_requires_grad_", asks_for_gradients),
+    (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),

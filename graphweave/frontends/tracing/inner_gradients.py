@@ -1,0 +1,133 @@
+"""Gradients that a compiled function takes inside itself, by `torch.autograd.grad`: what Dynamo does not trace of them.
+
+Forces are such gradients: a function computes an energy from positions, and gives the energy and its derivative. Dynamo
+traces this under the setting `trace_autograd_ops`; each function here closes one gap that this leaves. They replace
+methods of Dynamo's classes while it traces for this backend (`tracer_gaps.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor, fx
+from torch._dynamo import variables
+
+_RETAIN_GRAPH = 3
+"""The position of `retain_graph` among the parameters of `torch.autograd.grad`."""
+_MARK = "graphweave_requires_grad"
+"""What the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
+
+
+def keeps_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy beside
+    its forces. Dynamo would break the graph there. (In eager mode such a result has gradients that raise an error.)"""
+
+    def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self.value is torch.autograd.grad:
+            kept = variables.ConstantVariable.create(True)
+            if len(args) > _RETAIN_GRAPH:
+                args = [*args[:_RETAIN_GRAPH], kept, *args[_RETAIN_GRAPH + 1 :]]
+            else:
+                kwargs = {**kwargs, "retain_graph": kept}
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def makes_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A new tensor with a gradient, such as `torch.zeros(3, 3, requires_grad=True)` for a strain."""
+
+    def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        asked = kwargs.get("requires_grad")
+        if asked is None or not asked.is_python_constant() or asked.as_python_constant() is not True:
+            return original(self, tx, args, kwargs)
+        made = original(self, tx, args, {name: value for name, value in kwargs.items() if name != "requires_grad"})
+        return made.call_method(tx, "requires_grad_", [], {}) if made.is_tensor() else made
+
+    return call_function
+
+
+def leaves_backward_to_python(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`loss.backward()` writes to the parameters' `.grad`, for which PyTorch's engine has hooks: it breaks the graph,
+    and what it goes through has a compiled backward."""
+
+    def method_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(trace_autograd_ops=False):
+            return original(self, *args, **kwargs)
+
+    return method_backward
+
+
+def asks_for_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`positions.requires_grad_()` on an argument that nothing has used yet: it is traced as one that required its
+    gradient when the function was called, and each call sees to it that it does (`with_gradients`)."""
+
+    def method_requires_grad_(self: Any, tx: Any, requires_grad: Any = True) -> Any:
+        asked = requires_grad if isinstance(requires_grad, bool) else requires_grad.as_python_constant()
+        node = self.as_proxy().node
+        value = node.meta.get("example_value")
+        fresh = node.op == "placeholder" and not node.users and isinstance(value, Tensor) and value.is_leaf
+        if not (asked and self.source and fresh) or value.requires_grad:
+            return original(self, tx, requires_grad)
+        value.requires_grad_()
+        self.requires_grad, node.meta[_MARK] = True, True
+        return self
+
+    return method_requires_grad_
+
+
+def gives_results_of_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Results that were computed from a tensor which the function itself made, with a gradient. They lose only the way
+    to that tensor, which nobody else has unless it is a result, too. Dynamo would break the graph in any case."""
+
+    def check(self: Any, results: Sequence[Any], tx: Any) -> None:
+        leaves = {id(_value(v)) for v in self.leaf_var_creation_order if not v.source}
+        given = (_value(v) for v in results if isinstance(v, variables.TensorVariable))
+        if any(id(t) in leaves or id(getattr(t, "_base", None)) in leaves for t in given):
+            original(self, results, tx)
+
+    return check
+
+
+def _value(variable: Any) -> Any:
+    return variable.as_proxy().node.meta.get("example_value")
+
+
+def asked_for(module: fx.GraphModule) -> tuple[int, ...]:
+    """The positions of the arguments by which a captured graph asks for gradients itself."""
+    return tuple(i for i, n in enumerate(module.graph.find_nodes(op="placeholder")) if _MARK in n.meta)
+
+
+def takes_gradients(module: fx.GraphModule) -> bool:
+    """Whether a captured graph takes gradients of what it computes."""
+    return any(n.target is torch.autograd.grad for n in module.graph.nodes)
+
+
+@contextmanager
+def requiring_gradients(arguments: Sequence[Any], asked: Sequence[int]) -> Iterator[None]:
+    """Within the block, the `arguments` at the positions `asked` require gradients. Dynamo guards on what they were at
+    the call, so they are given back as they were."""
+    for i in asked:
+        arguments[i].requires_grad_()
+    try:
+        yield
+    finally:
+        for i in asked:
+            arguments[i].requires_grad_(False)
+
+
+def with_gradients(run: Callable[..., Any], asked: Sequence[int]) -> Callable[..., Any]:
+    """`run`, whose arguments at the positions `asked` require gradients from then on, as the user's function says."""
+    if not asked:
+        return run
+
+    def marked(*args: Any) -> Any:
+        for i in asked:
+            args[i].requires_grad_()
+        return run(*args)
+
+    return marked
