@@ -63,6 +63,7 @@ START = {
     "pages": "elements.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
+    "pyg": "lending.py",
     "sampling": "hops.py",
     "tensorlike": "answers.py",
     "tuning": "search.py",

@@ -137,7 +137,11 @@ def test_spline_convolutions(degree: int) -> None:
 
     conv = SplineConv(4, 3, dim=2, kernel_size=[5, 4], is_open_spline=[True, False], degree=degree).double()
     row, col = random_graph(7, 7, 20)
-    pseudo, x, edge_index = torch.rand(20, 2, dtype=torch.float64), features(7, 4, torch.float64), torch.stack([row, col])
+    pseudo, x, edge_index = (
+        torch.rand(20, 2, dtype=torch.float64),
+        features(7, 4, torch.float64),
+        torch.stack([row, col]),
+    )
     with torch.no_grad():
         conv.weight.copy_(conv.weight[0].expand_as(conv.weight))
         same = conv(x, edge_index, pseudo)
@@ -175,7 +179,7 @@ def test_products_of_segments_and_groups() -> None:
 def graph(nodes: int = 30, edges: int = 120) -> Any:
     from torch_geometric.data import Data
 
-    edge_index = torch.stack(random_graph(nodes, nodes, edges)).unique(dim=1)
+    edge_index = torch.stack([*random_graph(nodes, nodes, edges)]).unique(dim=1)
     return Data(x=torch.arange(nodes).view(-1, 1), edge_index=edge_index, edge_attr=torch.arange(edge_index.size(1)))
 
 
@@ -185,7 +189,9 @@ def test_neighbour_loader(options: dict[str, Any]) -> None:
     from torch_geometric.utils import k_hop_subgraph
 
     data = graph()
-    batch = next(iter(NeighborLoader(data, [-1, -1] if not options.get("replace") else [3, 2], batch_size=4, **options)))
+    batch = next(
+        iter(NeighborLoader(data, [-1, -1] if not options.get("replace") else [3, 2], batch_size=4, **options))
+    )
     src, dst = data.edge_index[:, batch.e_id]
     assert torch.equal(batch.n_id[batch.edge_index[0]], src)
     assert torch.equal(batch.n_id[batch.edge_index[1]], dst)
@@ -219,7 +225,9 @@ def test_times_and_weights() -> None:
 
     data = graph()
     data.time = torch.arange(30)
-    batch = next(iter(NeighborLoader(data, [-1, -1], input_nodes=torch.tensor([9, 20]), time_attr="time", batch_size=2)))
+    batch = next(
+        iter(NeighborLoader(data, [-1, -1], input_nodes=torch.tensor([9, 20]), time_attr="time", batch_size=2))
+    )
     assert bool((batch.n_id <= torch.tensor([9, 20])[batch.batch]).all())
     data.weight = (data.edge_index[0] % 2).float()
     batch = next(iter(NeighborLoader(data, [5], weight_attr="weight", batch_size=30)))

@@ -25,10 +25,14 @@ def matrix(rows: int, cols: int, entries: int, values: bool = True) -> Any:
     from torch_sparse import SparseTensor  # type: ignore[import-not-found]
 
     row, col = random_graph(rows, cols, entries)
-    row, col = torch.stack([row, col]).unique(dim=1)[:, torch.randperm(entries) % 2 == 0][:, :entries]
+    row, col = torch.stack([row, col]).unique(dim=1)
+    order = torch.randperm(row.numel())
+    row, col = row[order], col[order]
     value = features(row.numel(), 1, F64)[:, 0] if values else None
     return SparseTensor(row=row, col=col, value=value, sparse_sizes=(rows, cols))
 
+
+MIXED = [5, 3, 0, 1, 2, 4]
 
 PARTS: dict[str, tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]]] = {
     "t": (lambda a: a.t(), lambda d: d.t()),
@@ -39,7 +43,7 @@ PARTS: dict[str, tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]]] = {
     "numbers": (lambda a: a[torch.tensor([3, 0, 3])], lambda d: d[[3, 0, 3]]),
     "columns": (lambda a: a[:, torch.tensor([2, 2, 0])], lambda d: d[:, [2, 2, 0]]),
     "mask": (lambda a: a[torch.arange(6) % 2 == 0], lambda d: d[::2]),
-    "permute": (lambda a: a.permute(torch.tensor([5, 3, 0, 1, 2, 4])), lambda d: d[[5, 3, 0, 1, 2, 4]][:, [5, 3, 0, 1, 2, 4]]),
+    "permute": (lambda a: a.permute(torch.tensor(MIXED)), lambda d: d[MIXED][:, MIXED]),
     "set_diag": (lambda a: a.set_diag(), lambda d: d - d.diag().diag() + torch.eye(6)),
     "fill_diag": (lambda a: a.fill_diag(3.0), lambda d: d - d.diag().diag() + 3 * torch.eye(6)),
     "remove_diag": (lambda a: a.remove_diag(), lambda d: d - d.diag().diag()),
@@ -212,7 +216,7 @@ def test_pan_convolution_multiplies_matrices() -> None:
     from torch_geometric.nn import PANConv, PANPooling
 
     conv, pool = PANConv(4, 3, filter_size=2), PANPooling(3)
-    x, edge_index = features(6, 4), torch.stack(random_graph(6, 6, 14))
+    x, edge_index = features(6, 4), torch.stack([*random_graph(6, 6, 14)])
     h, m = conv(x, edge_index)
     assert h.shape == (6, 3)
     assert m.sparse_sizes() == (6, 6)

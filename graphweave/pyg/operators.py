@@ -29,9 +29,7 @@ def grouped_matmul(
     return found if biases is None else [y + b for y, b in zip(found, biases, strict=True)]
 
 
-def spline_basis(
-    pseudo: Tensor, kernel_size: Tensor, is_open_spline: Tensor, degree: int
-) -> tuple[Tensor, Tensor]:
+def spline_basis(pseudo: Tensor, kernel_size: Tensor, is_open_spline: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """The B-splines that are not 0 at each point of `pseudo` [E, D], from 0 to 1 in each dim, and the numbers of their
     weights, each [E, S] with S = (degree + 1)^D (Fey et al., "SplineCNN: fast geometric deep learning with continuous
     B-spline kernels", 2018, section 3.2)."""

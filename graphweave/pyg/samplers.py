@@ -265,9 +265,7 @@ def metis(
     return found_clusters(undirected_of(row, col.cpu(), count, sizes), num_partitions, None, 0)[0].to(col.device)
 
 
-def _partition(
-    rowptr: Tensor, col: Tensor, weight: Tensor | None, num_parts: int, recursive: bool = False
-) -> Tensor:
+def _partition(rowptr: Tensor, col: Tensor, weight: Tensor | None, num_parts: int, recursive: bool = False) -> Tensor:
     return metis(rowptr, col, num_parts)
 
 

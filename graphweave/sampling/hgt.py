@@ -108,5 +108,3 @@ class HGTLoader(NodeLoader):
             data, HGTSampler(data, num_samples, seed=seed), input_nodes, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker, **kwargs,
         )  # fmt: skip
-
-

@@ -29,9 +29,7 @@ class HGTDraws:
         self._num_samples = _checked_samples(num_samples, list(num_nodes))
         self._numberings = {t: Numbering(count) for t, count in num_nodes.items()}
 
-    def sample(
-        self, seeds: Mapping[str, Tensor], key: int
-    ) -> tuple[dict[str, Tensor], dict[CanonicalEtype, HopEdges]]:
+    def sample(self, seeds: Mapping[str, Tensor], key: int) -> tuple[dict[str, Tensor], dict[CanonicalEtype, HopEdges]]:
         """The nodes of the batch of `seeds` by type, and all edges between them. `key` decides all draws."""
         none = torch.empty(0, dtype=torch.int64, device="cpu")
         with ExitStack() as stack:

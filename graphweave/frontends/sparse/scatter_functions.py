@@ -199,21 +199,15 @@ def scatter_log_softmax(
 # ---------------------------------------------------------------- along a sorted index
 
 
-def segment_sum_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> Tensor:
+def segment_sum_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     return scatter_sum(src, index, index.dim() - 1, out, dim_size)
 
 
-def segment_add_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> Tensor:
+def segment_add_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     return scatter_sum(src, index, index.dim() - 1, out, dim_size)
 
 
-def segment_mean_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> Tensor:
+def segment_mean_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     return scatter_mean(src, index, index.dim() - 1, out, dim_size)
 
 
@@ -252,7 +246,8 @@ def _segments(indptr: Tensor, length: Any) -> Tensor:
     if indptr.dim() == 1:
         return torch.repeat_interleave(indptr.diff(), output_size=length)
     positions = torch.arange(length, dtype=indptr.dtype, device=indptr.device)
-    return torch.searchsorted(indptr.contiguous(), positions.expand(*indptr.shape[:-1], -1), right=True) - 1
+    positions = positions.expand(*indptr.shape[:-1], -1).contiguous()
+    return torch.searchsorted(indptr.contiguous(), positions, right=True) - 1
 
 
 def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:

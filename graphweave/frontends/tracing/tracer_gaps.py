@@ -101,6 +101,19 @@ def _knows_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_obj_hasattr
 
 
+def _reads_inherited(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        value, source = self._resolved_getattr_and_source(tx, name)
+        if type(value) is not property or not isinstance(self.objvar, variables.UserDefinedObjectVariable):
+            return original(self, tx, name)
+        getter = variables.VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
+        return getter.call_function(tx, [self.objvar], {})
+
+    return var_getattr
+
+
 def _reads_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
@@ -208,6 +221,7 @@ def _unknown_size(x: Any) -> bool:
 _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
+    (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
