@@ -62,6 +62,7 @@ START = {
     "ops": "verbs.py",
     "pages": "elements.py",
     "passes": "rewrite.py",
+    "points": "near.py",
     "runtime": "launch.py",
     "pyg": "lending.py",
     "sampling": "hops.py",
@@ -249,7 +250,7 @@ def _is_about_graphs(name: str) -> bool:
 
 
 API_MODULES = (
-    "graphweave.ops", "graphweave.jax", "graphweave.loops", "graphweave.nn", "graphweave.sampling",
+    "graphweave.ops", "graphweave.jax", "graphweave.loops", "graphweave.nn", "graphweave.sampling", "graphweave.points",
     "graphweave.distributed", "graphweave.data", "graphweave.extend", "graphweave.extend.algebra",
 )  # fmt: skip
 """Modules with a section of `docs/api.md`."""

@@ -173,7 +173,7 @@ _FROM = {
 """Module -> the names that it defines. A module is loaded when one of its names is first asked for, since the compiler
 takes seconds to load."""
 
-_PACKAGES = ("data", "dgl", "distributed", "extend", "function", "jax", "loops", "nn", "ops", "sampling")
+_PACKAGES = ("data", "dgl", "distributed", "extend", "function", "jax", "loops", "nn", "ops", "points", "sampling")
 """Modules with public names of their own, loaded when they are first asked for. (`graphweave.graph` is the
 function.)"""
 

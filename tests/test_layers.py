@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "graph", "runtime"},
     "pyg": {"core", "frontends.sparse", "ops", "points", "sampling"},
+    "points": {"core", "runtime"},
     "data": {"core", "graph"},
     "distributed": {
         "core",

@@ -3,6 +3,7 @@ graph. Each computes the same as the function for which it is traced."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -179,7 +180,13 @@ def _not_compiled(name: str) -> Callable[..., Tensor]:
 
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
+def _copied(x: Any) -> Any:
+    """`copy.copy`, of which Dynamo knows all but the copies of containers. PyG's `Data.clone` makes some."""
+    return x.copy() if type(x) in (dict, list, set) else copy.copy(x)
+
+
 FORMULAS: _Table = (
+    ("copy", "copy", _copied),
     ("torch.nn.modules.rnn", "LSTM.forward", _lstm),
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
     ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),
