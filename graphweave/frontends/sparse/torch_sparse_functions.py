@@ -38,6 +38,7 @@ def init(
     assert row is not None or rowptr is not None
     assert col is not None and col.dim() == 1
     assert col.dtype == torch.long and (row is None or row.dtype == torch.long)
+    row, col = None if row is None else row.contiguous(), col.contiguous()
     rows, cols = (None, None) if sparse_sizes is None else sparse_sizes
     if rows is None:
         rows = _highest(row) + 1 if rowptr is None else rowptr.size(0) - 1
@@ -248,6 +249,16 @@ def reduction(src: Any, dim: int | None = None, reduce: str = "sum") -> Tensor:
     return scatter_functions.scatter(value, index, 0, None, rows, reduce)
 
 
+def _reduction(reduce: str) -> Callable[..., Tensor]:
+    def reduced(src: Any, dim: int | None = None) -> Tensor:
+        return reduction(src, dim, reduce)
+
+    return reduced
+
+
+total, mean, smallest, largest = (_reduction(reduce) for reduce in ("sum", "mean", "min", "max"))
+
+
 def _reduced_dim(value: Tensor, dim: int | None, reduce: str) -> Tensor:
     if reduce in ("max", "min"):
         extreme = value.amax if reduce == "max" else value.amin
@@ -366,6 +377,17 @@ def permute(src: Any, perm: Tensor) -> Any:
     return index_select(index_select(src, 0, perm), 1, perm)
 
 
+def _sliced(src: Any, dim: int, start: int | None, stop: int | None, step: int | None) -> Any:
+    if step not in (None, 1):
+        raise ValueError(f"expected slices without steps (got one of {step}). Pass a tensor of numbers.")
+    if start is None and stop is None:
+        return src
+    size = src.size(dim)
+    first, end = start or 0, size if stop is None else min(stop, size)
+    first, end = (first + size if first < 0 else first), (end + size if end < 0 else end)
+    return narrow(src, dim, first, max(end - first, 0))
+
+
 def getitem(src: Any, index: Any) -> Any:
     """src[rows, cols, ...] with numbers, slices without steps, masks, tensors or lists of numbers."""
     given = list(index) if isinstance(index, tuple) else [index]
@@ -374,11 +396,7 @@ def getitem(src: Any, index: Any) -> Any:
         given[at : at + 1] = [slice(None)] * (src.dim() - len(given) + 1)
     for dim, one in enumerate(given):
         if isinstance(one, slice):
-            start, stop, step = one.indices(src.size(dim))
-            if step != 1:
-                raise ValueError(f"expected slices without steps (got {one}). Pass a tensor of numbers.")
-            if one != slice(None):
-                src = narrow(src, dim, start, max(stop - start, 0))
+            src = _sliced(src, dim, one.start, one.stop, one.step)
         elif isinstance(one, int):
             src = select(src, dim, one % src.size(dim))
         else:
@@ -451,8 +469,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "__narrow_diag__": narrow_diagonal, "add": add, "cat": cat, "coalesce": coalesce, "eye": eye,
     "fill_diag": filled_diagonal, "get_diag": diagonal, "index_select": index_select,
     "index_select_nnz": index_select_nnz, "masked_select": masked_select, "masked_select_nnz": masked_select_nnz,
-    "matmul": matmul, "mul": multiply, "narrow": narrow, "permute": permute, "remove_diag": without_diagonal,
-    "select": select, "set_diag": with_diagonal, "spadd": spadd, "spmm": spmm, "spspmm": spspmm, "t": transpose,
+    "matmul": matmul, "max": largest, "mean": mean, "min": smallest, "mul": multiply, "narrow": narrow, "permute": permute, "remove_diag": without_diagonal,
+    "select": select, "set_diag": with_diagonal, "spadd": spadd, "spmm": spmm, "spspmm": spspmm, "sum": total, "t": transpose,
     "transpose": transpose_entries,
 }  # fmt: skip
 """Functions of the package torch_sparse by their names."""

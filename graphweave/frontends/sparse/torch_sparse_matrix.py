@@ -413,17 +413,7 @@ class SparseTensor:
     def __matmul__(self, other: Any) -> Any:
         return functions.matmul(self, other)
 
-    def sum(self, dim: int | None = None) -> Tensor:
-        return functions.reduction(self, dim, "sum")
-
-    def mean(self, dim: int | None = None) -> Tensor:
-        return functions.reduction(self, dim, "mean")
-
-    def min(self, dim: int | None = None) -> Tensor:
-        return functions.reduction(self, dim, "min")
-
-    def max(self, dim: int | None = None) -> Tensor:
-        return functions.reduction(self, dim, "max")
+    sum, mean, min, max = functions.total, functions.mean, functions.smallest, functions.largest
 
     # ------------------------------------------------------------ samples, by operators that `graphweave.pyg` lends
 

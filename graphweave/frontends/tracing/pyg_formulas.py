@@ -180,6 +180,7 @@ def _not_compiled(name: str) -> Callable[..., Tensor]:
 
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
+
 def _copied(x: Any) -> Any:
     """`copy.copy`, of which Dynamo knows all but the copies of containers. PyG's `Data.clone` makes some."""
     return x.copy() if type(x) in (dict, list, set) else copy.copy(x)

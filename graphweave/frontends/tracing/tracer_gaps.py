@@ -146,13 +146,15 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
-    method of the class, behind the tensor's own, which does not take the object."""
+    method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
+    Dynamo leaves out."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
             one, other = (arg.realize() for arg in args)
-            if _has_method(one, names[0]) and isinstance(other, variables.TensorVariable):
+            alike = self.fn is operator.matmul and type(one) is type(other) and one.python_type() is other.python_type()
+            if _has_method(one, names[0]) and (alike or isinstance(other, variables.TensorVariable)):
                 return one.call_method(tx, names[0], [other], {})
             if _has_method(other, names[1]) and isinstance(one, variables.TensorVariable):
                 return other.call_method(tx, names[1], [one], {})
