@@ -219,7 +219,7 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
         f"{summary({**plain, **lent})}.", "",
         "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
         "## Two changed lines", "",
-        "These programs need pyg-lib or torch-sparse: for loaders, clouds of points, walks or splines. The second line,",
+        "These programs need pyg-lib or torch-sparse: for loaders, points, walks or splines. The second line,",
         "`import graphweave.pyg`, lends what is not installed ([how](pyg.md#without-pyg-lib)), for eager mode too.", "",
         *_table(HEADINGS, [row(name, one) for name, one in lent.items()]), "",
         "## Not run", "", *_table(("program", "reason"), [[n, in_a_cell([o["why"]])] for n, o in other.items()]), "",

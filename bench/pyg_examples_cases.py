@@ -41,8 +41,8 @@ GENERATED = {"ExplainerDataset"}
 """Data sets that PyG itself generates."""
 
 LENT = {
-    "NeighborLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "ClusterData", "GraphSAINTRandomWalkSampler",
-    "ShaDowKHopSampler", "Node2Vec", "DynamicEdgeConv", "XConv", "SplineConv", "PointTransformerConv", "fps", "knn",
+    "NeighborLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "ClusterData", "ShaDowKHopSampler",
+    "GraphSAINTRandomWalkSampler", "Node2Vec", "DynamicEdgeConv", "XConv", "SplineConv", "PointTransformerConv", "fps", "knn",
     "knn_graph", "knn_interpolate", "radius", "radius_graph", "voxel_grid", "graclus",
 }  # fmt: skip
 """Names of PyG whose functions need pyg-lib or torch-sparse, which `graphweave.pyg` lends."""

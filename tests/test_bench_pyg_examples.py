@@ -15,7 +15,7 @@ from torch_geometric.io import fs
 
 from bench import pyg_examples, pyg_examples_data
 from bench.common import ROOT
-from bench.pyg_examples_cases import missing_packages, programs, reason, needs_lending
+from bench.pyg_examples_cases import missing_packages, needs_lending, programs, reason
 from bench.pyg_examples_text import NoPlace, change, with_lending
 
 PROGRAM = """\

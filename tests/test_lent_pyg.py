@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ def test_what_is_lent_says_so_and_is_taken_back() -> None:
     names = ("torch_scatter", "torch_sparse", "torch_cluster", "pyg_lib")
     assert all(sys.modules[name].__version__.endswith("+graphweave") for name in names)
     assert torch_geometric.typing.WITH_KNN
-    placeholder = type(torch_geometric.typing.SparseTensor)
     lending.take_back()
     assert not any(name in sys.modules for name in names)
     assert not torch_geometric.typing.WITH_KNN
@@ -33,7 +33,6 @@ def test_what_is_lent_says_so_and_is_taken_back() -> None:
     lending.lend()
     assert sys.modules["torch_scatter"] is own
     assert torch_geometric.typing.WITH_KNN
-    assert placeholder is type
     del sys.modules["torch_scatter"]
     lending.take_back()
     lending.lend()
@@ -76,7 +75,7 @@ def test_torch_cluster_has_the_same_functions() -> None:
     assert torch.equal(torch_cluster.knn(x, x, 2, batch, batch, cosine=True), nn.knn(angles, angles, 2, batch, batch))
     row, col = random_graph(9, 9, 20)
     walks = torch_cluster.random_walk(row, col, torch.arange(9), 4)
-    steps = {(int(a), int(b)) for w in walks for a, b in zip(w[:-1], w[1:], strict=True) if a != b}
+    steps = {(int(a), int(b)) for w in walks for a, b in pairwise(w) if a != b}
     assert steps <= {(int(a), int(b)) for a, b in zip(row, col, strict=True)}
 
 
@@ -130,6 +129,7 @@ def test_matchings_of_neighbours() -> None:
     assert graphweave.counters()["graph_breaks"] == 0
 
 
+@pytest.mark.filterwarnings("ignore:We do not recommend:UserWarning")
 @pytest.mark.parametrize("degree", [1, 2, 3])
 def test_spline_convolutions(degree: int) -> None:
     """The splines sum up to 1 everywhere; those of degree 1 interpolate linearly."""

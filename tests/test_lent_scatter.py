@@ -33,7 +33,7 @@ def reduce_rows(src: Tensor, index: Tensor, rows: int, of_rows: Callable[[Tensor
 
 
 def same(got: Callable[..., Any], want: Callable[..., Any], *args: Any) -> None:
-    """Values and gradients of the first argument, eager and compiled, for graphs of several sizes in one compilation."""
+    """Values and gradients of the first argument, eager and compiled: one compilation for two sizes."""
     compiled = graphweave.compile(got)
     for call in (got, compiled):
         for repeat in (1, 2):

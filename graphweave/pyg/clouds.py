@@ -66,7 +66,10 @@ def fps(
 
 def _clouds(ptr: Tensor | None, x: Tensor) -> Tensor | None:
     """The number of the cloud of each point, of clouds that lie between pointers."""
-    return None if ptr is None else torch.repeat_interleave(ptr.diff(), output_size=x.size(0))
+    if ptr is None:
+        return None
+    numbers = torch.arange(x.size(0), dtype=ptr.dtype, device=ptr.device)
+    return torch.searchsorted(ptr, numbers, right=True) - 1  # also for a number of pointers that data decides
 
 
 def _knn(

@@ -466,11 +466,12 @@ def spadd(indexA: Tensor, valueA: Tensor, indexB: Tensor, valueB: Tensor, m: int
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "__narrow_diag__": narrow_diagonal, "add": add, "cat": cat, "coalesce": coalesce, "eye": eye,
+    "__narrow_diag__": narrow_diagonal, "add": add, "add_nnz": add_nnz, "cat": cat, "coalesce": coalesce, "eye": eye,
     "fill_diag": filled_diagonal, "get_diag": diagonal, "index_select": index_select,
     "index_select_nnz": index_select_nnz, "masked_select": masked_select, "masked_select_nnz": masked_select_nnz,
-    "matmul": matmul, "max": largest, "mean": mean, "min": smallest, "mul": multiply, "narrow": narrow, "permute": permute, "remove_diag": without_diagonal,
-    "select": select, "set_diag": with_diagonal, "spadd": spadd, "spmm": spmm, "spspmm": spspmm, "sum": total, "t": transpose,
+    "matmul": matmul, "max": largest, "mean": mean, "min": smallest, "mul": multiply, "mul_nnz": mul_nnz,
+    "narrow": narrow, "permute": permute, "remove_diag": without_diagonal, "select": select,
+    "set_diag": with_diagonal, "spadd": spadd, "spmm": spmm, "spspmm": spspmm, "sum": total, "t": transpose,
     "transpose": transpose_entries,
 }  # fmt: skip
 """Functions of the package torch_sparse by their names."""
