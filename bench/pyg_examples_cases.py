@@ -42,8 +42,8 @@ GENERATED = {"ExplainerDataset"}
 
 LENT = {
     "NeighborLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "ClusterData", "ShaDowKHopSampler",
-    "GraphSAINTRandomWalkSampler", "Node2Vec", "DynamicEdgeConv", "XConv", "SplineConv", "PointTransformerConv", "fps", "knn",
-    "knn_graph", "knn_interpolate", "radius", "radius_graph", "voxel_grid", "graclus",
+    "GraphSAINTRandomWalkSampler", "Node2Vec", "DynamicEdgeConv", "XConv", "SplineConv", "PointTransformerConv", "fps",
+    "knn", "knn_graph", "knn_interpolate", "radius", "radius_graph", "voxel_grid", "graclus",
 }  # fmt: skip
 """Names of PyG whose functions need pyg-lib or torch-sparse, which `graphweave.pyg` lends."""
 

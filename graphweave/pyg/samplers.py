@@ -32,10 +32,12 @@ def _grouped(
     node_times: Tensor | None = None,
 ) -> Adjacency:  # fmt: skip
     """The edges of a relation, which are given by destination."""
-    times = [None if t is None else t.long().contiguous() for t in (edge_times, node_times)]
+    edge_times, node_times = (None if t is None else t.long().contiguous() for t in (edge_times, node_times))
     weights = None if weights is None else weights.double().contiguous()
     sources = row.to(colptr.dtype).contiguous()
-    return Adjacency(colptr.contiguous(), sources, None, weights, *times, num_src, colptr.numel() - 1)
+    return Adjacency(
+        colptr.contiguous(), sources, None, weights, edge_times, node_times, num_src, colptr.numel() - 1
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- neighbours, hop by hop
@@ -75,10 +77,11 @@ def hetero_neighbor_sample(
     times = node_time_dict or {}
     counts = {key[2]: rowptr_dict[name].numel() - 1 for name, key in named.items() if name in rowptr_dict}
     counts = {t: counts.get(t, times[t].numel() if t in times else _MANY) for t in node_types}
-    of = (edge_weight_dict or {}), (edge_time_dict or {})
+    weights, edge_times = edge_weight_dict or {}, edge_time_dict or {}
     graphs = {
         key: _grouped(
-            rowptr_dict[name], col_dict[name], counts[key[0]], *(values.get(name) for values in of), times.get(key[0])
+            rowptr_dict[name], col_dict[name], counts[key[0]], weights.get(name), edge_times.get(name),
+            times.get(key[0]),
         )
         for name, key in named.items()
         if name in rowptr_dict
@@ -179,9 +182,9 @@ def hgt_sample(
         counts[t] = max(counts[t], int(nodes.max()) + 1)
     graphs: Any = {key: _grouped(colptr_dict[name], row_dict[name], counts[key[0]]) for name, key in named.items()}
     draws = HGTDraws(graphs, counts, {t: list(samples) for t, samples in num_samples_dict.items()})
-    nodes, edges = draws.sample(input_node_dict, _seed())
+    found, edges = draws.sample(input_node_dict, _seed())
     parts = ({name: edges[key][part] for name, key in named.items()} for part in range(3))  # type: ignore[index]
-    return nodes, *parts
+    return found, *parts
 
 
 # ---------------------------------------------------------------- random walks
@@ -282,7 +285,8 @@ SAMPLER: dict[str, Callable[..., Any]] = {
 
 TORCH_SPARSE: dict[str, Callable[..., Any]] = {
     "neighbor_sample": sample_with_edges_between, "sample_adj": sample_adj, "random_walk": random_walk,
-    "ego_k_hop_sample_adj": ego_k_hop_sample_adj, "hgt_sample": hgt_sample, "partition": _partition, "ptr2ind": _rows_of_pointers,
+    "ego_k_hop_sample_adj": ego_k_hop_sample_adj, "hgt_sample": hgt_sample, "partition": _partition,
+    "ptr2ind": _rows_of_pointers,
 }  # fmt: skip
 """Operators of torch_sparse that PyG and `SparseTensor` call."""
 

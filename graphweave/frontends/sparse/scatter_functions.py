@@ -2,8 +2,8 @@
 
 Traces follow them in place of its operators, which are C++ that no trace can run (`tracing/library_formulas.py`), and
 `graphweave.pyg` lends them under its name where it is not installed. Arguments and results are those of torch_scatter:
-`src` is reduced along one dim by `index`, which has the shape of `src`, or is one number for each row of that dim. `out`
-is written into and takes part in the reduction. A row without entries is 0, or 1 for a product.
+`src` is reduced along one dim by `index`, which has the shape of `src`, or is one number for each row of that dim. What
+`out` holds takes part, and the result is written into it. A row without entries is 0, or 1 for a product.
 """
 
 from __future__ import annotations

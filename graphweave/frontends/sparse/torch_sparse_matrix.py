@@ -1,4 +1,4 @@
-"""torch_sparse's `SparseTensor` and `SparseStorage` in Python, for `graphweave.pyg` to lend where it is not installed."""
+"""torch_sparse's `SparseTensor` and `SparseStorage` in Python, which `graphweave.pyg` lends."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SparseStorage:
         return self._value is not None
 
     def sparse_sizes(self) -> tuple[int, int]:
-        return self._sparse_sizes  # type: ignore[attr-defined,no-any-return]
+        return self._sparse_sizes  # type: ignore[attr-defined]
 
     def sparse_size(self, dim: int) -> int:
         return self.sparse_sizes()[dim]
@@ -159,18 +159,18 @@ class SparseTensor:
     def from_dense(cls, mat: Tensor, has_value: bool = True) -> SparseTensor:
         entries = (mat if mat.dim() == 2 else mat.abs().sum(list(range(2, mat.dim())))).nonzero()
         row, col = entries.t().contiguous()
-        return cls(row, None, col, mat[row, col] if has_value else None, tuple(mat.shape[:2]), True, True)
+        return cls(row, None, col, mat[row, col] if has_value else None, (mat.shape[0], mat.shape[1]), True, True)
 
     @classmethod
     def from_torch_sparse_coo_tensor(cls, mat: Tensor, has_value: bool = True) -> SparseTensor:
         mat = mat.coalesce()
         row, col = mat.indices()
-        return cls(row, None, col, mat.values() if has_value else None, tuple(mat.shape[:2]), True, True)
+        return cls(row, None, col, mat.values() if has_value else None, (mat.shape[0], mat.shape[1]), True, True)
 
     @classmethod
     def from_torch_sparse_csr_tensor(cls, mat: Tensor, has_value: bool = True) -> SparseTensor:
         rowptr, col = mat.crow_indices().long(), mat.col_indices().long()
-        return cls(None, rowptr, col, mat.values() if has_value else None, tuple(mat.shape[:2]), True, True)
+        return cls(None, rowptr, col, mat.values() if has_value else None, (mat.shape[0], mat.shape[1]), True, True)
 
     @classmethod
     def from_scipy(cls, mat: Any, has_value: bool = True) -> SparseTensor:
