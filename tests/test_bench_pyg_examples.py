@@ -123,7 +123,7 @@ def test_what_is_compiled_may_be_named() -> None:
 def test_what_is_not_installed_is_lent_before_pyg_is_imported() -> None:
     text, line = with_lending(PROGRAM)
     assert line == "import graphweave.pyg"
-    assert text.splitlines()[4] == line
+    assert text.splitlines()[2] == line
 
 
 def test_programs_are_sorted_by_what_they_need(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def random_walk(
     nodes = start.new_empty(start.numel(), walk_length + 1)
     edges = start.new_full((start.numel(), walk_length), -1)
     nodes[:, 0] = start
-    pairs = None if p == q == 1 else _Pairs(rowptr, col)
+    pairs = None if p == q == 1 else _JoinedNodes(rowptr, col)
     most = max(1.0, 1 / p, 1 / q)
     for step in range(walk_length):
         here = nodes[:, step]
@@ -224,7 +224,7 @@ def random_walk(
     return nodes, edges
 
 
-class _Pairs:
+class _JoinedNodes:
     """The pairs of nodes that an edge joins."""
 
     def __init__(self, rowptr: Tensor, col: Tensor) -> None:
