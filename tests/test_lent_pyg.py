@@ -92,6 +92,7 @@ def test_compiled_layers_that_search_do_not_break() -> None:
     assert (now["compilations"], now["graph_breaks"], now["eager_fallbacks"]) == (1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_compiled_hierarchy_of_points() -> None:
     """As PointNet++: points are chosen and joined by distance within the model."""
     from torch_geometric import nn

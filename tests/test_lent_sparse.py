@@ -112,7 +112,7 @@ def test_functions_on_indices_and_values() -> None:
 def test_wrong_entries_are_refused() -> None:
     from torch_sparse import SparseTensor
 
-    with pytest.raises(ValueError, match="row: expected numbers from 0 to 1 \\(got 2\\)"):
+    with pytest.raises(IndexError, match="row.* 2 .*larger sparse_sizes"):
         SparseTensor(row=torch.tensor([2]), col=torch.tensor([0]), sparse_sizes=(2, 2))
     with pytest.raises(ValueError, match="slices without steps"):
         matrix(4, 4, 6)[::2]
@@ -142,7 +142,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Any], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", by_default(FUNCTIONS, "both"))
 def test_a_matrix_goes_through_a_compiled_function(name: str) -> None:
     f = FUNCTIONS[name]
     compiled = graphweave.compile(f)
@@ -184,7 +184,7 @@ def made(layer: str) -> Any:
     return getattr(nn, layer)(4, 3)
 
 
-@pytest.mark.parametrize("layer", by_default(LAYERS, "GCNConv", "GATConv", "EGConv"))
+@pytest.mark.parametrize("layer", by_default(LAYERS, "GCNConv"))
 def test_layers_of_pyg_take_it_for_an_edge_index(layer: str) -> None:
     module = made(layer).double().eval()
     compiled = graphweave.compile(module)

@@ -92,7 +92,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", by_default(CASES, "virtual", "copied"))
+@pytest.mark.parametrize("name", by_default(CASES, "virtual"))
 def test_layers_write_into_a_batch_without_a_break(name: str) -> None:
     model = CASES[name]().double()
     compiled = graphweave.compile(model)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.core.ranges import range_error
 from graphweave.frontends.sparse import torch_sparse_functions as functions
 
 _Sizes = tuple[int | None, int | None]
@@ -31,8 +32,8 @@ def _kept(name: str, find: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 class SparseStorage:
     """The entries of a matrix in the order of rows, then columns, and what was derived of them.
 
-    `row`, `col` int64 [entries], `rowptr` int64 [rows + 1] in place of `row`, `value` [entries, ...]. ValueError for an
-    index out of range, unless `trust_data` says that there is none.
+    `row`, `col` int64 [entries], `rowptr` int64 [rows + 1] in place of `row`, `value` [entries, ...]. IndexRangeError
+    for an index out of range, unless `trust_data` says that there is none.
     """
 
     __module__ = "torch_sparse.storage"  # so that saved matrices are those of torch_sparse
@@ -118,10 +119,8 @@ _TENSORS = ("row", "rowptr", "col", "value", "rowcount", "colptr", "colcount", "
 
 def _check_range(row: Tensor | None, col: Tensor, sizes: _Sizes | None) -> None:
     for index, size, what in ((row, sizes and sizes[0], "row"), (col, sizes and sizes[1], "col")):
-        if index is not None and size is not None:
-            low, high = (int(x) for x in index.aminmax())
-            if low < 0 or high >= size:
-                raise ValueError(f"{what}: expected numbers from 0 to {size - 1} (got {low if low < 0 else high}).")
+        if index is not None and size is not None and not 0 <= int(index.min()) <= int(index.max()) < size:
+            raise range_error(index, size, what=what, of=f"{what}s", do="Correct it, or pass larger sparse_sizes.")
 
 
 class SparseTensor:
