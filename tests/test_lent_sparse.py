@@ -112,7 +112,7 @@ def test_functions_on_indices_and_values() -> None:
 def test_wrong_entries_are_refused() -> None:
     from torch_sparse import SparseTensor
 
-    with pytest.raises(IndexError, match="row.* 2 .*larger sparse_sizes"):
+    with pytest.raises(IndexError, match=r"row.* 2 .*larger sparse_sizes"):
         SparseTensor(row=torch.tensor([2]), col=torch.tensor([0]), sparse_sizes=(2, 2))
     with pytest.raises(ValueError, match="slices without steps"):
         matrix(4, 4, 6)[::2]
