@@ -178,7 +178,7 @@ def made(layer: str) -> Any:
         case "AGNNConv":
             return nn.AGNNConv()
         case "SimpleConv":
-            return nn.SimpleConv(combine_root="self_loop")
+            return nn.SimpleConv(combine_root="sum")  # self-loops that are there count once in a matrix, twice else
         case "GCN2Conv":
             return nn.GCN2Conv(4, 0.1)
     return getattr(nn, layer)(4, 3)
