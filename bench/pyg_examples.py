@@ -33,7 +33,7 @@ from rich.progress import track
 from bench import pyg_examples_worker
 from bench.check import NOISE_FLOOR, relative_error
 from bench.common import arguments, available_memory, machine, ratio_table
-from bench.pyg_examples_cases import programs, reason, sampling_loaders
+from bench.pyg_examples_cases import programs, reason
 from bench.pyg_examples_data import SMALLER
 from bench.zoo import in_a_cell
 
@@ -66,7 +66,6 @@ def measure(options: argparse.Namespace, program: str) -> Answer:
         runs["graphweave"] = _run(options, program, "graphweave", Path(folder))
         answer: Answer = {
             "status": "ok", "line": runs["eager"]["line"], "second": runs["eager"]["second"], "runs": runs,
-            "loaders": sampling_loaders(options.examples / program),
         }  # fmt: skip
         if runs["graphweave"]["status"] != "ok":
             return {**answer, "status": "crash", "why": runs["graphweave"]["status"]}
@@ -193,8 +192,8 @@ HEADINGS = ("program", "result", "eager ms", "ours ms", "speed", "kernels", "cal
 
 
 def markdown(results: Mapping[str, Answer], threads: int) -> str:
-    plain = {name: one for name, one in results.items() if one["status"] != "not run" and not one["loaders"]}
-    sampled = {name: one for name, one in results.items() if one["status"] != "not run" and one["loaders"]}
+    plain = {name: one for name, one in results.items() if one["status"] != "not run" and not one["second"]}
+    lent = {name: one for name, one in results.items() if one["status"] != "not run" and one["second"]}
     other = {name: one for name, one in results.items() if one["status"] == "not run"}
     lines = [
         "# PyTorch Geometric's examples through graphweave", "",
@@ -217,12 +216,12 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
         "  judged.",
         "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
         "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
-        f"{summary({**plain, **sampled})}.", "",
+        f"{summary({**plain, **lent})}.", "",
         "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
         "## Two changed lines", "",
-        "These programs draw batches with loaders that need pyg-lib or torch-sparse. The second line imports the",
-        "loader from `graphweave.sampling` ([sampling](sampling.md)), for eager mode too.", "",
-        *_table(HEADINGS, [row(name, one) for name, one in sampled.items()]), "",
+        "These programs need pyg-lib or torch-sparse: for loaders, points, walks or splines. The second line,",
+        "`import graphweave.pyg`, lends what is not installed ([how](pyg.md#without-pyg-lib)), for eager mode too.", "",
+        *_table(HEADINGS, [row(name, one) for name, one in lent.items()]), "",
         "## Not run", "", *_table(("program", "reason"), [[n, in_a_cell([o["why"]])] for n, o in other.items()]), "",
         "## Smaller data", "", *_table(("data set", "size here"), list(SMALLER.items())),
     ]  # fmt: skip

@@ -40,10 +40,12 @@ OPTIONAL = {"wandb", "pyg_lib", "meshio"}
 GENERATED = {"ExplainerDataset"}
 """Data sets that PyG itself generates."""
 
-SAMPLERS = {
-    "NeighborLoader": "NeighborLoader", "LinkNeighborLoader": "LinkNeighborLoader", "HGTLoader": "HGTLoader",
+LENT = {
+    "NeighborLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "ClusterData", "ShaDowKHopSampler",
+    "GraphSAINTRandomWalkSampler", "Node2Vec", "DynamicEdgeConv", "XConv", "SplineConv", "PointTransformerConv", "fps",
+    "knn", "knn_graph", "knn_interpolate", "radius", "radius_graph", "voxel_grid", "graclus",
 }  # fmt: skip
-"""Loaders of PyG that need compiled extensions -> those of `graphweave.sampling` that are called in the same way."""
+"""Names of PyG whose functions need pyg-lib or torch-sparse, which `graphweave.pyg` lends."""
 
 
 def programs(examples: Path) -> list[str]:
@@ -79,8 +81,7 @@ def data_sets(path: Path) -> set[str]:
     return {name for name in names if name[0].isupper()}
 
 
-def sampling_loaders(path: Path) -> list[str]:
-    """Loaders that a program uses, which need pyg-lib or torch-sparse."""
-    prefix = "torch_geometric.loader."
-    used = {name.removeprefix(prefix) for name in uses(ast.parse(path.read_text())) if name.startswith(prefix)}
-    return sorted(used & set(SAMPLERS))
+def needs_lending(path: Path) -> bool:
+    """Whether a program uses what needs pyg-lib or torch-sparse."""
+    names = uses(ast.parse(path.read_text()))
+    return any(n.startswith("torch_geometric.") and n.rpartition(".")[2] in LENT for n in names)

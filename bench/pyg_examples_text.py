@@ -9,7 +9,7 @@ compiles that method: `model.encode = graphweave.compile(model.encode)`. A state
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 OTHER_COMPILERS = ("torch.compile", "torch.jit.script", "torch_geometric.compile")
@@ -140,18 +140,10 @@ def _ends(function: ast.expr, name: str) -> bool:
     return isinstance(function, ast.Attribute) and function.attr == name
 
 
-def with_samplers(text: str, loaders: Sequence[str]) -> tuple[str, str]:
-    """The text with a line after its import of PyG's loaders that imports `loaders` from `graphweave.sampling`, which
-    are called in the same way, and that line. Without loaders, the text as it is and no line."""
-    if not loaders:
-        return text, ""
-    imports = [
-        node for node in ast.parse(text).body
-        if isinstance(node, ast.ImportFrom) and node.module == "torch_geometric.loader"
-    ]  # fmt: skip
-    if not imports:
-        raise NoPlace("the loaders are not imported by name")
+def with_lending(text: str) -> tuple[str, str]:
+    """The text with a line before its first import of PyG that lends what is not installed, and that line."""
+    places = [node.lineno for node in ast.parse(text).body if "torch_geometric" in ast.unparse(node)]
     lines = text.splitlines(keepends=True)
-    line = f"from {MODULE}.sampling import {', '.join(loaders)}"
-    end = imports[-1].end_lineno or imports[-1].lineno
-    return "".join([*lines[:end], line + "\n", *lines[end:]]), line
+    line = f"import {MODULE}.pyg"
+    start = places[0] - 1
+    return "".join([*lines[:start], line + "\n", *lines[start:]]), line

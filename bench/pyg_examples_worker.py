@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.pyg_examples_cases import COMPILED, sampling_loaders
-from bench.pyg_examples_text import NoPlace, change, with_samplers
+from bench.pyg_examples_cases import COMPILED, needs_lending
+from bench.pyg_examples_text import NoPlace, change, with_lending
 
 aten = torch.ops.aten
 
@@ -207,8 +207,7 @@ def run(examples: Path, program: str, steps: Steps) -> dict[str, Any]:
         return {"status": f"no place for the line: {problem}"}
     ours = steps.system in ("graphweave", "wide")
     text = changed.changed if ours else changed.unchanged
-    loaders = sampling_loaders(path)
-    text, second = with_samplers(text, loaders)
+    text, second = with_lending(text) if needs_lending(path) else (text, "")
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
     scope = main_module(path, text)

@@ -64,6 +64,7 @@ START = {
     "passes": "rewrite.py",
     "points": "near.py",
     "runtime": "launch.py",
+    "pyg": "lending.py",
     "sampling": "hops.py",
     "tensorlike": "answers.py",
     "tuning": "search.py",

@@ -15,8 +15,8 @@ from torch_geometric.io import fs
 
 from bench import pyg_examples, pyg_examples_data
 from bench.common import ROOT
-from bench.pyg_examples_cases import missing_packages, programs, reason, sampling_loaders
-from bench.pyg_examples_text import NoPlace, change, with_samplers
+from bench.pyg_examples_cases import missing_packages, needs_lending, programs, reason
+from bench.pyg_examples_text import NoPlace, change, with_lending
 
 PROGRAM = """\
 import torch
@@ -120,11 +120,10 @@ def test_what_is_compiled_may_be_named() -> None:
         change("x = 1\n")
 
 
-def test_loaders_are_imported_after_pygs() -> None:
-    text, line = with_samplers(PROGRAM, ["NeighborLoader"])
-    assert line == "from graphweave.sampling import NeighborLoader"
-    assert text.splitlines()[4] == line
-    assert with_samplers(PROGRAM, []) == (PROGRAM, "")
+def test_what_is_not_installed_is_lent_before_pyg_is_imported() -> None:
+    text, line = with_lending(PROGRAM)
+    assert line == "import graphweave.pyg"
+    assert text.splitlines()[2] == line
 
 
 def test_programs_are_sorted_by_what_they_need(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_programs_are_sorted_by_what_they_need(tmp_path: Path) -> None:
     assert reason(tmp_path, "multi_gpu/many.py") == "several GPUs or machines"
     assert reason(tmp_path, "lacks.py") == "needs `no_such_package`, not installed"
     assert missing_packages(tmp_path / "fits.py") == []
-    assert sampling_loaders(tmp_path / "sampled.py") == ["NeighborLoader"]
+    assert [needs_lending(tmp_path / name) for name in ("fits.py", "sampled.py")] == [False, True]
 
 
 @pytest.fixture

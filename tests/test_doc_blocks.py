@@ -48,6 +48,8 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "dgl"]:
         del sys.modules[name]
+    if "graphweave.pyg" in sys.modules:
+        sys.modules["graphweave.pyg.lending"].take_back()
 
 
 @pytest.mark.usefixtures("fresh_compiler", "apart")

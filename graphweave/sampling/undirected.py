@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 from graphweave.runtime import kernel_cache, sources
 from graphweave.runtime.native_numbers import Int64, NativeNumbers
 from graphweave.runtime.toolchain import toolchain
@@ -116,6 +117,21 @@ def check_pairs(num_src: int, num_dst: int) -> None:
         raise DataError(f"expected fewer than 2^63 pairs of nodes (got {num_src} x {num_dst}). Take fewer nodes.")
 
 
+def matched(indptr: Tensor, neighbours: Tensor, weights: Tensor, order: Tensor) -> Tensor:
+    """int64 [num_nodes]: the smaller number of each node and of the neighbour with which it is joined.
+
+    The nodes choose in `order`, each the neighbour of the heaviest edge that is not yet joined; a node that finds none
+    stays alone. `indptr`, `neighbours` and `order` are int64, `weights` float64 [positions].
+    """
+    count = order.numel()
+    if neighbours.numel() and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < count:
+        raise range_error(neighbours, count, what="neighbours", of="nodes", do="Correct it.")
+    pair = torch.empty_like(order)
+    arrays = [t.contiguous() for t in (indptr, neighbours, weights, order)]
+    _library(toolchain()).gw_match(*map(address, arrays), count, address(pair))
+    return pair
+
+
 @lru_cache(maxsize=8)
 def _library(tools: object) -> ctypes.CDLL:
     """`tools` is only the key of the cache: other compiler settings give another library."""
@@ -125,4 +141,6 @@ def _library(tools: object) -> ctypes.CDLL:
     found.gw_propagate.restype = _I64
     found.gw_breadth_first.argtypes = (graph, _POINTER, _POINTER)
     found.gw_breadth_first.restype = None
+    found.gw_match.argtypes = (*(_POINTER,) * 4, Int64, _POINTER)
+    found.gw_match.restype = None
     return found

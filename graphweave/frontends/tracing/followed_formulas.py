@@ -1,8 +1,8 @@
 """Lets a trace follow formulas where it calls functions that would break the graph or branch on data.
 
 Nothing outside of the trace is changed, so compiled code has guards on the functions themselves, which hold in every
-later call. The formulas are in `pyg_formulas.py`, `library_formulas.py`, `torch_scatter_formulas.py`,
-`torch_sparse_formulas.py` and, for PyTorch's sparse tensors, `sparse_formulas.py`.
+later call. The formulas are in `pyg_formulas.py`, `library_formulas.py`, `frontends/sparse/scatter_functions.py`,
+`torch_sparse_functions.py` and, for PyTorch's sparse tensors, `sparse_formulas.py` there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import TensorVariable, UserDefinedObjectVariable, VariableTracker
 
 from graphweave.frontends.sparse import sparse_formulas
-from graphweave.frontends.tracing import library_formulas, pyg_formulas, torch_sparse_formulas
+from graphweave.frontends.tracing import library_formulas, pyg_formulas
 
 _Function = FunctionType | BuiltinFunctionType
 _Table = Sequence[tuple[str, str, Callable[..., Any]]]
@@ -46,7 +46,7 @@ class Formulas:
         if ranks:
             everywhere = (*everywhere, *pyg_formulas.ON_RANKS)
         in_module = {(function, row[0]): row[2] for function, row in _found(here)}
-        rest = (everywhere, library_formulas.FORMULAS, torch_sparse_formulas.FORMULAS)
+        rest = (everywhere, library_formulas.FORMULAS, library_formulas.OF_MATRICES)
         return Formulas(_by_function(rest[0]), in_module, *map(_by_function, rest[1:]))
 
     def of_call(self, function: Any, args: Sequence[Any], translator: Any) -> Callable[..., Any] | None:
@@ -60,7 +60,8 @@ class Formulas:
             first = args[0].realize()
             known = self.of_tensors if _is_tensor(first) else self.of_matrices if _is_matrix(first) else {}
             found = known.get(function)
-        return None if found is None or found.__code__.co_filename == translator.f_code.co_filename else found
+        own = found is function or found is None or found.__code__.co_filename == translator.f_code.co_filename
+        return None if own else found
 
     def of_code(self, code: CodeType) -> tuple[Callable[..., Any], FunctionType] | None:
         """The formula for the function with this code, and the function, if the formula is for all calls."""

@@ -1,4 +1,5 @@
-"""Functions of PyG on edges that look into tensors to choose a branch, as formulas that do not."""
+"""Functions of PyG, torch_scatter and torch_sparse that look into tensors to choose a branch, or are C++ that no trace
+can run, and the formulas that do neither."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from graphweave.frontends.tracing import torch_scatter_formulas
+from graphweave.frontends.sparse import scatter_functions
+from graphweave.frontends.sparse import torch_sparse_functions as sparse
 from graphweave.frontends.tracing.pyg_formulas import _num_nodes
 
 _TOO_MANY = 3_037_000_499
@@ -80,6 +82,35 @@ def _given_as(edge_attr: Any, edge_index: Tensor, features: list[Tensor]) -> Any
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_geometric.utils._coalesce", "coalesce", _coalesced),
     ("torch_geometric.utils._sort_edge_index", "sort_edge_index", _sorted_edges),
-    *torch_scatter_formulas.FORMULAS,
+    *(("torch_scatter", f.__name__, f) for part in scatter_functions.PARTS.values() for f in part),
 )
 """Module, function, and the formula that is traced where its first argument is a plain tensor."""
+
+OF_MATRICES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("torch_sparse.storage", "SparseStorage.__init__", sparse.init),
+    ("torch_sparse.storage", "SparseStorage.row", sparse.row_of),
+    ("torch_sparse.storage", "SparseStorage.rowptr", sparse.row_pointer),
+    ("torch_sparse.storage", "SparseStorage.rowcount", sparse.row_counts),
+    ("torch_sparse.storage", "SparseStorage.colcount", sparse.column_counts),
+    ("torch_sparse.storage", "SparseStorage.colptr", sparse.column_pointer),
+    ("torch_sparse.storage", "SparseStorage.csr2csc", sparse.by_columns),
+    ("torch_sparse.storage", "SparseStorage.csc2csr", sparse.by_rows),
+    ("torch_sparse.storage", "SparseStorage.coalesce", sparse.coalesced),
+    ("torch_sparse.matmul", "matmul", sparse.matmul),
+    ("torch_sparse.matmul", "spmm_sum", sparse.product_sum),
+    ("torch_sparse.matmul", "spmm_mean", sparse.product_mean),
+    ("torch_sparse.matmul", "spmm_max", sparse.product_max),
+    ("torch_sparse.matmul", "spmm_min", sparse.product_min),
+    ("torch_geometric.utils._spmm", "spmm", sparse.product),
+    ("torch_sparse.add", "add", sparse.add),
+    ("torch_sparse.mul", "mul", sparse.multiply),
+    ("torch_sparse.reduce", "reduction", sparse.reduction),
+    ("torch_sparse.diag", "set_diag", sparse.with_diagonal),
+    ("torch_sparse.diag", "fill_diag", sparse.filled_diagonal),
+    ("torch_sparse.diag", "remove_diag", sparse.without_diagonal),
+    ("torch_sparse.narrow", "narrow", sparse.narrow),
+    ("torch_sparse.index_select", "index_select", sparse.index_select),
+    ("torch_sparse.masked_select", "masked_select", sparse.masked_select),
+    ("torch_sparse.masked_select", "masked_select_nnz", sparse.masked_select_nnz),
+)
+"""The same where the first argument is a matrix of torch_sparse or its storage."""

@@ -3,6 +3,7 @@ graph. Each computes the same as the function for which it is traced."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
+from graphweave.frontends.sparse.sparse_matrix import compressed
 from graphweave.frontends.sparse.sparse_products import sparse_product
 
 
@@ -238,7 +240,25 @@ def _not_compiled(name: str) -> Callable[..., Tensor]:
 
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
+
+def _pointers(index: Tensor, size: int | None = None) -> Tensor:
+    """`index2ptr`. The original calls PyTorch's conversion, which takes no number of rows that data decides."""
+    return compressed(index, _num_nodes(index, size))
+
+
+def _pointers_of_clouds(batch: Tensor | None, batch_size: int | None = None) -> Tensor | None:
+    return None if batch is None else _pointers(batch, batch_size)
+
+
+def _copied(x: Any) -> Any:
+    """`copy.copy`, of which Dynamo knows all but the copies of containers. PyG's `Data.clone` makes some."""
+    return x.copy() if type(x) in (dict, list, set) else copy.copy(x)
+
+
 FORMULAS: _Table = (
+    ("copy", "copy", _copied),
+    ("torch_geometric.index", "index2ptr", _pointers),
+    ("torch_geometric.nn.pool", "_batch_to_ptr", _pointers_of_clouds),
     ("torch.nn.modules.rnn", "LSTM.forward", _lstm),
     ("torch.nn.functional", "_check_key_padding_mask", _check_padding),
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),

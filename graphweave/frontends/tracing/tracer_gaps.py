@@ -111,6 +111,19 @@ def _knows_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_obj_hasattr
 
 
+def _reads_inherited(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        value, source = self._resolved_getattr_and_source(tx, name)
+        if type(value) is not property or not isinstance(self.objvar, variables.UserDefinedObjectVariable):
+            return original(self, tx, name)
+        getter = variables.VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
+        return getter.call_function(tx, [self.objvar], {})
+
+    return var_getattr
+
+
 def _reads_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
@@ -143,13 +156,15 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
-    method of the class, behind the tensor's own, which does not take the object."""
+    method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
+    Dynamo leaves out."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
             one, other = (arg.realize() for arg in args)
-            if _has_method(one, names[0]) and isinstance(other, variables.TensorVariable):
+            alike = self.fn is operator.matmul and type(one) is type(other) and one.python_type() is other.python_type()
+            if _has_method(one, names[0]) and (alike or isinstance(other, variables.TensorVariable)):
                 return one.call_method(tx, names[0], [other], {})
             if _has_method(other, names[1]) and isinstance(one, variables.TensorVariable):
                 return other.call_method(tx, names[1], [one], {})
@@ -253,6 +268,7 @@ def _unknown_size(x: Any) -> bool:
 _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
+    (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (variables.TensorVariable, "call_method", _infers_sizes),

@@ -73,3 +73,23 @@ extern "C" void gw_breadth_first(const Undirected* g, const int64_t* roots, int6
     }
   }
 }
+
+// Visits the nodes in the given order and joins each with one of its neighbours, where neither is joined yet: with the
+// one to which its heaviest edge leads. pair[v] is the smaller number of v
+// and of the node that v is joined with; v itself for a node that stays alone.
+extern "C" void gw_match(const int64_t* indptr, const int64_t* neighbours, const double* weights, const int64_t* order,
+                         int64_t num_nodes, int64_t* pair) {
+  std::fill_n(pair, num_nodes, int64_t{-1});
+  for (int64_t i = 0; i < num_nodes; ++i) {
+    const int64_t v = order[i];
+    if (pair[v] >= 0) continue;
+    int64_t best = -1;
+    for (int64_t k = indptr[v]; k < indptr[v + 1]; ++k) {
+      const int64_t u = neighbours[k];
+      if (u == v || pair[u] >= 0) continue;
+      if (best < 0 || weights[k] > weights[best]) best = k;
+    }
+    const int64_t other = best < 0 ? v : neighbours[best];
+    pair[v] = pair[other] = std::min(v, other);
+  }
+}
