@@ -46,7 +46,9 @@ def made_segment(
     if any(kernel.reorders and i not in given for i, kernel in enumerate(kernels)):
         return None
     ends = [(step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
-    numbers = segment_numbers(program, step, kernels, ends, [0 if i in given else k.address for i, k in enumerate(kernels)], given)
+    numbers = segment_numbers(
+        program, step, kernels, ends, [0 if i in given else k.address for i, k in enumerate(kernels)], given
+    )
     names = [kernel.name for kernel in kernels]
 
     def divided(i: int) -> list[int]:
@@ -62,8 +64,8 @@ def segment_numbers(
     program: Program, step: RunKernels, kernels: Sequence[CppStep], ends: Sequence[tuple[int, bool]],
     addresses: Sequence[Any], given: Mapping[int, OnGraph] = NONE_GIVEN,
 ) -> list[Any]:  # fmt: skip
-    """The numbers that native code reads. `ends` are as in `Segment`, and `addresses` those of the kernels, or texts that
-    stand for them."""
+    """The numbers that native code reads. `ends` are as in `Segment`, and `addresses` those of the kernels, or texts
+    that stand for them."""
     return _Numbers(program, step, kernels, given, addresses).made(ends)
 
 

@@ -47,7 +47,8 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
-    place = slot(module, asked.choices, str(asked.parameters), about) if asked.ranks is None and asked.taker is None else None
+    kept = asked.ranks is None and asked.taker is None
+    place = slot(module, asked.choices, str(asked.parameters), about) if kept else None
     try:
         found = None if place is None else place.find()
         return _made(asked, module, example_inputs, about, place) if found is None else found

@@ -156,7 +156,8 @@ class Captured:
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
         more = f"{dynamic} {dynamo} {fullgraph}"
-        self._on_disk = None if on_ranks or taker is not None else CapturesOnDisk(target, options or {}, more, widths).compiled
+        kept = not on_ranks and taker is None
+        self._on_disk = CapturesOnDisk(target, options or {}, more, widths).compiled if kept else None
         self._floats: dict[tuple[CodeType, str], float] = {}
         self._traced = False
         self._sparse_places: list[Place] | None = None

@@ -12,13 +12,17 @@ from graphweave.core.errors import ExportError
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.region_step import RegionStep
-from graphweave.export.calls import Call, call_lines, is_number
-from graphweave.export.dtypes import DTYPE_CODE, code_of
-from graphweave.export.segments import SegmentText, segment_text
-from graphweave.export.sizes_text import as_cpp
+from graphweave.exporting.calls import Call, call_lines, is_number
+from graphweave.exporting.dtypes import DTYPE_CODE, code_of
+from graphweave.exporting.segments import SegmentText, segment_text
+from graphweave.exporting.sizes_text import as_cpp
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.nodes import Number, Tape
+
+FIRST_SEGMENT = "/* first */ "
+"""Stands in texts before the number of a segment, for what is added to it where a library has more than one form."""
+
 
 @dataclass(slots=True)
 class ProgramText:
@@ -33,8 +37,8 @@ def print_program(
     followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep], prelude: Mapping[int, RegionStep],
     given: Mapping[Ref, str], names: Mapping[str, str], outputs: Sequence[int],
 ) -> ProgramText:  # fmt: skip
-    """`follow(run, in, sizes, made)` for a tape, which makes its results at the positions `outputs`. `given` are C++ expressions of its inputs and constants, and `names` the
-    user's words for inputs."""
+    """`follow(run, in, sizes, made)` for a tape, which makes its results at the positions `outputs`. `given` are C++
+    expressions of its inputs and constants, and `names` the user's words for inputs."""
     text = ProgramText()
     printer = _Printer(text, followed, plan, kernels, names, prelude)
     lines = [*(f"{printer.kind(r)} {printer.name(r)} = {given[r]};" for r in _used(followed, given)), *printer.lines()]
@@ -129,7 +133,8 @@ class _Printer:
         yield f"Value once[{count}];"
         yield f"int64_t once_numbers[{count}] = {{}};"
         yield "if (run.graph && !run.fills) {"
-        yield f"  for (int i = 0; i < {len(made)}; ++i) once[i] = run.graph->kept[i], once_numbers[i] = run.graph->numbers[i];"
+        yield f"  for (int i = 0; i < {len(made)}; ++i)"
+        yield "    once[i] = run.graph->kept[i], once_numbers[i] = run.graph->numbers[i];"
         yield "} else {"
         yield f"  follow_prelude({', '.join(['run', *given, 'once', 'once_numbers'])});"
         yield "  if (run.failed) return;"
@@ -162,7 +167,7 @@ class _Printer:
         yield f"  static const char* const names[] = {{{_list(words)}}};"
         yield f"  Value values[] = {{{_list(values, 'Value()')}}};"
         yield "  if (run.failed) return;"
-        yield f"  run_segment(run, {at}, rows, expected, indices, names, values);"
+        yield f"  run_segment(run, {FIRST_SEGMENT}{at}, rows, expected, indices, names, values);"
         yield "  if (run.failed) return;"
         for i, r in enumerate(step.writes, start=len(step.reads)):
             yield f"  {self.name(r)} = {self._in_own_type(r, kernels, f'values[{i}]')};"

@@ -538,6 +538,12 @@ Value folded(Run& run, const Value& x, const int32_t (&dims)[kLength], bool keep
   return to;
 }
 
+// The rows of x folded into one, which is `none` if there are none.
+template <typename Start, typename None, typename Op>
+Value total(Run& run, const Value& x, Start start, None none, const Op& op) {
+  return x.sizes[0] == 0 ? filled(run, x.dtype, none, x.sizes + 1, x.dims - 1) : folded(run, x, {0}, false, start, op);
+}
+
 // The condition that a line of the model sets on sizes.
 void require(Run& run, bool holds, const char* line) {
   if (!holds) run.fail(GW_WRONG_ARGUMENT, -1, "the inputs do not fit what %s expects of their sizes", line);

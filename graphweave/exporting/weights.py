@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweave.export.dtypes import SAFETENSORS
+from graphweave.exporting.dtypes import SAFETENSORS
 from graphweave.ir.message.aten import DTYPE_OF
 
 

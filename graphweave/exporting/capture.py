@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._pytree import KeyEntry, keystr, tree_flatten_with_path
 
 from graphweave.core.errors import ExportError
-from graphweave.core.sizes import Size, read
+from graphweave.core.sizes import Size, Symbol, leaves, read
+from graphweave.frontends.dynamo.arguments import as_traced
 from graphweave.frontends.dynamo.captured import Captured
 from graphweave.frontends.dynamo.captured_request import CapturedGraph, Taker
 from graphweave.frontends.tracing.reasons import reason_of
@@ -21,8 +22,8 @@ from graphweave.frontends.tracing.reasons import reason_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Argument:
-    """A tensor that the captured graph takes by `placeholder`: an input of the model, or one of its weights. `sizes` are
-    those of its dims, of which symbols vary from call to call."""
+    """A tensor that the captured graph takes by `placeholder`: an input of the model, or one of its weights. `sizes`
+    are those of its dims, of which symbols vary from call to call."""
 
     placeholder: str
     name: str
@@ -40,6 +41,8 @@ class WholeModel:
     weights: tuple[Argument, ...]
     results: tuple[tuple[str, Tensor, int], ...]
     guards: tuple[Any, ...]
+    known_as: Mapping[Size, Size]
+    """What sizes that PyTorch has found to be equal to others are called."""
 
 
 @dataclass(slots=True)
@@ -62,12 +65,15 @@ class _Taken:
 
 
 def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> WholeModel:
-    """Capture the inference of `model`. Raises ExportError if it cannot be captured as one graph, or takes or gives what
-    is no tensor."""
+    """Capture the inference of `model`. Raises ExportError if it cannot be captured as one graph, or takes or gives
+    what is no tensor."""
+    args, kwargs = tuple(map(as_traced, args)), {name: as_traced(arg) for name, arg in kwargs.items()}
     inputs = named_leaves(model, args, kwargs)
     for name, value in inputs:
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
-            got = type(value).__name__ if not isinstance(value, Tensor) else f"a {value.layout} tensor on {value.device}"
+            got = (
+                type(value).__name__ if not isinstance(value, Tensor) else f"a {value.layout} tensor on {value.device}"
+            )
             raise ExportError(
                 f"{name}: expected a dense tensor on the CPU (got {got}). Numbers and words are part of the model: bind"
                 " them with functools.partial, or make them attributes."
@@ -92,7 +98,9 @@ def _captured_once(
             out = run(*args, **kwargs)
     except Exception as error:
         why, where = reason_of(error)
-        raise ExportError(f"the model cannot be captured as one graph{f' ({where})' if where else ''}: {why}") from error
+        raise ExportError(
+            f"the model cannot be captured as one graph{f' ({where})' if where else ''}: {why}"
+        ) from error
     if len(taken.graphs) != 1:
         raise ExportError(f"expected a model that is one graph (got {len(taken.graphs)}). Export its parts one by one.")
     return out
@@ -101,6 +109,7 @@ def _captured_once(
 def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]]) -> WholeModel:
     (captured,) = taken.graphs
     placeholders = captured.module.graph.find_nodes(op="placeholder")
+    env = next((n.node.shape_env for p in placeholders for n in _symbolic(p.meta.get("val"))), None)
     of_model = _weight_names(model)
     by_input = {id(value): name for name, value in reversed(inputs)}
     found: dict[str, Argument] = {}
@@ -108,7 +117,7 @@ def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Seque
     for node, value in zip(placeholders, taken.arguments, strict=True):
         if not isinstance(value, Tensor):
             continue
-        sizes = tuple(read(str(n)) for n in node.meta["val"].shape)
+        sizes = tuple(_size(env, n) for n in node.meta["val"].shape)
         if id(value) in by_input:
             found[by_input[id(value)]] = Argument(node.name, by_input[id(value)], value, sizes)
             continue
@@ -116,19 +125,27 @@ def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Seque
         if any(not isinstance(n, int) for n in sizes):
             sizes = tuple(value.shape)
         weights.append(Argument(node.name, name, value, sizes))
-    taken_inputs = tuple(
-        found.get(name, Argument("", name, value, tuple(value.shape))) for name, value in inputs
-    )
-    env = next((n.node.shape_env for p in placeholders for n in _symbolic(p.meta.get("val"))), None)
-    guards = () if env is None else tuple(dict.fromkeys(_with_fixed(env, guard.expr) for guard in env.guards))
+    taken_inputs = tuple(found.get(name, Argument("", name, value, tuple(value.shape))) for name, value in inputs)
+    parts = (part for a in taken_inputs for size in a.sizes for part in leaves(size))
+    varies = {part.name for part in parts if isinstance(part, Symbol)}
+    guards = () if env is None else tuple(dict.fromkeys(_condition(env, guard.expr, varies) for guard in env.guards))
     guards = tuple(guard for guard in guards if guard is not sympy.true)
-    return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), guards)
+    numbers = [n for p in placeholders for n in [p.meta.get("val")] if isinstance(n, torch.SymInt)]
+    known_as = {read(str(n.node.expr)): read(str(_condition(env, n.node.expr, varies))) for n in numbers}
+    return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), guards, known_as)
 
 
-def _with_fixed(env: Any, condition: Any) -> Any:
-    """A condition on sizes in which the sizes that are compiled in are numbers."""
-    fixed = {symbol: value for symbol, value in env.replacements.items() if value.is_number}
-    return condition.xreplace(fixed)
+def _condition(env: Any, condition: Any, varies: set[str]) -> Any:
+    """A size, or a condition on sizes, in which those that do not vary are the numbers that were compiled in."""
+    known = getattr(env, "backed_var_to_val", None) or env.var_to_val
+    condition = env.replace(condition)
+    fixed = {s: known[s] for s in condition.free_symbols if s.name not in varies and s in known}
+    return condition.subs(fixed)
+
+
+def _size(env: Any, size: Any) -> Size:
+    """A size of a fake tensor, by what PyTorch knows at the end of the capture."""
+    return read(str(env.replace(size.node.expr))) if isinstance(size, torch.SymInt) else int(size)
 
 
 def _symbolic(value: Any) -> list[Any]:
@@ -144,8 +161,8 @@ def _results(out: Any, given: Sequence[Any]) -> tuple[tuple[str, Tensor, int], .
         at = next((i for i, one in enumerate(given) if one is value), None)
         if at is None or not isinstance(value, Tensor):
             raise ExportError(
-                f"{name}: expected a tensor that the model computes (got {type(value).__name__}). Return what depends on"
-                " the inputs alone."
+                f"{name}: expected a tensor that the model computes (got {type(value).__name__}). Return what"
+                " depends on the inputs."
             )
         found.append((name, value, at))
     return tuple(found)

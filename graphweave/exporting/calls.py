@@ -13,7 +13,7 @@ import torch
 
 from graphweave.core.errors import ExportError
 from graphweave.core.types import UNIT, DType, Fold, Space
-from graphweave.export.dtypes import DTYPE_CODE
+from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF
 from graphweave.ir.message.nodes import AnyType, Operand, Program, Ref, Type
@@ -174,7 +174,13 @@ def _of_algebra(call: Call, node: ir.Node) -> str:
             kept = "true" if node.keepdim else "false"
             start, body = _FOLDS[fold]
             listed = ", ".join(str(d + lead) for d in dims)
-            return f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
+            return (
+                f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
+            )
+        case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
+            start, body = _FOLDS[fold]
+            none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
+            return f"total(run, {call.name(x)}, {start}, {none}, [](auto a, auto b) {{ return {body}; }})"
         case ir.Pull(x, m) if isinstance(call.program.nodes[m], ir.MapOf):
             return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
         case _:
@@ -377,7 +383,11 @@ def _where(call: Call, args: _Args, kwargs: _Kwargs) -> str:
     parts = []
     for arg in args[1:]:
         value = call.is_value(arg)
-        text = f"converted(run, {call.text(arg)}, {code})" if value else f"filled_with(run, {code}, {call.text(arg)}, {{0}}, 0)"
+        text = (
+            f"converted(run, {call.text(arg)}, {code})"
+            if value
+            else f"filled_with(run, {code}, {call.text(arg)}, {{0}}, 0)"
+        )
         parts.append(text)
     return f"chosen(run, {call.text(args[0])}, {', '.join(parts)})"
 

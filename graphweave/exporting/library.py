@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import ExportError, IndexRangeError
-from graphweave.export.dtypes import DTYPE_CODE, NUMBER_OF
+from graphweave.exporting.dtypes import DTYPE_CODE, NUMBER_OF
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.runtime.toolchain import build_library
 
@@ -167,4 +167,3 @@ def _given(inputs: Sequence[Tensor]) -> tuple[Any, list[Any]]:
         one.data, one.dtype, one.ndim = tensor.data_ptr(), NUMBER_OF[DTYPE_OF[tensor.dtype]], tensor.dim()
         one.sizes, one.strides = sizes, strides
     return given, held
-
