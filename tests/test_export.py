@@ -126,7 +126,7 @@ def test_a_prepared_graph_is_not_looked_at_again(library: LoadedModel) -> None:
 def test_an_index_out_of_range_is_refused(library: LoadedModel, row: int, value: int) -> None:
     x, index = example(30, 90)
     index[row, 17] = value
-    with pytest.raises(IndexError, match=f"edge_index.* holds {value} at position 17, expected 0..29"):
+    with pytest.raises(IndexError, match=rf"edge_index.* holds {value} at position 17, expected 0"):
         library(x, index)
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_leave_is_named(module: nn.Module, message: str, tmp_path: P
 
 
 def test_arguments_that_are_no_tensors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="size: expected a dense tensor on the CPU .got int"):
+    with pytest.raises(ExportError, match=r"size: expected a dense tensor on the CPU .got int"):
         gw.export(global_max_pool, {"x": torch.randn(4, 3), "batch": torch.zeros(4).long(), "size": 1}, tmp_path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch.utils._pytree import KeyEntry, keystr, tree_flatten_with_path
@@ -75,8 +75,8 @@ def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
                 type(value).__name__ if not isinstance(value, Tensor) else f"a {value.layout} tensor on {value.device}"
             )
             raise ExportError(
-                f"{name}: expected a dense tensor on the CPU (got {got}). Numbers and words are part of the model: bind"
-                " them with functools.partial, or make them attributes."
+                f"{name}: expected a dense tensor on the CPU (got {got}). Pass one; bind numbers and words with"
+                " functools.partial, as they are part of the model."
             )
     for any_rows in (True, False):
         taken = _Taken()
@@ -99,10 +99,11 @@ def _captured_once(
     except Exception as error:
         why, where = reason_of(error)
         raise ExportError(
-            f"the model cannot be captured as one graph{f' ({where})' if where else ''}: {why}"
+            f"the model cannot be captured as one graph{f' ({where})' if where else ''}: {why}."
+            " Change that line, or leave it out of what is exported."
         ) from error
     if len(taken.graphs) != 1:
-        raise ExportError(f"expected a model that is one graph (got {len(taken.graphs)}). Export its parts one by one.")
+        raise ExportError(f"expected a model that is one graph (got {len(taken.graphs)}). Pass its parts one by one.")
     return out
 
 

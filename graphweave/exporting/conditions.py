@@ -76,7 +76,7 @@ def guard_text(guard: Any, names: Mapping[Size, str]) -> str:
         if isinstance(guard, relation):
             left, right = (as_cpp(read(str(side)), names) for side in (guard.lhs, guard.rhs))
             return f"{left} {sign} {right}"
-    raise ExportError(f"the model is right only where {guard}, which a library cannot look at. Export it for one size.")
+    raise ExportError(f"the model is right only where {guard}, which a library cannot look at. Change that condition.")
 
 
 def in_names(guard: Any, inputs: Sequence[Argument]) -> str:

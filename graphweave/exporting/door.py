@@ -43,7 +43,8 @@ def export(
     """Write the inference of `model` as a shared library that needs neither Python nor PyTorch.
 
     `example_inputs` are the arguments of one call, in order or by name: tensors on the CPU, or lists and dicts of
-    them. Their feature widths are compiled in; numbers of nodes, edges and graphs vary freely. `path` becomes a folder with
+    them. Their feature widths are compiled in; numbers of nodes, edges and graphs vary freely. `path` becomes a folder
+    with
 
     - `model.so`, the library, and `model.h`, its interface in C (docs/export.md);
     - `weights.safetensors`, which may be replaced by other weights of the same shapes;
@@ -52,9 +53,9 @@ def export(
     - `sources/`, from which `make` builds the library with any C++17 compiler.
 
     A call that only PyTorch computes (random numbers, a sort) cannot leave: ExportError with the call, its line and
-    what to do. Nothing is left out in silence. A module in training mode is exported as it computes there; call `eval()`
-    first. Results are those of the compiled model but for the rounding of products, whose order of sums is the
-    library's own.
+    what to do. Nothing is left out in silence. A module in training mode is exported as it computes there; call
+    `eval()` first. Results are those of the compiled model but for the rounding of products, whose order of sums is
+    the library's own.
     """
     args, kwargs = ((), example_inputs) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
     captured = capture_forms(model, args, kwargs)

@@ -24,9 +24,9 @@ from graphweave.core.log import logger
 from graphweave.core.options import options_for
 from graphweave.core.sizes import Size, leaves
 from graphweave.execute.executable import Executable
-from graphweave.exporting.calls import is_number
 from graphweave.exporting.capture import Argument, WholeModel, capture_whole
 from graphweave.exporting.conditions import holds, symbols_of
+from graphweave.exporting.named_node import is_number
 from graphweave.exporting.program import ProgramText, print_program
 from graphweave.exporting.sizes_text import as_cpp
 from graphweave.ir.message.nodes import Input, Ref
@@ -76,16 +76,16 @@ def _smaller(form: WholeModel, given: tuple[Any, Any]) -> Iterator[tuple[tuple[A
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class ModelForm:
     """A captured form, and its functions in C++."""
 
     model: WholeModel
     text: ProgramText
 
 
-def form_of(model: WholeModel, weights: Mapping[str, int]) -> Form:
+def form_of(model: WholeModel, weights: Mapping[str, int]) -> ModelForm:
     """`weights` are the numbers of weights by their placeholders. Raises ExportError for a call that cannot leave."""
-    return Form(model, _text(model, executable_of(model), weights))
+    return ModelForm(model, _text(model, executable_of(model), weights))
 
 
 def executable_of(whole: WholeModel) -> Executable:
@@ -108,27 +108,11 @@ def constants_of(whole: WholeModel) -> list[Argument]:
     return found
 
 
-def _text(whole: WholeModel, executable: Executable, weights: Mapping[str, int]) -> Any:
-    """The program of an executable as C++. Raises ExportError with everything in it that cannot leave."""
-    plan = executable.plan
-    told = [
-        f"{reason}" for reason in (*plan.refused.values(), *(plan.prelude.refused.values() if plan.prelude else ()))
-    ]
-    names = whole.captured.request.names
-    given = _expressions(whole, plan, weights)
-    try:
-        return print_program(
-            executable.tape,
-            plan,
-            executable.kernels,
-            executable.steps.prelude,
-            given,
-            names,
-            [at for _, _, at in whole.results],
-        )
-    except ExportError as error:
-        more = f" Besides, no kernel computes: {'; '.join(told)}." if told else ""
-        raise ExportError(f"{error}{more}") from None
+def _text(whole: WholeModel, executable: Executable, weights: Mapping[str, int]) -> ProgramText:
+    """The program of an executable as C++. Raises ExportError with all calls in it that cannot leave."""
+    names, outputs = whole.captured.request.names, [at for _, _, at in whole.results]
+    given, steps = _expressions(whole, executable.plan, weights), executable.steps
+    return print_program(executable.tape, executable.plan, steps.kernels, steps.prelude, given, names, outputs)
 
 
 def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> dict[Ref, str]:
@@ -146,7 +130,9 @@ def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> d
             found[ref] = text
         elif any(ref in call_operands(plan.program, user) for user in range(ref, len(plan.program.nodes))):
             words = whole.captured.request.names.get(node.name, node.name)
-            raise ExportError(f"{words} is neither a tensor among the inputs nor a size of one. Give it as a tensor.")
+            raise ExportError(
+                f"{words} is neither a tensor among the inputs nor a size of one, or stands for an effect of a call. Give it as a tensor."
+            )
     return found
 
 

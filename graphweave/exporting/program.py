@@ -12,8 +12,9 @@ from graphweave.core.errors import ExportError
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.region_step import RegionStep
-from graphweave.exporting.calls import Call, call_lines, is_number
+from graphweave.exporting.calls import call_lines
 from graphweave.exporting.dtypes import DTYPE_CODE, code_of
+from graphweave.exporting.named_node import NamedNode, NotExported, is_number
 from graphweave.exporting.segments import SegmentText, segment_text
 from graphweave.exporting.sizes_text import as_cpp
 from graphweave.ir.message.nodes import Ref
@@ -31,6 +32,8 @@ class ProgramText:
     functions: list[str] = field(default_factory=list)
     segments: list[SegmentText] = field(default_factory=list)
     num_kept: int = 0
+    refused: list[str] = field(default_factory=list)
+    """Calls that cannot leave Python."""
 
 
 def print_program(
@@ -42,6 +45,9 @@ def print_program(
     text = ProgramText()
     printer = _Printer(text, followed, plan, kernels, names, prelude)
     lines = [*(f"{printer.kind(r)} {printer.name(r)} = {given[r]};" for r in _used(followed, given)), *printer.lines()]
+    if text.refused:
+        listed = "; ".join(dict.fromkeys(text.refused))
+        raise ExportError(f"only PyTorch computes {listed}. Leave that out of what is exported, or pass its result.")
     results = [f"made[{i}] = {printer.result(at)};" for i, at in enumerate(outputs)]
     head = "void follow(Followed& run, const Value* in, const int64_t* sizes, Value* made)"
     text.functions.append(_function(head, [*lines, *results]))
@@ -90,8 +96,11 @@ class _Printer:
             case tape.Count(space, number):
                 yield f"const int64_t {_count(space)} = {self._number(number)};"
             case tape.CallNode(value, rows):
-                call = Call(self._program, value, self.name, _count, self._index_words)
-                yield from call_lines(call)
+                call = NamedNode(self._program, value, self.name, _count, self._index_words)
+                try:
+                    yield from list(call_lines(call))
+                except NotExported as error:
+                    self._text.refused.append(str(error))
                 yield "if (run.failed) return;"
             case tape.RunKernels():
                 yield from self._run_kernels(step)

@@ -9,11 +9,11 @@ from importlib.resources import files
 from torch import Tensor
 
 from graphweave.core.sizes import read
-from graphweave.exporting.calls import quoted
 from graphweave.exporting.capture import Argument, WholeModel
 from graphweave.exporting.conditions import sizes_text, symbols_of
 from graphweave.exporting.dtypes import code_of
-from graphweave.exporting.forms import Form
+from graphweave.exporting.forms import ModelForm
+from graphweave.exporting.named_node import quoted
 from graphweave.exporting.program import FIRST_SEGMENT
 from graphweave.exporting.segments import SegmentText
 from graphweave.runtime import sources
@@ -52,7 +52,7 @@ class Sources:
     files: Mapping[str, str]
 
 
-def model_sources(forms: Sequence[Form], weights: Sequence[Argument]) -> Sources:
+def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> Sources:
     """The sources of a model in one form or several, of which the first one tells what all take and give."""
     kernels = dict(pair for form in forms for segment in form.text.segments for pair in segment.kernels)
     parts = [
@@ -65,7 +65,7 @@ def model_sources(forms: Sequence[Form], weights: Sequence[Argument]) -> Sources
     return Sources(found)
 
 
-def _functions(forms: Sequence[Form]) -> Iterator[str]:
+def _functions(forms: Sequence[ModelForm]) -> Iterator[str]:
     """What follows each form, in a namespace of its own, and the table of them."""
     yield "namespace {\n"
     at, rows = 0, []
@@ -89,7 +89,7 @@ def own(name: str) -> str:
 # ---------------------------------------------------------------- inputs, outputs, weights
 
 
-def _described(forms: Sequence[Form], weights: Sequence[Argument]) -> str:
+def _described(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> str:
     model = forms[0].model
     inputs = [_info(a.name, a.example, [n if isinstance(n, int) else -1 for n in a.sizes]) for a in model.inputs]
     outputs = [_info(name, value, output_sizes(model, at)) for name, value, at in model.results]
