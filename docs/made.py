@@ -43,6 +43,7 @@ START = {
     "data": "npz.py",
     "distributed": "part.py",
     "execute": "build.py",
+    "exporting": "door.py",
     "extend": "rowwise.py",
     "frontends.calls": "captured_sizes.py",
     "frontends.dynamo": "compile.py",

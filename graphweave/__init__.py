@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphweave.certificate.check import check
     from graphweave.core.counters import counters, reset_counters
     from graphweave.core.schedule import Schedule
+    from graphweave.exporting.door import export
     from graphweave.frontends.dynamo.compile import compile
     from graphweave.frontends.dynamo.explain import explain
     from graphweave.frontends.dynamo.ready import ready
@@ -72,6 +73,7 @@ __all__ = [
     "edge_softmax",
     "edge_subgraph",
     "explain",
+    "export",
     "extend",
     "from_dgl",
     "from_networkx",
@@ -113,6 +115,7 @@ _FROM = {
         "reset_counters",
     ),
     "core.schedule": ("Schedule",),
+    "exporting.door": ("export",),
     "frontends.dynamo.compile": ("compile",),
     "frontends.dynamo.explain": ("explain",),
     "frontends.dynamo.ready": ("ready",),

@@ -67,7 +67,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
     "certificate": {"core", "ir", "compiler", "runtime", "pages"}
     | {"frontends.dynamo", "frontends.halves", "frontends.tracing"},  # runs compiled programs beside eager mode
-    "": _MODEL_SIDE | {"certificate", "extend", "frontends.dynamo", "loops"},
+    "exporting": {"core", "ir", "analysis", "lower", "compiler", "runtime", "execute"}
+    | {"frontends.dynamo", "frontends.tracing"},  # a frontend of its own end: programs that no Python runs
+    "": _MODEL_SIDE | {"certificate", "exporting", "extend", "frontends.dynamo", "loops"},
     "pages": {"core"},
     "cli": _STAGES
     | _MODEL_SIDE

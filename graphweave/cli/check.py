@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from graphweave import check
 from graphweave.cli.arguments import positive
+from graphweave.cli.script_function import function_of
 from graphweave.core.errors import DataError
 
 _NOT_OK = 1
@@ -31,7 +29,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the certificate. The status is 0 if all is well with it, else 1."""
-    made = _function(args.function)()
+    made = function_of(args.function)()
     fn, *given = made if isinstance(made, tuple) and made else (None,)
     if not callable(fn):
         raise DataError(
@@ -43,22 +41,3 @@ def run(args: argparse.Namespace) -> int:
     for file in args.out:
         certificate.save(file)
     return 0 if certificate.ok else _NOT_OK
-
-
-def _function(spec: str) -> Callable[[], Any]:
-    """The function named by "SCRIPT.py:FUNCTION". The script is imported, as its own folder's other files can be."""
-    file, _, name = spec.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        raise DataError(f"expected SCRIPT.py:FUNCTION with a file that exists (got {spec!r}). Name one.")
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    if found is None or found.loader is None:
-        raise DataError(f"{file} is not a file that Python can import. Name one that ends in .py.")
-    module = importlib.util.module_from_spec(found)
-    sys.path.insert(0, str(path.parent.resolve()))
-    sys.modules[path.stem] = module  # as code that Dynamo traces is looked up there
-    found.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise DataError(f"{file} has no function {name!r}. Name one of its functions without parameters.")
-    return function

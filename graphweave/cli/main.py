@@ -19,6 +19,7 @@ _COMMANDS = {
     "check": ("check", "certify a model on your data: errors, repeatability, speed, memory"),
     "explain": ("explain", "run a program, and write a page about all that it compiles"),
     "profile": ("profile", "the same with measured times: where a training step spends them"),
+    "export": ("export", "write a model as a shared library that needs neither Python nor PyTorch"),
     "doctor": ("doctor", "what is installed here, and whether kernels work"),
     "cache": ("cache", "carry what is compiled to another machine of the same kind, as one file"),
     "partition": ("parts", "write a graph's parts for training on several ranks"),

@@ -92,6 +92,10 @@ class ShardError(GraphweaveError):
     would not be those of the whole graph; the message names what stands in the way and the user's line."""
 
 
+class ExportError(GraphweaveError):
+    """A model cannot leave Python (`graphweave.export`); the message names what stands in the way and what to do."""
+
+
 class VerifyError(GraphweaveError):
     """A compiled region disagrees with eager execution (`options={"verify": True}`)."""
 

@@ -41,6 +41,8 @@ class Options:
 
     Without `fuse` every node of a program is computed by itself, and its result is stored.
 
+    With `standalone`, nothing is left to PyTorch that a kernel can compute, however little it is.
+
     `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
 
     `target` is the language in which kernels are printed, `device` where their tensors lie.
@@ -65,6 +67,7 @@ class Options:
     typed_operand: int | None = None
     packed_bytes: int = 64
     fuse: bool = True
+    standalone: bool = False
     schedule: Schedule = COMPILERS_CHOICE
     target: Target = "cpp"
     device: str = "cpu"

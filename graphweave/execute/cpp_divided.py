@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.codegen.cpp import shared_text
+from graphweave.codegen.cpp import SharedText, shared_text
 from graphweave.core.counters import bump
 from graphweave.core.types import DType, Fold
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
@@ -59,20 +60,26 @@ class DividedRows:
     def build(self) -> None:
         """Compile the kernels, or find them in the cache."""
         if not self._functions:
-            made = [shared_text(k) for k in self._kernels]
+            made = self.texts
             runs = runs_of(text for text, _ in made)
             with ThreadPoolExecutor(len(runs)) as pool:
                 list(pool.map(kernel_cache.libraries, runs))
             self._functions = [kernel_cache.load(text, symbol) for text, symbol in made]
 
-    def numbers(self) -> list[int]:
-        """The kernels, once they are built, as `native/divided_rows.cpp` reads them."""
+    @property
+    def texts(self) -> list[SharedText]:
+        """The C++ text of each kernel, and its name there."""
+        return [shared_text(k) for k in self._kernels]
+
+    def numbers(self, addresses: Sequence[Any] = ()) -> list[Any]:
+        """The kernels as `native/divided_rows.cpp` reads them: once they are built, or with the `addresses` given."""
+        addresses = addresses or [function.address for function in self._functions]
         given = {name: [_GIVEN, i] for i, name in enumerate(self._given)}
         places = given | {name: [_TABLE, i] for i, name in enumerate(PIECE_TABLES)}
         scratch: list[list[int]] = []
         totals: dict[str, list[int]] = {}
         kernels: list[list[int]] = []
-        for kernel, function in zip(self._kernels, self._functions, strict=True):
+        for kernel, address in zip(self._kernels, addresses, strict=True):
             pointers, own = [places[csr.name] for csr in kernel.csrs], list[list[int]]()
             for b in kernel.buffers:
                 size = numel(b.shape)
@@ -89,7 +96,7 @@ class DividedRows:
                     scratch.append([_ROWS.index(b.rows), size * b.dtype.itemsize])
                 pointers.append(places[b.name])
             over, sizes = _ROWS.index(kernel.sizes[0]), len(kernel.sizes) + len(kernel.csrs)
-            kernels.append([function.address, over, sizes, *listed(own), *listed(pointers)])
+            kernels.append([address, over, sizes, *listed(own), *listed(pointers)])
         most = self._chunks_asked or launch.MAX_CHUNKS
         return [most, *listed(scratch), *listed(list(totals.values())), *listed(kernels)]
 

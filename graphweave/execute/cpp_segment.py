@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -45,7 +46,9 @@ def made_segment(
     if any(kernel.reorders and i not in given for i, kernel in enumerate(kernels)):
         return None
     ends = [(step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
-    numbers = _Numbers(program, step, kernels, given).made(ends)
+    numbers = segment_numbers(
+        program, step, kernels, ends, [0 if i in given else k.address for i, k in enumerate(kernels)], given
+    )
     names = [kernel.name for kernel in kernels]
 
     def divided(i: int) -> list[int]:
@@ -57,12 +60,22 @@ def made_segment(
     return Segment(numbers, names, ends, len(step.rows), len(step.reads) + len(step.writes), divided)
 
 
+def segment_numbers(
+    program: Program, step: RunKernels, kernels: Sequence[CppStep], ends: Sequence[tuple[int, bool]],
+    addresses: Sequence[Any], given: Mapping[int, OnGraph] = NONE_GIVEN,
+) -> list[Any]:  # fmt: skip
+    """The numbers that native code reads. `ends` are as in `Segment`, and `addresses` those of the kernels, or texts
+    that stand for them."""
+    return _Numbers(program, step, kernels, given, addresses).made(ends)
+
+
 @dataclass
 class _Numbers:
     program: Program
     taped: RunKernels
     kernels: Sequence[CppStep]
     given: Mapping[int, OnGraph]
+    addresses: Sequence[Any]
     limits: list[list[int]] = field(default_factory=list)
     positions: dict[Limit, int] = field(default_factory=dict)
 
@@ -74,7 +87,7 @@ class _Numbers:
     def made(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
         taped = self.taped
         members = enumerate(zip(self.kernels, taped.members, strict=True))
-        steps = [self.step(kernel, m.limit, self.given.get(i)) for i, (kernel, m) in members]
+        steps = [self.step(kernel, m.limit, self.given.get(i), self.addresses[i]) for i, (kernel, m) in members]
         slots: dict[int, list[list[int]]] = {}
         for one in taped.inside:
             slots.setdefault(one.slot, []).append([one.nbytes, self.space(one.space)])
@@ -87,7 +100,7 @@ class _Numbers:
             *listed(steps),
         ]  # fmt: skip
 
-    def step(self, step: CppStep, limit: StepLimit | None, given: OnGraph | None) -> list[int]:
+    def step(self, step: CppStep, limit: StepLimit | None, given: OnGraph | None, address: Any) -> list[int]:
         program, walked = self.program, step.plan.lowered.map
         space = None if walked is None else map_type(program, walked).dom
         maps = [[self.map(m), map_type(program, m).dom == space] for m in step.maps]
@@ -99,7 +112,7 @@ class _Numbers:
         zeros = [] if limit is None else [self.zero(ref, upto) for ref, upto in limit.zeros]
         if given is None:
             head = [] if walked is None else [[_INDPTR, self.map(walked), 0]]
-            address, pointers = step.address, [*head, *map(self.pointer, step.operands)]
+            pointers = [*head, *map(self.pointer, step.operands)]
         else:
             address, pointers = given.kernel.address, self.fixed(step, given)
         return [

@@ -110,6 +110,12 @@ class CppStep(RegionStep):
             self._kernels[wide] = load(plan.code, plan.symbol)
         return self._kernels[wide]
 
+    def rows_in_pieces(self) -> DividedRows:
+        """The kernels of divided rows, of 32 bits, which may not be built yet."""
+        if False not in self._divided:
+            self._divided[False] = DividedRows(self.plan.scheduled)
+        return self._divided[False]
+
     def divided_rows(self, wide: bool) -> DividedRows:
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan

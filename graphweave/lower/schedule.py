@@ -86,7 +86,9 @@ def schedule(
         fused = _fused_push(program, g.members[0]) if g.rows is None else None
         if fused is not None:
             steps.append(fused)
-        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics, between):
+        elif g.rows is None or (
+            not options.standalone and _not_worth_a_kernel(program, g, groups.needs, products, statistics, between)
+        ):
             steps.extend(TorchCall(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))

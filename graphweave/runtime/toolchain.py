@@ -210,6 +210,24 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = (), what: s
         compiled.unlink(missing_ok=True)
 
 
+def build_library(source: Path, out: Path, extra: tuple[str, ...], exports: Path, what: str) -> None:
+    """Compile one C++ file to a shared library that needs no library of C++ and shows only the symbols of the linker
+    script `exports`."""
+    tools = toolchain()
+    command, is_zig = (*tools.command, *tools.flags, *extra), zig.is_zig(tools.command)
+    linked = ("-shared", "-Wl,--gc-sections", f"-Wl,--version-script={exports}", "-s")
+    if is_zig:
+        compiled = out.with_suffix(".o")
+        try:
+            _run((*command, "-c", str(source), "-o", str(compiled)), source, what)
+            _run((*zig.c_link_command(tools.command), *linked, str(compiled), "-o", str(out)), source, what)
+        finally:
+            compiled.unlink(missing_ok=True)
+        return
+    libraries = ("-nodefaultlibs", "-lm", "-lpthread", "-lc", "-lgcc")
+    _run((*command, *linked, "-Wl,-z,defs", str(source), *libraries, "-o", str(out)), source, what)
+
+
 def _run(command: tuple[str, ...], source: Path, what: str) -> None:
     """Run a command that compiles or links `source`."""
     shown = shlex.join(command)

@@ -88,6 +88,11 @@ def link_command(command: Sequence[str], compiled: Path, out: Path) -> tuple[str
     return (*with_subcommand(command, "cc"), *flags, str(compiled), *libraries, "-o", str(out))
 
 
+def c_link_command(command: Sequence[str]) -> tuple[str, ...]:
+    """The beginning of a command that links what needs the library of C alone."""
+    return (*with_subcommand(command, "cc"), *_TARGET)
+
+
 def whole_link_command(command: Sequence[str], compiled: Path, out: Path) -> tuple[str, ...]:
     """The same, with a libc++ that zig compiles if it has not yet done so on this machine."""
     return (*with_subcommand(command, "c++"), *_TARGET, "-O3", "-shared", str(compiled), "-o", str(out))

@@ -49,7 +49,7 @@ def graphweave(
     """
     asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
     leaves = asked_for(module)
-    stores = asked.ranks is None and not leaves
+    stores = asked.ranks is None and asked.taker is None and not leaves
     place = slot(module, asked.choices, str(asked.parameters), about) if stores else None
     try:
         found = None if place is None else place.find()

@@ -121,11 +121,14 @@ class Captured:
         self._dry = None if ranks is None else DryCalls(target, ranks)
         self._on_ranks = on_ranks = ranks is not None
         self._must_be_whole = fullgraph or on_ranks
+        # an exported library has one program for all numbers of rows
+        taker = (options or {}).get("taker")
+        any_rows = on_ranks or (taker is not None and taker.any_rows)
 
         widths = Widths()
 
         def guard(context: Any) -> None:
-            guard_sizes(context, widths, any_rows=on_ranks)
+            guard_sizes(context, widths, any_rows=any_rows)
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             comptime(guard)
@@ -153,7 +156,8 @@ class Captured:
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
         more = f"{dynamic} {dynamo} {fullgraph}"
-        self._on_disk = None if on_ranks else CapturesOnDisk(target, options or {}, more, widths).compiled
+        kept = not on_ranks and taker is None
+        self._on_disk = CapturesOnDisk(target, options or {}, more, widths).compiled if kept else None
         self._floats: dict[tuple[CodeType, str], float] = {}
         self._traced = False
         self._sparse_places: list[Place] | None = None

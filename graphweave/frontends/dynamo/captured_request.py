@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,17 @@ _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    """Takes each captured inference in place of the compiler; calls then run as PyTorch's own (`graphweave.export`)."""
+
+    take: Callable[[CapturedGraph], Callable[..., Any]]
+    """The captured graph -> what runs in its place."""
+
+    any_rows: bool
+    """Whether one program is to serve all numbers of rows of features, 0 and 1 among them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """What a user asked of the backend: `choices`, which stand as text in `options`, and the `ranks` that the function
     runs on, each with a part of the graph (`graphweave.distributed.shard`). Over ranks nothing runs eagerly, since
@@ -49,6 +60,7 @@ class Asked:
     ranks: OverRanks | None
     sources: Sequence[str]
     parameters: Sequence[str]
+    taker: Taker | None = None
 
     @property
     def may_leave(self) -> bool:
@@ -62,7 +74,9 @@ class Asked:
         """Raises SettingsError for options that are unknown or have wrong values."""
         ranks = options.get("ranks")
         ranks = ranks if isinstance(ranks, OverRanks) else None
-        return Asked(checked_choices(options), options, ranks, sources(module), parameters)
+        taker = options.get("taker")
+        taker = taker if isinstance(taker, Taker) else None
+        return Asked(checked_choices(options), options, ranks, sources(module), parameters, taker)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,9 +112,10 @@ class CapturedGraph:
 
 
 def checked_choices(options: Mapping[str, Any] | None) -> Choices:
-    """The options of `graphweave.compile` as an object, without the ranks that `graphweave.distributed.shard` adds.
+    """The options of `graphweave.compile` as an object, without what `graphweave.distributed.shard` and
+    `graphweave.export` add.
     Raises SettingsError for an unknown option, and for a value that an option cannot have."""
-    choices = choices_of({name: v for name, v in (options or {}).items() if not isinstance(v, OverRanks)})
+    choices = choices_of({name: v for name, v in (options or {}).items() if not isinstance(v, OverRanks | Taker)})
     ROAD.without(choices.left_out)
     return choices
 

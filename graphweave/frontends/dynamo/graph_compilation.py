@@ -19,7 +19,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, ShardError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
-from graphweave.core.options import Options
+from graphweave.core.options import Options, options_for
 from graphweave.core.schedule import Schedule
 from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
@@ -69,6 +69,8 @@ class GraphCompilation:
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         unfolded(module)
         self.begun = True
+        if self._asked.taker is not None:
+            return self._asked.taker.take(capture(module, self._asked, options_for("cpp"), self._take_examples()))
         made = self._attempt(module, lambda options: capture(module, self._asked, options, self._take_examples()))
         if made is None:
             return make_boxed_func(module.forward)

@@ -9,11 +9,15 @@
 // Calls task(data) on at most `threads` threads, of which the caller is one, and returns when all of them have.
 typedef void gw_enter(void (*task)(void*), void* data, unsigned threads, unsigned flags);
 
+#ifdef GW_EXPORTED_MODEL  // each run of a model says which threads it may enter
+static thread_local gw_enter* gw_enter_threads = nullptr;
+#else
 static gw_enter* gw_enter_threads = nullptr;
 
 extern "C" __attribute__((used, visibility("default"))) void gw_use_threads(gw_enter* enter) {
   gw_enter_threads = enter;
 }
+#endif
 
 template <class Body>
 struct gw_shared_loop {

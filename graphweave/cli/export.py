@@ -1,0 +1,42 @@
+"""`graphweave export`: writes a model of a script as a shared library (`graphweave.export`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from graphweave import export
+from graphweave.cli.script_function import function_of
+from graphweave.core.errors import DataError
+
+
+def add_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.set_defaults(run=run)
+    add = sub.add_argument
+    add("function", metavar="SCRIPT.py:FUNCTION", help="a function without parameters that returns what is exported: "
+        "a model or function, and example arguments after it, as `return model, x, edge_index`")  # fmt: skip
+    add("folder", type=Path, help="the folder that is written")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the folder, and prints what the library takes and gives."""
+    made = function_of(args.function)()
+    model, *given = made if isinstance(made, tuple) and made else (None,)
+    if not callable(model):
+        raise DataError(
+            f"{args.function} must return a model or function and example arguments (got {type(made).__name__}). "
+            "Return them as `return model, x, edge_index`."
+        )
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    exported = export(model, given, args.folder)
+    for kind in ("inputs", "outputs"):
+        for value in exported.manifest[kind]:
+            sizes = ", ".join(map(str, value["sizes"]))
+            sys.stdout.write(f"{kind[:-1]} {value['name']}: {value['dtype']} [{sizes}]\n")
+    size = (args.folder / "model.so").stat().st_size
+    sys.stdout.write(f"{args.folder / 'model.so'}: {size / 1024:.0f} KiB\n")
+    return 0

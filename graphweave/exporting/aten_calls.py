@@ -1,0 +1,331 @@
+"""Calls of PyTorch that an exported model makes itself, as C++.
+
+A new call is a function and a row in a table at the end; what it needs of C++ goes to `native/values.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from graphweave.core.types import DType, Fold
+from graphweave.exporting.dtypes import DTYPE_CODE
+from graphweave.exporting.folds import FOLDS
+from graphweave.exporting.named_node import NamedNode, is_number, quoted
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.aten import DTYPE_OF
+from graphweave.ir.message.nodes import Operand, Ref
+
+_Args = tuple[Any, ...]
+_Kwargs = Mapping[str, Any]
+_Make = Callable[[NamedNode, _Args, _Kwargs], str]
+
+
+def _ref(call: NamedNode, arg: Any) -> Ref:
+    if not isinstance(arg, Operand):
+        raise call.refused()
+    return arg.ref
+
+
+def _size(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return f"{call.name(ref)}.sizes[{call.dim(args[1], ref)}]"
+
+
+def _same(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return call.text(args[0])
+
+
+def _select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return f"selected(run, {call.name(ref)}, {call.dim(args[1], ref)}, {call.text(args[2])})"
+
+
+def _slice(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    dim, start, stop, step = (*args[1:], *(None,) * 4)[:4]
+    dim = call.dim(dim or 0, ref)
+    bounds = ["int64_t(0)" if start is None else call.text(start), "INT64_MAX" if stop is None else call.text(stop)]
+    return f"sliced({call.name(ref)}, {dim}, {', '.join(bounds)}, {1 if step is None else step})"
+
+
+def _unsqueeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return f"unsqueezed({call.name(ref)}, {call.dim(args[1], ref, 1)})"
+
+
+def _squeeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """The dims of size 1 among those named are gone, which the result's type says."""
+    ref = _ref(call, args[0])
+    dims = [args[1]] if isinstance(args[1], int) else list(args[1])
+    if call.dims(ref) - len(dims) != call.dims(call.ref):
+        raise call.refused()
+    text = call.name(ref)
+    for dim in sorted((call.dim(d, ref) for d in dims), reverse=True):
+        text = f"without_dim({text}, {dim})"
+    return text
+
+
+def _view(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    sizes = args[1]
+    return f"reshaped_to(run, {call.text(args[0])}, {call.array(sizes)}, {len(sizes)})"
+
+
+def _expand(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return f"expanded_to({call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
+
+
+def _repeat(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return f"repeated(run, {call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
+
+
+def _permute(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return f"permuted_by({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
+
+
+def _transpose(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    order = list(range(call.dims(ref)))
+    a, b = (call.dim(d, ref) for d in args[1:3]) if len(args) > 1 else (0, len(order) - 1)
+    order[a], order[b] = order[b], order[a]
+    return f"permuted_by({call.name(ref)}, {{{', '.join(map(str, order))}}})"
+
+
+def _convert(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return f"converted(run, {call.text(args[0])}, {call.code})"
+
+
+def _cat(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    dim = call.dim(args[1] if len(args) > 1 else 0, _ref(call, args[0][0]))
+    return f"joined_of(run, {{{', '.join(map(call.text, args[0]))}}}, {dim})"
+
+
+def _arange(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+    return f"counting(run, {call.code}, {call.text(start)}, {call.text(stop)}, {call.text(step)})"
+
+
+def _filled(call: NamedNode, sizes: Any, number: Any) -> str:
+    return f"filled_with(run, {call.code}, {call.text(number)}, {call.array(sizes)}, {len(sizes)})"
+
+
+def _full_like(number: Any) -> _Make:
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        value = args[1] if number is None else number
+        return f"filled_like(run, {call.code}, {call.text(value)}, {call.text(args[0])})"
+
+    return make
+
+
+def _combine(op: str, *, scaled: bool = False) -> _Make:
+    """op(x, y) for each element; with `scaled`, y is multiplied by the keyword `alpha`."""
+
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        if scaled and kwargs.get("alpha", 1) != 1:
+            raise call.refused()
+        if not any(map(call.is_value, args[:2])):
+            raise call.refused()
+        known = [call.dtype(_ref(call, a)) for a in args[:2] if call.is_value(a)]
+        dtype = _promoted(known, args[:2]) if op in _COMPARISONS else call.dtype()
+        parts = []
+        for arg in args[:2]:
+            if call.is_value(arg):
+                parts.append(f"converted(run, {call.text(arg)}, {DTYPE_CODE[dtype]})")
+            else:
+                parts.append(f"filled_with(run, {DTYPE_CODE[dtype]}, {call.text(arg)}, {{0}}, 0)")
+        body = f"[](auto a, auto b) {{ return {op.format('a', 'b')}; }}"
+        return f"combined(run, {', '.join(parts)}, {call.code}, {body})"
+
+    return make
+
+
+_COMPARISONS = frozenset({"{} == {}", "{} != {}", "{} < {}", "{} <= {}", "{} > {}", "{} >= {}"})
+
+
+def _promoted(known: list[DType], args: _Args) -> DType:
+    if len(set(known)) == 1:
+        return known[0]
+    return DTYPE_OF[torch.promote_types(*(torch_dtype_of(d) for d in known))]
+
+
+def torch_dtype_of(dtype: DType) -> torch.dtype:
+    return next(t for t, d in DTYPE_OF.items() if d is dtype)
+
+
+def _rows_by_index(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """x[index] or x[mask]; an index may stand behind dims that are taken whole."""
+    listed = args[1]
+    ref = _ref(call, args[0])
+    if not isinstance(listed, tuple) or sum(a is not None for a in listed) != 1:
+        raise call.refused()
+    dim = next(i for i, a in enumerate(listed) if a is not None)
+    return _taken(call, ref, dim, _ref(call, listed[dim]), wraps=True)
+
+
+def _index_select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return _taken(call, ref, call.dim(args[1], ref), _ref(call, args[2]), wraps=False)
+
+
+def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:
+    by_mask = call.dtype(index) is DType.bool
+    if by_mask and call.dims(index) != 1:
+        raise call.refused()
+    text = f"places_of(run, {call.name(index)})" if by_mask else call.name(index)
+    base = call.name(ref)
+    if dim == 0:
+        return f'rows_at(run, {base}, {text}, {"true" if wraps else "false"}, "{call.words(index)}")'
+    if call.dims(index) != 1:
+        raise call.refused()
+    order = [dim, *(d for d in range(call.dims(ref)) if d != dim)]
+    back = [order.index(d) for d in range(len(order))]
+    rows = f"permuted_by({base}, {{{', '.join(map(str, order))}}})"
+    found = f'rows_at(run, {rows}, {text}, {"true" if wraps else "false"}, "{call.words(index)}")'
+    return f"permuted_by({found}, {{{', '.join(map(str, back))}}})"
+
+
+def _where(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    code = DTYPE_CODE[call.dtype()]
+    parts = []
+    for arg in args[1:]:
+        value = call.is_value(arg)
+        text = (
+            f"converted(run, {call.text(arg)}, {code})"
+            if value
+            else f"filled_with(run, {code}, {call.text(arg)}, {{0}}, 0)"
+        )
+        parts.append(text)
+    return f"chosen(run, {call.text(args[0])}, {', '.join(parts)})"
+
+
+def _reduce(body: str, *, may_be_empty: bool) -> _Make:
+    """A reduction of all elements to one."""
+
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        if call.dims(call.ref) != 0:
+            raise call.refused()
+        x = call.text(args[0])
+        x = x if call.dtype(_ref(call, args[0])) is call.dtype() else f"converted(run, {x}, {call.code})"
+        empty = "true" if may_be_empty else "false"
+        return f"reduced(run, {x}, {empty}, [](auto a, auto b) {{ return {body}; }})"
+
+    return make
+
+
+def _sum_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    dims = args[1] if len(args) > 1 and args[1] else range(call.dims(ref))
+    listed = ", ".join(str(call.dim(d, ref)) for d in dims)
+    kept = "true" if len(args) > 2 and args[2] else "false"
+    x = call.name(ref) if call.dtype(ref) is call.dtype() else f"converted(run, {call.name(ref)}, {call.code})"
+    start, body = FOLDS[Fold.sum]
+    return f"folded(run, {x}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
+
+
+def _stack(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    dim = call.dim(args[1] if len(args) > 1 else 0, _ref(call, args[0][0]), 1)
+    parts = ", ".join(f"unsqueezed({call.text(x)}, {dim})" for x in args[0])
+    return f"joined_of(run, {{{parts}}}, {dim})"
+
+
+def _sum_of_numbers(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return "(" + " + ".join(map(call.text, args[0])) + ")"
+
+
+def _item(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return f"number_in({call.text(args[0])})"
+
+
+def _arithmetic(text: str) -> _Make:
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        if not is_number(call.program, call.ref) and call.program.types[call.ref] != ir.NOTHING:
+            raise call.refused()
+        return text.format(*map(call.text, args))
+
+    return make
+
+
+def _require(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    line = call.program.locs[call.ref].shown
+    return f"require(run, {call.text(args[0])}, {quoted(line or 'the model')})"
+
+
+def _nothing(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return "(void)0"
+
+
+_VIEWS: dict[str, _Make] = {
+    "aten.select.int": _select,
+    "aten.slice.Tensor": _slice,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    **dict.fromkeys(("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"), _view),
+    "aten.expand.default": _expand,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _transpose,
+    "aten.t.default": _transpose,
+    **dict.fromkeys(
+        ("aten.alias.default", "aten.detach.default", "aten.clone.default", "aten.lift_fresh_copy.default"), _same
+    ),
+}
+_MADE: dict[str, _Make] = {
+    "aten._to_copy.default": _convert,
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.repeat.default": _repeat,
+    **dict.fromkeys(("aten.arange.default", "aten.arange.start", "aten.arange.start_step"), _arange),
+    "aten.full.default": lambda call, args, kwargs: _filled(call, args[0], args[1]),
+    "aten.scalar_tensor.default": lambda call, args, kwargs: _filled(call, (), args[0]),
+    "aten.zeros.default": lambda call, args, kwargs: _filled(call, args[0], 0),
+    "aten.ones.default": lambda call, args, kwargs: _filled(call, args[0], 1),
+    "aten.new_zeros.default": lambda call, args, kwargs: _filled(call, args[1], 0),
+    "aten.new_ones.default": lambda call, args, kwargs: _filled(call, args[1], 1),
+    "aten.new_full.default": lambda call, args, kwargs: _filled(call, args[1], args[2]),
+    "aten.zeros_like.default": _full_like(0),
+    "aten.ones_like.default": _full_like(1),
+    "aten.full_like.default": _full_like(None),
+    "aten.where.self": _where,
+    "aten.mm.default": lambda call, args, kwargs: f"product(run, {call.text(args[0])}, {call.text(args[1])})",
+    "aten.index.Tensor": _rows_by_index,
+    "aten.index_select.default": _index_select,
+    "aten.nonzero.default": lambda call, args, kwargs: f"unsqueezed(places_of(run, {call.text(args[0])}), 1)",
+}
+_ELEMENTS: dict[str, _Make] = {
+    f"aten.{name}.{kind}": _combine(op, scaled=name in ("add", "sub"))
+    for name, op in {
+        "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}",
+        "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}", "logical_and": "{} && {}", "logical_or": "{} || {}",
+        "bitwise_and": "{} & {}", "bitwise_or": "{} | {}",
+    }.items()
+    for kind in ("Tensor", "Scalar", "default")
+}  # fmt: skip
+_NUMBERS: dict[str, _Make] = {
+    "aten.sym_size.int": _size,
+    "aten._local_scalar_dense.default": _item,
+    "aten.max.default": _reduce("a < b ? b : a", may_be_empty=False),
+    "aten.amax.default": _reduce("a < b ? b : a", may_be_empty=False),
+    "aten.min.default": _reduce("b < a ? b : a", may_be_empty=False),
+    "builtin.sym_sum": _sum_of_numbers,
+    "builtin._assert_rows": lambda call, args, kwargs: f"require(run, {call.text(args[0])} != 0, {quoted(args[1])})",
+    "aten.sum.dim_IntList": _sum_of_dims,
+    "aten.sum.default": _reduce("a + b", may_be_empty=True),
+    **{
+        f"builtin.{name}": _arithmetic(text)
+        for name, text in {
+            "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "floordiv": "floor_div({}, {})",
+            "mod": "modulo({}, {})", "max": "largest({}, {})", "min": "smallest({}, {})", "neg": "(-{})",
+            "sym_max": "largest({}, {})", "sym_min": "smallest({}, {})", "eq": "({} == {})", "ne": "({} != {})",
+            "lt": "({} < {})", "le": "({} <= {})", "gt": "({} > {})", "ge": "({} >= {})", "and_": "({} & {})",
+            "or_": "({} | {})", "not_": "(!{})", "sym_not": "(!{})",
+        }.items()
+    },
+    **dict.fromkeys(
+        ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"), _nothing,
+    ),
+    "aten._assert_scalar.default": _require,
+}  # fmt: skip
+CALLS: dict[str, _Make] = {**_VIEWS, **_MADE, **_ELEMENTS, **_NUMBERS}

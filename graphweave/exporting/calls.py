@@ -1,0 +1,112 @@
+"""One node that no kernel computes -> C++: work on indices and sizes, and views. Calls of PyTorch have a file of their
+own (`aten_calls.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphweave.core.types import UNIT
+from graphweave.exporting.aten_calls import CALLS
+from graphweave.exporting.dtypes import DTYPE_CODE
+from graphweave.exporting.folds import FOLDS
+from graphweave.exporting.named_node import NamedNode, is_number
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import Type
+
+
+def call_lines(call: NamedNode) -> Iterator[str]:
+    """The lines that compute a node. Raises ExportError for one that only PyTorch computes."""
+    node, name = call.node, call.name(call.ref)
+    match node:
+        case ir.Aten(target, args, kwargs):
+            make = CALLS.get(target)
+            if make is None:
+                raise call.refused()
+            kind = "int64_t" if is_number(call.program, call.ref) else "Value"
+            if call.program.types[call.ref] == ir.NOTHING:
+                yield f"{make(call, args, dict(kwargs))};"
+            else:
+                yield f"{kind} {name} = {make(call, args, dict(kwargs))};"
+        case ir.AssertIndex(index, size):
+            yield f'check_range(run, {call.name(index)}, {size}, "{call.words(index)}");'
+        case ir.JoinIndices():
+            yield from _join_indices(call, node)
+        case ir.EqualRuns(of, space):
+            yield f"Value {name} = equal_runs(run, {call.count(of)}, {call.count(space)});"
+        case ir.Chosen(mask):
+            yield f"Value {name} = places_of(run, {call.name(mask)});"
+        case ir.RowsOfSegments(of, at):
+            sizes = ", ".join(map(call.count, of))
+            yield f"Value {name} = rows_of_segments(run, {{{sizes}}}, {{{', '.join(map(str, at))}}});"
+        case ir.NumbersOfSegments(of, numbers):
+            sizes = ", ".join(map(call.count, of))
+            yield f"Value {name} = numbers_of_segments(run, {{{sizes}}}, {{{', '.join(map(str, numbers))}}});"
+        case ir.After(x) | ir.LaidOut(x) | ir.Own(x) | ir.Kept(x):
+            yield f"Value {name} = {call.name(x)};"
+        case _:
+            yield f"Value {name} = {_of_algebra(call, node)};"
+
+
+def _of_algebra(call: NamedNode, node: ir.Node) -> str:
+    """A node of the algebra that is a view, or work on indices."""
+    own = call.type_of(call.ref)
+    assert isinstance(own, Type)
+    sizes = [*([] if own.space == UNIT else [call.count(own.space)]), *map(str, own.shape)]
+    lead = len(sizes) - len(own.shape)
+    array = "{" + (", ".join(sizes) or "0") + "}"
+    match node:
+        case ir.Const(value):
+            number = "true" if value is True else "false" if value is False else repr(value)
+            return f"filled_with(run, {DTYPE_CODE[own.dtype]}, {number}, {array}, {len(sizes)})"
+        case ir.MapOf(index, cod, wrap):
+            return f"map_of(run, {call.name(index)}, {call.count(cod)}, {'true' if wrap else 'false'})"
+        case ir.Cast(x):
+            return f"converted(run, {call.name(x)}, {DTYPE_CODE[own.dtype]})"
+        case ir.Reshape(x):
+            return f"reshaped_to(run, {call.name(x)}, {array}, {len(sizes)})"
+        case ir.Broadcast(x) if call.dims(x) == len(sizes):
+            return f"expanded_to({call.name(x)}, {array}, {len(sizes)})"
+        case ir.Permute(x, perm):
+            order = ", ".join(map(str, [*range(lead), *(p + lead for p in perm)]))
+            return f"permuted_by({call.name(x)}, {{{order}}})"
+        case ir.Slice(x, dim, start, stop, step):
+            return f"sliced({call.name(x)}, {dim + lead}, {start}, {stop}, {step})"
+        case ir.Join(xs) if all(call.dims(x) == len(sizes) for x in xs):
+            return f"joined_of(run, {{{', '.join(map(call.name, xs))}}}, 0)"
+        case ir.Concat(xs, dim) if all(call.dims(x) == len(sizes) for x in xs):
+            return f"joined_of(run, {{{', '.join(map(call.name, xs))}}}, {dim + lead})"
+        case ir.Part(x, of, at):
+            start = " + ".join(["int64_t(0)", *map(call.count, of[:at])])
+            if of[at] == UNIT:
+                return f"selected(run, {call.name(x)}, 0, {start})"
+            return f"sliced({call.name(x)}, 0, {start}, {start} + {call.count(of[at])}, 1)"
+        case ir.Reduce(x, fold, dims):
+            kept = "true" if node.keepdim else "false"
+            start, body = FOLDS[fold]
+            listed = ", ".join(str(d + lead) for d in dims)
+            return (
+                f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
+            )
+        case ir.MatMul(x, w, None) if own.space == UNIT and len(own.shape) == 1:
+            return f"selected(run, product(run, unsqueezed({call.name(x)}, 0), {call.name(w)}), 0, 0)"
+        case ir.MatMul(x, w, None) if len(own.shape) == 1:
+            return f"product(run, {call.name(x)}, {call.name(w)})"
+        case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
+            start, body = FOLDS[fold]
+            none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
+            return f"total(run, {call.name(x)}, {start}, {none}, [](auto a, auto b) {{ return {body}; }})"
+        case ir.Pull(x, m) if isinstance(call.program.nodes[m], ir.MapOf):
+            return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
+        case _:
+            raise call.refused()
+
+
+def _join_indices(call: NamedNode, node: ir.JoinIndices) -> Iterator[str]:
+    parts, counts = [], [call.count(s) for s in node.of]
+    for index, at, wrap in zip(node.indices, node.at, node.wraps, strict=True):
+        start = " + ".join(["int64_t(0)", *counts[:at]])
+        words = call.words(index)
+        parts.append(
+            f'shifted_index(run, {call.name(index)}, {counts[at]}, {"true" if wrap else "false"}, {start}, "{words}")'
+        )
+    yield f"Value {call.name(call.ref)} = joined_of(run, {{{', '.join(parts)}}}, 0);"

@@ -1,0 +1,133 @@
+"""`graphweave.export`: a model as a folder with a shared library, its weights, its sources, and a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.sizes import Symbol, show
+from graphweave.exporting.capture import Argument, WholeModel
+from graphweave.exporting.conditions import in_names, symbols_of
+from graphweave.exporting.forms import capture_forms, constants_of, form_of
+from graphweave.exporting.library import LoadedModel, build
+from graphweave.exporting.source import dtype_names, model_sources, output_sizes, own
+from graphweave.exporting.weights import write_weights
+from graphweave.runtime.toolchain import toolchain
+
+INTERFACE = "1.0"
+"""The version of the C interface: GW_MODEL_MAJOR and GW_MODEL_MINOR of model.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was exported to `folder`, with its `manifest`. `load` opens it in this process."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def load(self, threads: int = 1) -> LoadedModel:
+        return LoadedModel(self.folder, threads)
+
+
+def export(
+    model: Callable[..., Any], example_inputs: Sequence[Any] | Mapping[str, Any], path: str | os.PathLike[str]
+) -> Exported:
+    """Write the inference of `model` as a shared library that needs neither Python nor PyTorch.
+
+    `example_inputs` are the arguments of one call, in order or by name: tensors on the CPU, or lists and dicts of
+    them. Their feature widths are compiled in; numbers of nodes, edges and graphs vary freely. `path` becomes a folder
+    with
+
+    - `model.so`, the library, and `model.h`, its interface in C (docs/export.md);
+    - `weights.safetensors`, which may be replaced by other weights of the same shapes;
+    - `manifest.json`: inputs, outputs, sizes, weights, instruction set, versions, and the numbers that the library gave
+      for the example;
+    - `sources/`, from which `make` builds the library with any C++17 compiler.
+
+    A call that only PyTorch computes (random numbers, a sort) cannot leave: ExportError with the call, its line and
+    what to do. Nothing is left out in silence. A module in training mode is exported as it computes there; call
+    `eval()` first. Results are those of the compiled model but for the rounding of products, whose order of sums is
+    the library's own.
+    """
+    args, kwargs = ((), example_inputs) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
+    captured = capture_forms(model, args, kwargs)
+    weights, numbers = _all_weights(captured)
+    forms = [form_of(one, found) for one, found in zip(captured, numbers, strict=True)]
+    whole, folder = captured[0], Path(path)
+    sources = folder / "sources"
+    for name, content in model_sources(forms, weights).files.items():
+        target = sources / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+    (sources / "Makefile").write_text(own("Makefile"), encoding="utf-8")
+    (folder / "model.h").write_text(own("model.h"), encoding="utf-8")
+    write_weights(folder / "weights.safetensors", {a.name: a.example for a in weights})
+    build(sources, folder / "model.so")
+    given = LoadedModel(folder)(*(a.example for a in whole.inputs))
+    manifest = _manifest(captured, weights, given, folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return Exported(folder, manifest)
+
+
+def _all_weights(forms: Sequence[WholeModel]) -> tuple[list[Argument], list[dict[str, int]]]:
+    """The weights of all forms, each once, and for each form the number of each by its placeholder."""
+    weights: list[Argument] = []
+    at: dict[Any, int] = {}
+    numbers: list[dict[str, int]] = []
+    for form in forms:
+        numbers.append({})
+        for one in (*form.weights, *constants_of(form)):
+            value = one.example
+            key = value.data_ptr(), tuple(value.shape), value.stride(), value.dtype
+            if key not in at:
+                at[key] = len(weights)
+                weights.append(one)
+            numbers[-1][one.placeholder] = at[key]
+    return weights, numbers
+
+
+def _manifest(
+    forms: Sequence[WholeModel], weights: Sequence[Argument], given: Sequence[Tensor], folder: Path
+) -> dict[str, Any]:
+    whole, tools = forms[0], toolchain()
+    symbols = symbols_of(whole.inputs)
+    return {
+        "graphweave_export": INTERFACE,
+        "library": "model.so",
+        "inputs": [_value(a.name, a.example, [_size(n) for n in a.sizes]) for a in whole.inputs],
+        "outputs": [
+            _value(name, value, output_sizes(whole, at)) | {"example": _summary(one)}
+            for (name, value, at), one in zip(whole.results, given, strict=True)
+        ],
+        "sizes": {symbol.name: {"input": whole.inputs[i].name, "dim": d} for symbol, (i, d) in symbols.items()},
+        "conditions": [[in_names(guard, form.inputs) for guard in form.guards] for form in forms],
+        "weights": [_value(a.name, a.example, list(a.example.shape)) for a in weights],
+        "machine": {"compiler": tools.version, "flags": list(tools.flags)},
+        "torch": torch.__version__,
+        "sha256": {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            for name in ("model.so", "weights.safetensors", "sources/model.cpp")
+        },
+    }  # fmt: skip
+
+
+def _value(name: str, value: Tensor, sizes: Sequence[Any]) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype_names(value), "sizes": list(sizes)}
+
+
+def _size(size: Any) -> int | str:
+    return size if isinstance(size, int) else size.name if isinstance(size, Symbol) else show(size)
+
+
+def _summary(value: Tensor) -> dict[str, Any]:
+    """A few numbers by which a result for the example can be recognised."""
+    flat = value.reshape(-1).double()
+    return {"sizes": list(value.shape), "first": flat[:4].tolist(), "sum": float(flat.sum())}

@@ -1,0 +1,143 @@
+"""One captured form of a model -> its C++ functions. A model has more than one where it decides by a size.
+
+PyTorch captures a model for the sizes at hand, with conditions on them ("x.size(0) >= 2") where the model, or a layer
+in it, decides by a size. A library has a form for each case that a smaller graph leads to, and takes the first one
+whose conditions hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from graphweave.analysis.typed import call_operands
+from graphweave.compiler.compile import compile
+from graphweave.compiler.contract import Contract
+from graphweave.compiler.plan import Plan
+from graphweave.core.errors import ExportError
+from graphweave.core.log import logger
+from graphweave.core.options import options_for
+from graphweave.core.sizes import Size, leaves
+from graphweave.execute.executable import Executable
+from graphweave.exporting.capture import Argument, WholeModel, capture_whole
+from graphweave.exporting.conditions import holds, symbols_of
+from graphweave.exporting.named_node import is_number
+from graphweave.exporting.program import ProgramText, print_program
+from graphweave.exporting.sizes_text import as_cpp
+from graphweave.ir.message.nodes import Input, Ref
+
+_log = logger(__name__)
+
+
+def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[WholeModel]:
+    """The model captured on the example, and on smaller ones whose sizes no form so far is for: without edges, with one
+    row, without any. A smaller one that the model itself refuses is left out."""
+    forms = [capture_whole(model, args, kwargs)]
+    for smaller, sizes in _smaller(forms[0], (tuple(args), dict(kwargs))):
+        if any(holds(form, sizes) for form in forms):
+            continue
+        try:
+            with torch.no_grad():
+                model(*smaller[0], **smaller[1])
+            form = capture_whole(model, *smaller)
+        except Exception as error:
+            _log.info("no form for the sizes %s: %s", sizes, error)
+            continue
+        if holds(form, sizes):
+            forms.append(form)
+    return forms
+
+
+def _smaller(form: WholeModel, given: tuple[Any, Any]) -> Iterator[tuple[tuple[Any, Any], list[tuple[int, ...]]]]:
+    """Examples in which one of the sizes that vary, or all, are 0 or 1, each with the sizes of its inputs. Whole
+    numbers in them are 0, so that an index names the first row."""
+    symbols = list(symbols_of(form.inputs))
+    names = {id(a.example): a for a in form.inputs}
+    cuts = [{s: n} for n in (1, 0) for s in symbols] + [dict.fromkeys(symbols, n) for n in (1, 0)]
+    cuts += [{**dict.fromkeys(symbols, 0), s: 1} for s in symbols]
+    for cut in cuts:
+
+        def small(x: Any, cut: Mapping[Any, int] = cut) -> Any:
+            if not isinstance(x, Tensor) or id(x) not in names:
+                return x
+            for dim, size in enumerate(names[id(x)].sizes):
+                if size in cut:
+                    x = x.narrow(dim, 0, min(cut[size], x.size(dim)))
+            return x.clone() if x.is_floating_point() else torch.zeros_like(x)
+
+        made = tree_map(small, given)
+        sizes = [tuple(small(a.example).shape) for a in form.inputs]
+        yield made, sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelForm:
+    """A captured form, and its functions in C++."""
+
+    model: WholeModel
+    text: ProgramText
+
+
+def form_of(model: WholeModel, weights: Mapping[str, int]) -> ModelForm:
+    """`weights` are the numbers of weights by their placeholders. Raises ExportError for a call that cannot leave."""
+    return ModelForm(model, _text(model, executable_of(model), weights))
+
+
+def executable_of(whole: WholeModel) -> Executable:
+    """The plan of a captured inference in which kernels compute all that they can."""
+    request = whole.captured.request
+    options = replace(options_for("cpp"), standalone=True, equal_runs=False)
+    choices = replace(request.facts.choices, compact=False, unseen_edits=False)
+    facts = replace(request.facts, options=options, choices=choices)
+    (half,) = compile(replace(request, facts=facts, promises=())).parts
+    return Executable(half.plan(options), Contract(names=half.contract.names))
+
+
+def constants_of(whole: WholeModel) -> list[Argument]:
+    """Tensors that are part of the captured graph."""
+    found = []
+    for ref, value in whole.captured.request.constants.items():
+        node = whole.captured.request.program.nodes[ref]
+        if isinstance(value, Tensor) and isinstance(node, Input):
+            found.append(Argument(node.name, f"constant.{node.name}", value, tuple(value.shape)))
+    return found
+
+
+def _text(whole: WholeModel, executable: Executable, weights: Mapping[str, int]) -> ProgramText:
+    """The program of an executable as C++. Raises ExportError with all calls in it that cannot leave."""
+    names, outputs = whole.captured.request.names, [at for _, _, at in whole.results]
+    given, steps = _expressions(whole, executable.plan, weights), executable.steps
+    return print_program(executable.tape, executable.plan, steps.kernels, steps.prelude, given, names, outputs)
+
+
+def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> dict[Ref, str]:
+    """What each input of a program is in C++: an input of the model, a weight, or a size."""
+    inputs = {a.placeholder: f"in[{i}]" for i, a in enumerate(whole.inputs) if a.placeholder}
+    inputs |= {placeholder: f"run.model.weights[{i}]" for placeholder, i in weights.items()}
+    symbols: dict[Size, str] = {symbol: f"sizes[{i}]" for i, symbol in enumerate(symbols_of(whole.inputs))}
+    found: dict[Ref, str] = {}
+    for ref, node in enumerate(plan.program.nodes):
+        if not isinstance(node, Input):
+            continue
+        if node.name in inputs:
+            found[ref] = inputs[node.name]
+        elif is_number(plan.program, ref) and (text := _size_text(whole, plan.program.types[ref], symbols)):
+            found[ref] = text
+        elif any(ref in call_operands(plan.program, user) for user in range(ref, len(plan.program.nodes))):
+            words = whole.captured.request.names.get(node.name, node.name)
+            raise ExportError(
+                f"{words} is neither a tensor among the inputs nor a size of one, or stands for an effect of a call. Give"
+                " it as a tensor."
+            )
+    return found
+
+
+def _size_text(whole: WholeModel, t: Any, symbols: Mapping[Size, str]) -> str:
+    """A number among the captured graph's inputs that follows from the sizes of tensors, as C++; "" for others."""
+    size = whole.known_as.get(t.size, t.size)
+    return as_cpp(size, symbols) if set(leaves(size, symbols)) <= symbols.keys() else ""

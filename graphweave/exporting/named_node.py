@@ -1,0 +1,106 @@
+"""A node of a program as C++ sees it: the names, sizes and element types of what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.core.errors import ExportError
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.exporting.dtypes import DTYPE_CODE
+from graphweave.ir.message import nodes as ir
+from graphweave.ir.message.nodes import AnyType, Operand, Program, Ref, Type
+
+
+class NotExported(ExportError):
+    """A node that only PyTorch computes, by its call and its line."""
+
+
+def is_number(program: Program, ref: Ref) -> bool:
+    """Whether a value is a whole number, not a tensor."""
+    t = program.types[ref]
+    return isinstance(t, AnyType) and t.size is not None and t.dims is None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedNode:
+    """A node of a program, the C++ name of each value and row count, and the user's words for an index."""
+
+    program: Program
+    ref: Ref
+    name: Callable[[Ref], str]
+    count: Callable[[Space], str]
+    words: Callable[[Ref], str]
+
+    @property
+    def node(self) -> ir.Node:
+        return self.program.nodes[self.ref]
+
+    def refused(self) -> NotExported:
+        """The error for a node that cannot leave Python."""
+        node, line = self.node, self.program.locs[self.ref].shown
+        what = node.target if isinstance(node, ir.Aten) else type(node).__name__
+        return NotExported(f"{what}{f' ({line})' if line else ''}")
+
+    # -------------------------------------------------------- arguments
+
+    def text(self, arg: Any) -> str:
+        """A number or an operand as C++."""
+        match arg:
+            case Operand(ref):
+                return self.name(ref)
+            case bool():
+                return "true" if arg else "false"
+            case int():
+                return f"int64_t({arg})"
+            case float():
+                return repr(arg)
+            case _:
+                raise self.refused()
+
+    def is_value(self, arg: Any) -> bool:
+        """Whether an argument is a tensor."""
+        return isinstance(arg, Operand) and not is_number(self.program, arg.ref)
+
+    def type_of(self, ref: Ref) -> Type | AnyType:
+        t = self.program.types[ref]
+        if not isinstance(t, Type | AnyType):
+            raise self.refused()
+        return t
+
+    def dims(self, ref: Ref) -> int:
+        """The number of dims of a tensor."""
+        match self.type_of(ref):
+            case Type(space, shape):
+                return len(shape) + (space != UNIT)
+            case AnyType(dims=dims) if dims is not None:
+                return len(dims)
+        raise self.refused()
+
+    def dim(self, arg: Any, ref: Ref, more: int = 0) -> int:
+        """A dim of a tensor, counted from the front."""
+        if not isinstance(arg, int):
+            raise self.refused()
+        return arg + (self.dims(ref) + more if arg < 0 else 0)
+
+    def dtype(self, ref: Ref | None = None) -> DType:
+        found = self.type_of(self.ref if ref is None else ref).dtype
+        if found is None:
+            raise self.refused()
+        return found
+
+    @property
+    def code(self) -> str:
+        """The C interface's code of the result's element type."""
+        return DTYPE_CODE[self.dtype()]
+
+    def array(self, sizes: Any) -> str:
+        """A list of sizes as an array's items."""
+        return "{" + (", ".join(map(self.text, sizes)) or "0") + "}"
+
+
+def quoted(text: str) -> str:
+    """A text in C++."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
