@@ -76,25 +76,25 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
         case ir.Concat(xs, dim) if all(call.dims(x) == len(sizes) for x in xs):
             return f"joined_of(run, {{{', '.join(map(call.name, xs))}}}, {dim + lead})"
         case ir.Part(x, of, at):
-            start = " + ".join(["int64_t(0)", *map(call.count, of[:at])])
+            begin = " + ".join(["int64_t(0)", *map(call.count, of[:at])])
             if of[at] == UNIT:
-                return f"selected(run, {call.name(x)}, 0, {start})"
-            return f"sliced({call.name(x)}, 0, {start}, {start} + {call.count(of[at])}, 1)"
+                return f"selected(run, {call.name(x)}, 0, {begin})"
+            return f"sliced({call.name(x)}, 0, {begin}, {begin} + {call.count(of[at])}, 1)"
         case ir.Reduce(x, fold, dims):
             kept = "true" if node.keepdim else "false"
-            start, body = FOLDS[fold]
+            first, body = FOLDS[fold]
             listed = ", ".join(str(d + lead) for d in dims)
             return (
-                f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
+                f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {first}, [](auto a, auto b) {{ return {body}; }})"
             )
         case ir.MatMul(x, w, None) if own.space == UNIT and len(own.shape) == 1:
             return f"selected(run, product(run, unsqueezed({call.name(x)}, 0), {call.name(w)}), 0, 0)"
         case ir.MatMul(x, w, None) if len(own.shape) == 1:
             return f"product(run, {call.name(x)}, {call.name(w)})"
         case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
-            start, body = FOLDS[fold]
+            first, body = FOLDS[fold]
             none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
-            return f"total(run, {call.name(x)}, {start}, {none}, [](auto a, auto b) {{ return {body}; }})"
+            return f"total(run, {call.name(x)}, {first}, {none}, [](auto a, auto b) {{ return {body}; }})"
         case ir.Pull(x, m) if isinstance(call.program.nodes[m], ir.MapOf):
             return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
         case _:

@@ -131,8 +131,8 @@ def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> d
         elif any(ref in call_operands(plan.program, user) for user in range(ref, len(plan.program.nodes))):
             words = whole.captured.request.names.get(node.name, node.name)
             raise ExportError(
-                f"{words} is neither a tensor among the inputs nor a size of one, or stands for an effect of a call. Give"
-                " it as a tensor."
+                f"{words} is neither a tensor among the inputs nor a size of one, or stands for an effect of a call."
+                " Give it as a tensor."
             )
     return found
 
