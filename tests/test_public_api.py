@@ -25,6 +25,7 @@ PUBLIC: dict[str, list[str]] = {
         "edge_softmax",
         "edge_subgraph",
         "explain",
+        "export",
         "extend",
         "from_dgl",
         "from_networkx",

@@ -16,7 +16,7 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
 
-_WIDE_BYTES = 64
+_WIDE_BYTES = 32
 """Rows of at least this many bytes are stored on edges, of which there are many, only for three walks or more."""
 _MIN_INNER = 32
 """A product with rows of this many elements takes longer than to write its result and to read it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,25 @@ class LoadedModel:
         self._check(error)
         del held
         return PreparedGraph(self, graph)
+
+    def bound(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], graph: PreparedGraph | None = None
+    ) -> Callable[[], None]:
+        """A call on inputs and outputs that stay the same, in the caller's memory: what a program in C does again and
+        again. The outputs are dense tensors of the right sizes."""
+        given, held = _given(inputs)
+        places, error = (_Output * max(len(outputs), 1))(), _Error()
+        for place, tensor in zip(places, outputs, strict=False):
+            place.data, place.nbytes = tensor.data_ptr(), tensor.nbytes
+        function = self._native.gw_model_run if graph is None else self._native.gw_graph_run
+        handles = (self._model,) if graph is None else (self._model, graph._graph)
+        arguments = (*handles, given, places, ctypes.byref(self._options), ctypes.byref(error))
+
+        def call(kept: object = (held, tuple(outputs), graph)) -> None:
+            if function(*arguments):
+                self._check(error)
+
+        return call
 
     def _run(self, function: Any, handles: tuple[Any, ...], inputs: Sequence[Tensor]) -> list[Tensor]:
         given, held = _given(inputs)
