@@ -8,8 +8,8 @@
 
 The library is called by its C interface through ctypes, with arguments and memory for the result made once, as a host
 code would call it: `library` on a graph that it has not seen, `library, graph kept` on one that was prepared. All
-systems have the same number of threads. A round calls each of them once; medians and 99th percentiles are of all rounds.
-AOTInductor compiles for the sizes at hand, which is its best setting.
+systems have the same number of threads. A round calls each of them once; medians and 99th percentiles are of all
+rounds. AOTInductor compiles for the sizes at hand, which is its best setting.
 """
 
 from __future__ import annotations

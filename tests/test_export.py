@@ -244,6 +244,60 @@ def test_clients_in_other_languages_get_the_numbers(
     torch.testing.assert_close(got, ring(model, 11), rtol=1e-5, atol=1e-5)
 
 
+def compile_with_sanitizers(sources: Path, program: Path) -> None:
+    driver = Path(__file__).parent / "native" / "hostile_model.c"
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1", "-std=c++17", f"-I{sources}"]
+    whole = sources / "model.cpp"
+    text = whole.read_text().replace("GW_EXPORTED_MODEL", "GW_EXPORTED_MODEL\n#include <new>", 1)
+    begin, end = (
+        text.index("// The operators that C++ itself calls"),
+        text.index("void operator delete[](void* data, size_t)"),
+    )
+    kept = text[:begin] + text[text.index("\n", end) :]  # the sanitizer has its own
+    (program.parent / "model.cpp").write_text(kept)
+    subprocess.run(
+        ["g++", *flags, str(program.parent / "model.cpp"), "-x", "c++", "-fpermissive", "-w", str(driver), "-lpthread", "-o",
+         str(program)], check=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.sanitize
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_hostile_arguments_read_nothing_out_of_bounds(folder: Path, tmp_path: Path) -> None:
+    compile_with_sanitizers(folder / "sources", tmp_path / "hostile")
+    run = [str(tmp_path / "hostile"), str(folder / "weights.safetensors"), str(WIDTH), "3000"]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    well, refused = map(int, done.stdout.split())
+    assert well > 500 and refused > 500
+
+
+@pytest.mark.slow
+def test_the_makefile_builds_the_library_again(library: LoadedModel, folder: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(folder, tmp_path / "again")
+    (copied / "model.so").unlink()
+    subprocess.run(["make", "-C", str(copied / "sources"), "ARCH=x86-64-v3"], check=True, capture_output=True)
+    given = example(30, 90)
+    for got, want in zip(LoadedModel(copied)(*given), library(*given), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedModel) -> None:
+    given = example(30, 90)
+    want = library(*given)
+    outputs = [torch.empty_like(one) for one in want]
+    for graph in (None, library.prepared(*given)):
+        call = library.bound(given, outputs, graph)
+        for _ in range(2):
+            for one in outputs:
+                one.fill_(7)
+            call()
+            assert all(torch.equal(a, b) for a, b in zip(outputs, want, strict=True))
+    with pytest.raises(ExportError, match=r"output\[0\] needs 720 bytes .got 4.. Give that many"):
+        library.bound(given, [torch.empty(1), outputs[1]])()
+
+
 # ---------------------------------------------------------------- what cannot leave
 
 
