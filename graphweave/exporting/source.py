@@ -32,6 +32,7 @@ _BEGIN = """\
 
 _MEMORY = """\
 // The operators that C++ itself calls, so that no library of C++ is needed. Where there is no memory, the process ends.
+#ifndef GW_MEMORY_OF_CXX  // with it, those of a library of C++
 void* operator new(size_t nbytes) {
   void* const made = std::malloc(nbytes ? nbytes : 1);
   if (!made) std::abort();
@@ -42,6 +43,7 @@ void operator delete(void* data) noexcept { std::free(data); }
 void operator delete[](void* data) noexcept { std::free(data); }
 void operator delete(void* data, size_t) noexcept { std::free(data); }
 void operator delete[](void* data, size_t) noexcept { std::free(data); }
+#endif
 """
 
 
