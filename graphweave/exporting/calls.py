@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphweave.core.types import UNIT
+from graphweave.core.types import UNIT, Op
 from graphweave.exporting.aten_calls import CALLS
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Type
+from graphweave.ir.message.nodes import Ref, Type
 
 
 def call_lines(call: NamedNode) -> Iterator[str]:
@@ -60,6 +60,8 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return f"filled_with(run, {DTYPE_CODE[own.dtype]}, {number}, {array}, {len(sizes)})"
         case ir.MapOf(index, cod, wrap):
             return f"map_of(run, {call.name(index)}, {call.count(cod)}, {'true' if wrap else 'false'})"
+        case ir.Pointwise():
+            return _pointwise(call, node, len(sizes) - lead)
         case ir.Cast(x):
             return f"converted(run, {call.name(x)}, {DTYPE_CODE[own.dtype]})"
         case ir.Reshape(x):
@@ -99,6 +101,36 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
         case _:
             raise call.refused()
+
+
+_OPERATORS: dict[Op, str] = {
+    Op.add: "a + b", Op.sub: "a - b", Op.mul: "a * b", Op.div: "a / b", Op.eq: "a == b", Op.ne: "a != b",
+    Op.lt: "a < b", Op.le: "a <= b", Op.gt: "a > b", Op.ge: "a >= b", Op.logical_and: "a && b",
+    Op.logical_or: "a || b", Op.maximum: "a != a || a > b ? a : b", Op.minimum: "a != a || a < b ? a : b",
+    Op.neg: "-a", Op.logical_not: "!a", Op.relu: "a < 0 ? a - a : a", Op.abs: "a < 0 ? -a : a",
+}  # fmt: skip
+"""Operators on a few numbers, such as the ends of a single edge; kernels compute all others, and many numbers."""
+
+
+def _pointwise(call: NamedNode, node: ir.Pointwise, rank: int) -> str:
+    """An operator on each element. Values with rows have dims of size 1 in front of their features up to `rank`."""
+    operands = [_with_rank(call, x, rank) for x in node.args]
+    if node.op is Op.where:
+        return f"chosen(run, {', '.join(operands)})"
+    if node.op not in _OPERATORS:
+        raise call.refused()
+    both = operands * 2 if len(operands) == 1 else operands  # an operator of one operand does not look at the other
+    body = f"[](auto a, [[maybe_unused]] auto b) {{ return {_OPERATORS[node.op]}; }}"
+    return f"combined(run, {', '.join(both)}, {call.code}, {body})"
+
+
+def _with_rank(call: NamedNode, ref: Ref, rank: int) -> str:
+    t, text = call.type_of(ref), call.name(ref)
+    if not isinstance(t, Type):
+        raise call.refused()
+    for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
+        text = f"unsqueezed({text}, 1)"
+    return text
 
 
 def _join_indices(call: NamedNode, node: ir.JoinIndices) -> Iterator[str]:
