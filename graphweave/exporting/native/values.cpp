@@ -3,6 +3,8 @@
 // This text follows those of containers.cpp and of the public header. Calls never fail one by one: the first error of a
 // run stays in its `Run`, later calls give empty values, and generated text looks at the error where it must.
 
+#include <graphweave/products.h>
+
 #include <cstdarg>
 #include <cstdio>
 
@@ -498,24 +500,53 @@ Value reduced(Run& run, const Value& x, bool may_be_empty, const Op& op) {
   return made;
 }
 
-// The product of two matrices. Kernels compute those of many rows.
+constexpr int kRowsOfTile = 64;
+
+// to[r * width + c] = sum over k of x[r, k] * panel[k, c], for at most kRowsOfTile rows and the first columns of J.
+template <int J, typename T>
+void times_panel(const T* x, int64_t rows, int64_t inner, const T* panel, T* to, int64_t columns, int64_t width) {
+  alignas(64) T tile[kRowsOfTile * J];
+  gw_product<J, T>(gw_plain<J, T>{tile, x, inner, 1, panel, inner, tile, false}, rows, false);
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * width, tile + r * J, static_cast<size_t>(columns) * sizeof(T));
+}
+
+template <int J, typename T>
+void times_matrix(Run& run, const Value& x, const Value& y, Value& out) {
+  const int64_t inner = y.sizes[0], width = y.sizes[1];
+  const T* const matrix = reinterpret_cast<const T*>(y.data);
+  const Memory packed(inner * J * static_cast<int64_t>(sizeof(T)));
+  auto* const panel = static_cast<T*>(packed.data);
+  if (!panel) return run.fail(GW_NO_MEMORY, -1, "no memory for a part of a matrix");
+  for (int64_t first = 0; first < width; first += J) {
+    const int64_t columns = std::min<int64_t>(J, width - first);
+    std::fill(panel, panel + inner * J, T(0));
+    for (int64_t k = 0; k < inner; ++k)
+      std::memcpy(panel + k * J, matrix + k * width + first, static_cast<size_t>(columns) * sizeof(T));
+    const T* const from = reinterpret_cast<const T*>(x.data);
+    T* const to = reinterpret_cast<T*>(out.data) + first;
+    gw_parallel_ranges(x.sizes[0], kRowsOfTile, run.threads, [&](int64_t begin, int64_t last, int32_t) {
+      times_panel<J, T>(from + begin * inner, last - begin, inner, panel, to + begin * width, columns, width);
+    });
+  }
+}
+
+// The product of two matrices, for those that are wider than a kernel takes, or have few rows.
 Value product(Run& run, const Value& a, const Value& b) {
-  const int64_t sizes[] = {a.sizes[0], b.sizes[1]}, inner = a.sizes[1];
-  if (inner != b.sizes[0])
+  const int64_t sizes[] = {a.sizes[0], b.sizes[1]};
+  if (a.sizes[1] != b.sizes[0])
     run.fail(GW_WRONG_ARGUMENT, -1, "matrices of %lld columns and %lld rows meet. Give inputs that fit each other.",
-             static_cast<long long>(inner), static_cast<long long>(b.sizes[0]));
+             static_cast<long long>(a.sizes[1]), static_cast<long long>(b.sizes[0]));
   const Value left = dense(run, a), right = dense(run, b);
-  Value made = filled(run, a.dtype, 0, sizes, 2);
+  Value made = empty(run, a.dtype, sizes);
   if (run.failed) return made;
-  of_type(a.dtype, [&](auto of) {
-    typedef decltype(of) T;
-    const auto *const x = reinterpret_cast<const T*>(left.data), *const y = reinterpret_cast<const T*>(right.data);
-    auto* const out = reinterpret_cast<T*>(made.data);
-    for (int64_t i = 0; i < sizes[0]; ++i)
-      for (int64_t k = 0; k < inner; ++k)
-        for (int64_t j = 0; j < sizes[1]; ++j)
-          out[i * sizes[1] + j] = static_cast<T>(out[i * sizes[1] + j] + x[i * inner + k] * y[k * sizes[1] + j]);
-  });
+  if (a.dtype == GW_FLOAT32) {
+    sizes[1] > 16 ? times_matrix<64, float>(run, left, right, made) : times_matrix<16, float>(run, left, right, made);
+  } else if (a.dtype == GW_FLOAT64) {
+    sizes[1] > 8 ? times_matrix<32, double>(run, left, right, made) : times_matrix<8, double>(run, left, right, made);
+  } else {
+    run.fail(GW_WRONG_ARGUMENT, -1, "a product of %s between kernels", name_of(a.dtype));
+  }
   return made;
 }
 
