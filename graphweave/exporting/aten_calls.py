@@ -235,6 +235,13 @@ def _sum_of_numbers(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return "(" + " + ".join(map(call.text, args[0])) + ")"
 
 
+def _addmm(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    if kwargs.get("beta", 1) != 1 or kwargs.get("alpha", 1) != 1:
+        raise call.refused()
+    bias, x, y = map(call.text, args)
+    return f"combined(run, product(run, {x}, {y}), {bias}, {call.code}, [](auto a, auto b) {{ return a + b; }})"
+
+
 def _item(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"number_in({call.text(args[0])})"
 
@@ -289,6 +296,7 @@ _MADE: dict[str, _Make] = {
     "aten.ones_like.default": _full_like(1),
     "aten.full_like.default": _full_like(None),
     "aten.where.self": _where,
+    "aten.addmm.default": _addmm,
     "aten.mm.default": lambda call, args, kwargs: f"product(run, {call.text(args[0])}, {call.text(args[1])})",
     "aten.index.Tensor": _rows_by_index,
     "aten.index_select.default": _index_select,

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphweave.core.sizes import Symbol, show
 from graphweave.exporting.capture import Argument, WholeModel
 from graphweave.exporting.conditions import in_names, symbols_of
-from graphweave.exporting.forms import capture_forms, constants_of, form_of
+from graphweave.exporting.forms import capture_forms, constants_of, printed_forms
 from graphweave.exporting.library import LoadedModel, build
 from graphweave.exporting.source import dtype_names, model_sources, output_sizes, own
 from graphweave.exporting.weights import write_weights
@@ -60,7 +60,7 @@ def export(
     args, kwargs = ((), example_inputs) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
     captured = capture_forms(model, args, kwargs)
     weights, numbers = _all_weights(captured)
-    forms = [form_of(one, found) for one, found in zip(captured, numbers, strict=True)]
+    forms = printed_forms(captured, numbers)
     whole, folder = captured[0], Path(path)
     sources = folder / "sources"
     for name, content in model_sources(forms, weights).files.items():
@@ -72,7 +72,7 @@ def export(
     write_weights(folder / "weights.safetensors", {a.name: a.example for a in weights})
     build(sources, folder / "model.so")
     given = LoadedModel(folder)(*(a.example for a in whole.inputs))
-    manifest = _manifest(captured, weights, given, folder)
+    manifest = _manifest([form.model for form in forms], weights, given, folder)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Exported(folder, manifest)
 

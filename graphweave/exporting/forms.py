@@ -33,6 +33,9 @@ from graphweave.ir.message.nodes import Input, Ref
 
 _log = logger(__name__)
 
+_LEFT_OUT = "-typed-push,-compact"
+"""Rules whose results only Python can prepare."""
+
 
 def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[WholeModel]:
     """The model captured on the example, and on smaller ones whose sizes no form so far is for: without edges, with one
@@ -83,6 +86,18 @@ class ModelForm:
     text: ProgramText
 
 
+def printed_forms(captured: Sequence[WholeModel], weights: Sequence[Mapping[str, int]]) -> list[ModelForm]:
+    """The forms as C++, by the numbers of their weights. Raises ExportError for a call in the first one that cannot
+    leave; a form for small graphs that has such a call is left out, so that the library refuses their sizes."""
+    forms = [form_of(captured[0], weights[0])]
+    for model, numbers in zip(captured[1:], weights[1:], strict=True):
+        try:
+            forms.append(form_of(model, numbers))
+        except ExportError as error:
+            _log.info("no form for small graphs: %s", error)
+    return forms
+
+
 def form_of(model: WholeModel, weights: Mapping[str, int]) -> ModelForm:
     """`weights` are the numbers of weights by their placeholders. Raises ExportError for a call that cannot leave."""
     return ModelForm(model, _text(model, executable_of(model), weights))
@@ -92,7 +107,8 @@ def executable_of(whole: WholeModel) -> Executable:
     """The plan of a captured inference in which kernels compute all that they can."""
     request = whole.captured.request
     options = replace(options_for("cpp"), standalone=True, equal_runs=False)
-    choices = replace(request.facts.choices, compact=False, unseen_edits=False)
+    # Python makes the tables of fused pushes, and sorts pairs
+    choices = replace(request.facts.choices, compact=False, unseen_edits=False, passes=_LEFT_OUT)
     facts = replace(request.facts, options=options, choices=choices)
     (half,) = compile(replace(request, facts=facts, promises=())).parts
     return Executable(half.plan(options), Contract(names=half.contract.names))
