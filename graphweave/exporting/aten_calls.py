@@ -86,6 +86,11 @@ def _permute(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"permuted_by({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
 
 
+def _flip(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    return f"flipped({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
+
+
 def _transpose(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     ref = _ref(call, args[0])
     order = list(range(call.dims(ref)))
@@ -273,6 +278,7 @@ _VIEWS: dict[str, _Make] = {
     **dict.fromkeys(("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"), _view),
     "aten.expand.default": _expand,
     "aten.permute.default": _permute,
+    "aten.flip.default": _flip,
     "aten.transpose.int": _transpose,
     "aten.t.default": _transpose,
     **dict.fromkeys(

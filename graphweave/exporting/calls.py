@@ -41,6 +41,9 @@ def call_lines(call: NamedNode) -> Iterator[str]:
         case ir.NumbersOfSegments(of, numbers):
             sizes = ", ".join(map(call.count, of))
             yield f"Value {name} = numbers_of_segments(run, {{{sizes}}}, {{{', '.join(map(str, numbers))}}});"
+        case ir.MapOf(index, cod, wrap):
+            counted = "true" if wrap else "false"
+            yield f"Value {name} = map_of(run, {call.name(index)}, {call.count(cod)}, {counted});"
         case ir.After(x) | ir.LaidOut(x) | ir.Own(x) | ir.Kept(x):
             yield f"Value {name} = {call.name(x)};"
         case _:
@@ -58,8 +61,6 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
         case ir.Const(value):
             number = "true" if value is True else "false" if value is False else repr(value)
             return f"filled_with(run, {DTYPE_CODE[own.dtype]}, {number}, {array}, {len(sizes)})"
-        case ir.MapOf(index, cod, wrap):
-            return f"map_of(run, {call.name(index)}, {call.count(cod)}, {'true' if wrap else 'false'})"
         case ir.Pointwise():
             return _pointwise(call, node, len(sizes) - lead)
         case ir.Cast(x):
@@ -73,8 +74,9 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return f"permuted_by({call.name(x)}, {{{order}}})"
         case ir.Slice(x, dim, start, stop, step):
             return f"sliced({call.name(x)}, {dim + lead}, {start}, {stop}, {step})"
-        case ir.Join(xs) if all(call.dims(x) == len(sizes) for x in xs):
-            return f"joined_of(run, {{{', '.join(map(call.name, xs))}}}, 0)"
+        case ir.Join(xs):
+            parts = (call.name(x) if call.dims(x) == len(sizes) else f"unsqueezed({call.name(x)}, 0)" for x in xs)
+            return f"joined_of(run, {{{', '.join(parts)}}}, 0)"
         case ir.Concat(xs, dim) if all(call.dims(x) == len(sizes) for x in xs):
             return f"joined_of(run, {{{', '.join(map(call.name, xs))}}}, {dim + lead})"
         case ir.Part(x, of, at):
@@ -97,6 +99,12 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             first, body = FOLDS[fold]
             none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
             return f"total(run, {call.name(x)}, {first}, {none}, [](auto a, auto b) {{ return {body}; }})"
+        case ir.Push(x, m, fold, empty) if isinstance(found := call.program.nodes[m], ir.MapOf):
+            first, body = FOLDS[fold]
+            none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
+            rows, words = call.count(found.cod), call.words(m)
+            op = f"[](auto a, auto b) {{ return {body}; }}"
+            return f'pushed(run, {call.name(x)}, {call.name(m)}, {rows}, {first}, {none}, {op}, "{words}")'
         case ir.Pull(x, m) if isinstance(call.program.nodes[m], ir.MapOf):
             return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
         case _:

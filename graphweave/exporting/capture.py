@@ -68,7 +68,7 @@ def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     """Capture the inference of `model`. Raises ExportError if it cannot be captured as one graph, or takes or gives
     what is no tensor."""
     args, kwargs = tuple(map(as_traced, args)), {name: as_traced(arg) for name, arg in kwargs.items()}
-    inputs = named_leaves(model, args, kwargs)
+    inputs = [(name, value) for name, value in named_leaves(model, args, kwargs) if value is not None]
     for name, value in inputs:
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
             got = (

@@ -189,6 +189,17 @@ Value sliced(const Value& x, int32_t dim, int64_t start, int64_t stop, int64_t s
   return made;
 }
 
+// x backwards along the dims that are listed.
+template <int32_t kLength>
+Value flipped(const Value& x, const int32_t (&dims)[kLength]) {
+  Value made = x;
+  for (const int32_t d : dims) {
+    if (x.sizes[d] > 0) made.data += (x.sizes[d] - 1) * x.strides[d] * itemsize_of(x.dtype);
+    made.strides[d] = -x.strides[d];
+  }
+  return made;
+}
+
 Value without_dim(const Value& x, int32_t dim) {
   Value made = x;
   --made.dims;
@@ -596,6 +607,40 @@ void require(Run& run, bool holds, const char* line) {
 // ---------------------------------------------------------------- indices
 
 Value in_64_bits(Run& run, const Value& index) { return dense(run, converted(run, index, GW_INT64)); }
+
+// The rows of x folded into the rows that `index` names; those to which no row goes are `none`.
+template <typename Start, typename None, typename Op>
+Value pushed(Run& run, const Value& x, const Value& index, int64_t rows, Start start, None none, const Op& op,
+             const char* name) {
+  const Value wide = in_64_bits(run, index), held = dense(run, x);
+  Value made = x;
+  made.sizes[0] = rows;
+  made = filled(run, x.dtype, none, made.sizes, x.dims);
+  const int64_t flags[] = {rows};
+  const Value seen = filled(run, GW_BOOL, false, flags, 1);
+  if (run.failed) return made;
+  check_numbers(run, wide, 0, rows, name);
+  if (run.failed) return made;
+  const int64_t count = x.sizes[0], width = count ? numel_of(x) / count : 0;
+  const auto* const at = reinterpret_cast<const int64_t*>(wide.data);
+  of_type(x.dtype, [&](auto of) {
+    typedef decltype(of) T;
+    const auto* const in = reinterpret_cast<const T*>(held.data);
+    auto* const out = reinterpret_cast<T*>(made.data);
+    for (int64_t r = 0; r < count; ++r) {
+      T* const to = out + at[r] * width;
+      const bool begins = !seen.data[at[r]];
+      seen.data[at[r]] = 1;
+      for (int64_t c = 0; c < width; ++c) {
+        const T from = in[r * width + c];
+        to[c] = !begins             ? static_cast<T>(op(to[c], from))
+                : start == kNothing ? from
+                                    : static_cast<T>(op(T(start), from));
+      }
+    }
+  });
+  return made;
+}
 
 void check_range(Run& run, const Value& index, int64_t size, const char* name) {
   const Value wide = in_64_bits(run, index);
