@@ -292,7 +292,16 @@ def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedMo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["GCNConv-weight", "HypergraphConv", "SignedConv", "PointNetConv-positions", "RGCNConv", "models.GIN"]
+    "name",
+    [
+        "GCNConv-weight",
+        "HypergraphConv",
+        "SignedConv",
+        "PointNetConv-positions",
+        "RGCNConv",
+        "models.GIN",
+        "models.AttentiveFP",
+    ],
 )
 def test_layers_of_pyg_leave_python(name: str, tmp_path: Path) -> None:
     case = build(f"zoo:{name}")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ def _all_weights(forms: Sequence[WholeModel]) -> tuple[list[Argument], list[dict
             key = value.data_ptr(), tuple(value.shape), value.stride(), value.dtype
             if key not in at:
                 at[key] = len(weights)
-                weights.append(one)
+                taken = one.name in {other.name for other in weights}  # forms name constants each by itself
+                weights.append(replace(one, name=f"{one.name}.{len(weights)}") if taken else one)
             numbers[-1][one.placeholder] = at[key]
     return weights, numbers
 
