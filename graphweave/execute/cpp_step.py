@@ -110,18 +110,17 @@ class CppStep(RegionStep):
             self._kernels[wide] = load(plan.code, plan.symbol)
         return self._kernels[wide]
 
-    def rows_in_pieces(self) -> DividedRows:
-        """The kernels of divided rows, of 32 bits, which may not be built yet."""
-        if False not in self._divided:
-            self._divided[False] = DividedRows(self.plan.scheduled)
-        return self._divided[False]
-
-    def divided_rows(self, wide: bool) -> DividedRows:
+    def rows_in_pieces(self, wide: bool = False) -> DividedRows:
+        """The kernels of divided rows, which may not be built yet."""
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan
             self._divided[wide] = DividedRows(plan.scheduled)
-        self._divided[wide].build()
         return self._divided[wide]
+
+    def divided_rows(self, wide: bool) -> DividedRows:
+        rows = self.rows_in_pieces(wide)
+        rows.build()
+        return rows
 
     def forget(self) -> None:
         """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""

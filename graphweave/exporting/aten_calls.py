@@ -15,7 +15,7 @@ from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, quoted
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.aten import DTYPE_OF
+from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.nodes import Operand, Ref
 
 _Args = tuple[Any, ...]
@@ -153,11 +153,7 @@ _COMPARISONS = frozenset({"{} == {}", "{} != {}", "{} < {}", "{} <= {}", "{} > {
 def _promoted(known: list[DType], args: _Args) -> DType:
     if len(set(known)) == 1:
         return known[0]
-    return DTYPE_OF[torch.promote_types(*(torch_dtype_of(d) for d in known))]
-
-
-def torch_dtype_of(dtype: DType) -> torch.dtype:
-    return next(t for t, d in DTYPE_OF.items() if d is dtype)
+    return DTYPE_OF[torch.promote_types(*(TORCH_DTYPE[d] for d in known))]
 
 
 def _rows_by_index(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
