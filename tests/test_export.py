@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import GATConv, GCNConv, global_max_pool
 
 import graphweave as gw
-from bench.first_call_cases import build
 from graphweave.core.errors import ExportError
 from graphweave.exporting.library import LoadedModel
 from graphweave.exporting.weights import write_weights
@@ -288,30 +286,6 @@ def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedMo
             assert all(torch.equal(a, b) for a, b in zip(outputs, want, strict=True))
     with pytest.raises(ExportError, match=r"output\[0\] needs 720 bytes .got 4.. Give that many"):
         library.bound(given, [torch.empty(1), outputs[1]])()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "GCNConv-weight",
-        "HypergraphConv",
-        "SignedConv",
-        "PointNetConv-positions",
-        "RGCNConv",
-        "models.GIN",
-        "models.AttentiveFP",
-    ],
-)
-def test_layers_of_pyg_leave_python(name: str, tmp_path: Path) -> None:
-    case = build(f"zoo:{name}")
-    module = case.module.eval()
-    library = gw.export(module, case.arguments, tmp_path / "model").load()
-    got = library(*(x for x in tree_leaves(case.arguments) if isinstance(x, Tensor)))
-    with torch.no_grad():
-        want = [x for x in tree_leaves(module(*case.arguments)) if isinstance(x, Tensor)]
-    for one, expected in zip(got, want, strict=True):
-        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------- what cannot leave

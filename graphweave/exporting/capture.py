@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
-from torch.utils._pytree import KeyEntry, keystr, tree_flatten_with_path
+from torch._dynamo.source import TensorProperty, TensorPropertySource
+from torch.utils._pytree import KeyEntry, keystr, tree_flatten_with_path, tree_map_only
 
 from graphweave.core.errors import ExportError
 from graphweave.core.sizes import Size, Symbol, leaves, read
@@ -86,15 +88,15 @@ def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
         except ExportError:
             if not any_rows:
                 raise
-    return _described(model, found, taken, inputs)
+    return _described(model, found, taken, inputs, {"args": args, "kwargs": kwargs})
 
 
 def _captured_once(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], taker: Taker, taken: _Taken
 ) -> Any:
-    run = Captured(model, True, {"taker": taker}, fullgraph=True)
+    run = Captured(_without_gradients_of_results(model), True, {"taker": taker}, fullgraph=True)
     try:
-        with torch.no_grad():
+        with without_gradients_of_weights(model):
             out = run(*args, **kwargs)
     except Exception as error:
         why, where = reason_of(error)
@@ -107,7 +109,36 @@ def _captured_once(
     return out
 
 
-def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]]) -> WholeModel:
+@contextmanager
+def without_gradients_of_weights(model: Callable[..., Any]) -> Iterator[None]:
+    """The block computes an inference, which may take gradients by its inputs, such as the forces of an energy: that
+    needs PyTorch's recording of gradients, which here leaves out the weights."""
+    trained = [p for p in model.parameters() if p.requires_grad] if isinstance(model, torch.nn.Module) else []
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def _without_gradients_of_results(model: Callable[..., Any]) -> Callable[..., Any]:
+    def inference(*args: Any, **kwargs: Any) -> Any:
+        return tree_map_only(Tensor, Tensor.detach, model(*args, **kwargs))
+
+    inference.__signature__ = inspect.signature(_called(model))  # type: ignore[attr-defined]
+    return inference
+
+
+def _called(model: Callable[..., Any]) -> Callable[..., Any]:
+    return model.forward if isinstance(model, torch.nn.Module) else model
+
+
+def _described(
+    model: Callable[..., Any], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]], called: Mapping[str, Any]
+) -> WholeModel:
     (captured,) = taken.graphs
     placeholders = captured.module.graph.find_nodes(op="placeholder")
     env = next((n.node.shape_env for p in placeholders for n in _symbolic(p.meta.get("val"))), None)
@@ -126,7 +157,12 @@ def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Seque
         if any(not isinstance(n, int) for n in sizes):
             sizes = tuple(value.shape)
         weights.append(Argument(node.name, name, value, sizes))
-    taken_inputs = tuple(found.get(name, Argument("", name, value, tuple(value.shape))) for name, value in inputs)
+    alone = _sizes_alone(env, called)
+    taken_inputs = tuple(
+        found.get(name)
+        or Argument("", name, value, tuple(alone.get((id(value), d), n) for d, n in enumerate(value.shape)))
+        for name, value in inputs
+    )
     parts = (part for a in taken_inputs for size in a.sizes for part in leaves(size))
     varies = {part.name for part in parts if isinstance(part, Symbol)}
     guards = () if env is None else tuple(dict.fromkeys(_condition(env, guard.expr, varies) for guard in env.guards))
@@ -134,6 +170,20 @@ def _described(model: Callable[..., Any], out: Any, taken: _Taken, inputs: Seque
     numbers = [n for p in placeholders for n in [p.meta.get("val")] if isinstance(n, torch.SymInt)]
     known_as = {read(str(n.node.expr)): read(str(_condition(env, n.node.expr, varies))) for n in numbers}
     return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), guards, known_as)
+
+
+def _sizes_alone(env: Any, called: Mapping[str, Any]) -> dict[tuple[int, int], Size]:
+    """The sizes of the arguments by tensor and dim, by their sources. Of an argument whose values nothing reads,
+    the captured graph takes the sizes without the tensor."""
+    found: dict[tuple[int, int], Size] = {}
+    for symbol, sources in () if env is None else env.var_to_sources.items():
+        for source in sources:
+            if not isinstance(source, TensorPropertySource) or source.prop is not TensorProperty.SIZE:
+                continue
+            base = source.base.name() if callable(source.base.name) else source.base.name
+            if base.startswith(("L['args']", "L['kwargs']")):  # an expression that PyTorch's own guards evaluate
+                found[id(eval(base, {"L": called})), source.idx] = read(str(env.replace(symbol)))
+    return found
 
 
 def _condition(env: Any, condition: Any, varies: set[str]) -> Any:
@@ -171,8 +221,7 @@ def _results(out: Any, given: Sequence[Any]) -> tuple[tuple[str, Tensor, int], .
 
 def named_leaves(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The tensors and other leaves among arguments, by the names of the model's parameters: "x", "edges['cites']"."""
-    called = model.forward if isinstance(model, torch.nn.Module) else model
-    names = list(inspect.signature(called).parameters)
+    names = list(inspect.signature(_called(model)).parameters)
     named = [(names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(args)]
     found = []
     for name, value in (*named, *kwargs.items()):

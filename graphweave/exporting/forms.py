@@ -24,7 +24,7 @@ from graphweave.core.log import logger
 from graphweave.core.options import options_for
 from graphweave.core.sizes import Size, leaves
 from graphweave.execute.executable import Executable
-from graphweave.exporting.capture import Argument, WholeModel, capture_whole
+from graphweave.exporting.capture import Argument, WholeModel, capture_whole, without_gradients_of_weights
 from graphweave.exporting.conditions import holds, symbols_of
 from graphweave.exporting.named_node import is_number
 from graphweave.exporting.program import ProgramText, print_program
@@ -45,7 +45,7 @@ def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
         if any(holds(form, sizes) for form in forms):
             continue
         try:
-            with torch.no_grad():
+            with without_gradients_of_weights(model):
                 model(*smaller[0], **smaller[1])
             form = capture_whole(model, *smaller)
         except Exception as error:
@@ -71,7 +71,7 @@ def _smaller(form: WholeModel, given: tuple[Any, Any]) -> Iterator[tuple[tuple[A
             for dim, size in enumerate(names[id(x)].sizes):
                 if size in cut:
                     x = x.narrow(dim, 0, min(cut[size], x.size(dim)))
-            return x.clone() if x.is_floating_point() else torch.zeros_like(x)
+            return x.detach().clone().requires_grad_(x.requires_grad) if x.is_floating_point() else torch.zeros_like(x)
 
         made = tree_map(small, given)
         sizes = [tuple(small(a.example).shape) for a in form.inputs]
