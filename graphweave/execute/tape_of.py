@@ -68,7 +68,8 @@ def tape_of(
 
     def traits(of: Mapping[int, RegionStep], calls: NodeCalls) -> RunnerTraits:
         drivable = frozenset() if contract.verify else frozenset(i for i, k in of.items() if k.drivable)
-        return RunnerTraits(drivable.__contains__, lambda r: calls.of(r).spaces)
+        own = not plan.options.standalone  # a library has transposed its weights
+        return RunnerTraits(drivable.__contains__, lambda r: calls.of(r).spaces, transposes=own)
 
     def prelude_tape(plan: Plan, narrow: frozenset[Ref]) -> Tape:
         own = prelude or {}

@@ -182,6 +182,7 @@ def _sizes_alone(env: Any, called: Mapping[str, Any]) -> dict[tuple[int, int], S
                 continue
             base = source.base.name() if callable(source.base.name) else source.base.name
             if base.startswith(("L['args']", "L['kwargs']")):  # an expression that PyTorch's own guards evaluate
+                assert source.idx is not None
                 found[id(eval(base, {"L": called})), source.idx] = read(str(env.replace(symbol)))
     return found
 

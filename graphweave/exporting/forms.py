@@ -127,18 +127,21 @@ def constants_of(whole: WholeModel) -> list[Argument]:
 def _text(whole: WholeModel, executable: Executable, weights: Mapping[str, int]) -> ProgramText:
     """The program of an executable as C++. Raises ExportError with all calls in it that cannot leave."""
     names, outputs = whole.captured.request.names, [at for _, _, at in whole.results]
-    given, steps = _expressions(whole, executable.plan, weights), executable.steps
-    return print_program(executable.tape, executable.plan, steps.kernels, steps.prelude, given, names, outputs)
+    plan, steps = executable.plan, executable.steps
+    stored = {
+        r: weights[n.name] for r, n in enumerate(plan.program.nodes) if isinstance(n, Input) and n.name in weights
+    }
+    given = _expressions(whole, plan, weights)
+    return print_program(executable.tape, plan, steps.kernels, steps.prelude, given, stored, names, outputs)
 
 
 def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> dict[Ref, str]:
-    """What each input of a program is in C++: an input of the model, a weight, or a size."""
+    """What each input of a program that is no weight is in C++: an input of the model, or a size."""
     inputs = {a.placeholder: f"in[{i}]" for i, a in enumerate(whole.inputs) if a.placeholder}
-    inputs |= {placeholder: f"run.model.weights[{i}]" for placeholder, i in weights.items()}
     symbols: dict[Size, str] = {symbol: f"sizes[{i}]" for i, symbol in enumerate(symbols_of(whole.inputs))}
     found: dict[Ref, str] = {}
     for ref, node in enumerate(plan.program.nodes):
-        if not isinstance(node, Input):
+        if not isinstance(node, Input) or node.name in weights:
             continue
         if node.name in inputs:
             found[ref] = inputs[node.name]

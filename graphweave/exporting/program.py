@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import type_of
+from graphweave.analysis.flow import has_effects
 from graphweave.compiler.glossary import index_words
 from graphweave.compiler.plan import Plan
 from graphweave.core.errors import ExportError
@@ -21,16 +22,15 @@ from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.nodes import Number, Tape
 
-FIRST_SEGMENT = "/* first */ "
-"""Stands in texts before the number of a segment, for what is added to it where a library has more than one form."""
-
 
 @dataclass(slots=True)
 class ProgramText:
-    """The functions of a program in order, and the segments of kernels that they run, by number."""
+    """The functions of a program in order, the segments of kernels that they run, by number, and how many values they
+    keep: of the weights alone, and of the graph alone."""
 
     functions: list[str] = field(default_factory=list)
     segments: list[SegmentText] = field(default_factory=list)
+    num_of_weights: int = 0
     num_kept: int = 0
     refused: list[str] = field(default_factory=list)
     """Calls that cannot leave Python."""
@@ -38,24 +38,28 @@ class ProgramText:
 
 def print_program(
     followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep], prelude: Mapping[int, RegionStep],
-    given: Mapping[Ref, str], names: Mapping[str, str], outputs: Sequence[int],
+    given: Mapping[Ref, str], weights: Mapping[Ref, int], names: Mapping[str, str], outputs: Sequence[int],
 ) -> ProgramText:  # fmt: skip
-    """`follow(run, in, sizes, made)` for a tape, which makes its results at the positions `outputs`. `given` are C++
-    expressions of its inputs and constants, and `names` the user's words for inputs."""
+    """`prepare(run, weights, made)` for what a tape computes of its weights alone, and `follow(run, in, sizes, made)`
+    for the rest, which makes its results at the positions `outputs`. `given` are C++ expressions of inputs, `weights`
+    the numbers of inputs and constants that are weights, and `names` the user's words for inputs."""
     text = ProgramText()
-    printer = _Printer(text, followed, plan, kernels, names, prelude)
-    lines = [*(f"{printer.kind(r)} {printer.name(r)} = {given[r]};" for r in _used(followed, given)), *printer.lines()]
+    printer = _Printer(text, followed, plan, kernels, names, prelude, weights)
+    taken = [r for r in (*followed.inputs, *followed.constants) if r in given or r in weights]
+    lines = [*(f"{printer.kept_kind(r)} {printer.name(r)} = {given[r]};" for r in taken if r in given)]
+    of_weights = [f"const Value& {printer.name(r)} = weights[{weights[r]}];" for r in taken if r in weights]
+    prepared = list(printer.lines_of_weights())
+    lines += ["const List<Value>&weights = run.model.weights, &prepared = run.model.prepared;", *of_weights]
+    lines += [*printer.prepared(), *printer.lines()]
     if text.refused:
         listed = "; ".join(dict.fromkeys(text.refused))
         raise ExportError(f"only PyTorch computes {listed}. Leave that out of what is exported, or pass its result.")
     results = [f"made[{i}] = {printer.result(at)};" for i, at in enumerate(outputs)]
+    head = "void prepare(Run& run, const List<Value>& weights, List<Value>& prepared)"
+    text.functions.append(_function(head, [*of_weights, *prepared]))
     head = "void follow(Followed& run, const Value* in, const int64_t* sizes, Value* made)"
     text.functions.append(_function(head, [*lines, *results]))
     return text
-
-
-def _used(followed: Tape, given: Mapping[Ref, str]) -> Iterator[Ref]:
-    return (r for r in (*followed.inputs, *followed.constants) if r in given)
 
 
 def _function(head: str, lines: Iterable[str]) -> str:
@@ -68,16 +72,23 @@ class _Printer:
     def __init__(
         self, text: ProgramText, followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep],
         names: Mapping[str, str], prelude: Mapping[int, RegionStep] | None = None,
+        weights: Iterable[Ref] = (),
     ) -> None:  # fmt: skip
         self._text, self._tape, self._plan, self._kernels = text, followed, plan, kernels
         self._names, self._prelude = names, prelude or {}
         self._program = plan.program
+        self._given = frozenset((*followed.inputs, *followed.constants))
+        self._of_weights = self._found_of_weights(weights)
 
     def name(self, ref: Ref) -> str:
         return f"v{ref}"
 
     def kind(self, ref: Ref) -> str:
         return "int64_t" if is_number(self._program, ref) else "Value"
+
+    def kept_kind(self, ref: Ref) -> str:
+        """The type of a value that a run reads where it is kept."""
+        return "const int64_t" if is_number(self._program, ref) else "const Value&"
 
     def result(self, at: int) -> str:
         value = self._tape.outputs[at].value
@@ -87,7 +98,32 @@ class _Printer:
 
     def lines(self) -> Iterator[str]:
         for step in self._tape.steps:
+            if not (isinstance(step, tape.CallNode) and step.value in self._of_weights):
+                yield from self._lines(step)
+
+    # -------------------------------------------------------- once for the weights
+
+    def _found_of_weights(self, weights: Iterable[Ref]) -> dict[Ref, tape.CallNode]:
+        """The calls that read weights alone, by what they compute."""
+        found: dict[Ref, tape.CallNode] = {}
+        known = set(weights)
+        for step in self._tape.steps if known else ():
+            if not isinstance(step, tape.CallNode) or step.rows or not known.issuperset(step.operands):
+                continue
+            if not has_effects(self._program, step.value) and not is_number(self._program, step.value):
+                found[step.value] = step
+                known.add(step.value)
+        return found
+
+    def lines_of_weights(self) -> Iterator[str]:
+        for ref, step in self._of_weights.items():
             yield from self._lines(step)
+            yield f"prepared.push_back(dense(run, {self.name(ref)}));"
+        self._text.num_of_weights = len(self._of_weights)
+
+    def prepared(self) -> Iterator[str]:
+        for i, ref in enumerate(self._of_weights):
+            yield f"[[maybe_unused]] const Value& {self.name(ref)} = prepared[kFirstPrepared + {i}];"
 
     def _lines(self, step: tape.Step) -> Iterator[str]:
         match step:
@@ -109,7 +145,8 @@ class _Printer:
                 member = tape.Member(kernel, reads, writes)
                 yield from self._run_kernels(tape.RunKernels(rows, one.maps, indices, reads, writes, (member,)))
             case tape.Free(values):
-                freed = [self.name(r) for r in values if not is_number(self._program, r)]
+                own = [r for r in values if r not in self._given and r not in self._of_weights]
+                freed = [self.name(r) for r in own if not is_number(self._program, r)]
                 if freed:
                     yield " ".join(f"{name} = Value();" for name in freed)
             case tape.Narrow() | tape.LookForEdits() | tape.Taken() | tape.Saved() | tape.Settle():
@@ -176,7 +213,7 @@ class _Printer:
         yield f"  static const char* const names[] = {{{_list(words)}}};"
         yield f"  Value values[] = {{{_list(values, 'Value()')}}};"
         yield "  if (run.failed) return;"
-        yield f"  run_segment(run, {FIRST_SEGMENT}{at}, rows, expected, indices, names, values);"
+        yield f"  run_segment(run, kFirstSegment + {at}, rows, expected, indices, names, values);"
         yield "  if (run.failed) return;"
         for i, r in enumerate(step.writes, start=len(step.reads)):
             yield f"  {self.name(r)} = {self._in_own_type(r, kernels, f'values[{i}]')};"

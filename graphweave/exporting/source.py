@@ -14,7 +14,6 @@ from graphweave.exporting.conditions import sizes_text, symbols_of
 from graphweave.exporting.dtypes import code_of
 from graphweave.exporting.forms import ModelForm
 from graphweave.exporting.named_node import quoted
-from graphweave.exporting.program import FIRST_SEGMENT
 from graphweave.exporting.segments import SegmentText
 from graphweave.runtime import sources
 
@@ -70,15 +69,17 @@ def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> So
 def _functions(forms: Sequence[ModelForm]) -> Iterator[str]:
     """What follows each form, in a namespace of its own, and the table of them."""
     yield "namespace {\n"
-    at, rows = 0, []
+    segments, prepared, rows = 0, 0, []
     for i, form in enumerate(forms):
         yield f"namespace form_{i} {{\n"
+        yield f"constexpr size_t kFirstSegment = {segments}, kFirstPrepared = {prepared};\n"
         yield sizes_text(form.model, forms[0].model)
         yield _segments(form.text.segments)
-        yield from (text.replace(FIRST_SEGMENT, f"{at} + ") for text in form.text.functions)
+        yield from form.text.functions
         yield f"}}  // namespace form_{i}\n"
-        rows.append(f"{{form_{i}::make_segments, form_{i}::read_sizes, form_{i}::follow}}")
-        at += len(form.text.segments)
+        rows.append(f"{{form_{i}::make_segments, form_{i}::prepare, form_{i}::read_sizes, form_{i}::follow}}")
+        segments += len(form.text.segments)
+        prepared += form.text.num_of_weights
     yield _array("const Form kForms", rows)
     yield "}  // namespace\n"
 

@@ -48,8 +48,10 @@ GW_API int32_t gw_model_load(gw_model* model, const char* weights, gw_error* err
   if (!error) error = &unseen;
   *error = gw_error{GW_OK, -1, -1, 0, 0, 0, ""};
   Run run{error, 1};
-  List<Value> read = read_weights(run, weights, kWeights, kNumWeights);
-  if (!run.failed) model->weights.swap(read);
+  List<Value> read = read_weights(run, weights, kWeights, kNumWeights), prepared;
+  for (const Form& form : kForms)
+    if (!run.failed) form.prepare(run, read, prepared);
+  if (!run.failed) model->weights.swap(read), model->prepared.swap(prepared);
   return error->status;
 }
 

@@ -11,6 +11,7 @@ struct Form;
 struct gw_model {
   List<Segment*> segments;
   List<Value> weights;
+  List<Value> prepared;  // what the forms compute of the weights alone
   mutable Pool pool;
 
   ~gw_model() {
@@ -49,6 +50,7 @@ GW_COLD void wrong_sizes(Run& run, const char* condition) {
 // A form of the model: programs of one model differ by the sizes that they are for.
 struct Form {
   void (*make_segments)(gw_model& model);
+  void (*prepare)(Run& run, const List<Value>& weights, List<Value>& prepared);
   void (*read_sizes)(Run& run, const Value* in, int64_t* sizes);
   void (*follow)(Followed& run, const Value* in, const int64_t* sizes, Value* made);
 };

@@ -2,13 +2,13 @@
 //
 // This text follows that of segments.cpp.
 
+#include <graphweave/transpose.h>
+
 namespace {
 
 template <class T>
 void turn(char* to, const char* from, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
-      std::memcpy(to + (c * rows + r) * sizeof(T), from + (r * columns + c) * sizeof(T), sizeof(T));
+  gw_transpose_rows(reinterpret_cast<T*>(to), reinterpret_cast<const T*>(from), rows, columns);
 }
 
 // The addresses that pointers of a bound step name.

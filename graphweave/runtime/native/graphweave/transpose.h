@@ -33,11 +33,18 @@ GW_INLINE void gw_transpose8(T* to, int64_t to_stride, const T* from, int64_t fr
 #endif
 
 // to[c][r] = from[r][c].
+template <class T>
+GW_INLINE void gw_transpose_rows(T* to, const T* from, int64_t rows, int64_t columns) {
+  const int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+  for (int64_t r = 0; r < whole_rows; r += 8)
+    for (int64_t c = 0; c < whole_columns; c += 8)
+      gw_transpose8(to + c * rows + r, rows, from + r * columns + c, columns);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+      memcpy(to + c * rows + r, from + r * columns + c, sizeof(T));
+}
+
 template <int R, int C, class T>
 GW_INLINE void gw_transpose(T* to, const T* from) {
-  constexpr int rows = R / 8 * 8, columns = C / 8 * 8;
-  for (int r = 0; r < rows; r += 8)
-    for (int c = 0; c < columns; c += 8) gw_transpose8(to + c * R + r, R, from + r * C + c, C);
-  for (int r = 0; r < R; ++r)
-    for (int c = r < rows ? columns : 0; c < C; ++c) to[c * R + r] = from[r * C + c];
+  gw_transpose_rows(to, from, R, C);
 }
