@@ -72,4 +72,6 @@ LAYOUT: Mapping[str, CallFacts] = {
         )),
         CallFacts(any_strides=True),
     ),
+    # a tensor of others, which are its memory: as such never kept
+    "aten._sparse_coo_tensor_with_dims_and_tensors.default": CallFacts(works=False),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
+from graphweave.frontends.spellings.sparse_lookups import join_lookups
 from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
 from graphweave.frontends.stored.store import Slot, slot, unstored
 from graphweave.frontends.tracing.capture_settings import DuringCompilation
@@ -80,7 +81,7 @@ def _made(
 ) -> Callable[..., Any]:
     """The graph, compiled, and kept in its `place` on disk."""
     examples = in_full_precision(module, example_inputs)
-    changed = writes_apart(module) or examples is not example_inputs or _transforms(module)
+    changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)
     compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)

@@ -140,13 +140,19 @@ def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable
     them.
 
     If a tangent has no elements, nothing is replaced: some of PyTorch's decompositions then give zeros in its place.
+    Nor is a sparse gradient, which depends on no tangent if no row was looked up.
     """
     if any(0 in map(fixed, shape(t)) for t in tangents_of(joint.graph) if is_tensor(t)):
         return
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])
-    ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]
+    ends = [n if by or _is_sparse(n) else None for n, by in zip(results[num_forward:], reached, strict=True)]
     output.args = ([*results[:num_forward], *ends],)
+
+
+def _is_sparse(gradient: Any) -> bool:
+    value = gradient.meta.get("val") if isinstance(gradient, fx.Node) else None
+    return isinstance(value, Tensor) and value.layout is not torch.strided
 
 
 def _drawn(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node], given: fx.Node) -> fx.Node:
