@@ -288,12 +288,37 @@ def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedMo
         library.bound(given, [torch.empty(1), outputs[1]])()
 
 
+# ---------------------------------------------------------------- random numbers
+
+
+class Noisy(nn.Module):
+    """Nodes with dropout, and normal numbers."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.nn.functional.dropout(x, 0.25, training=True), torch.randn_like(x)
+
+
+def test_random_numbers_follow_a_seed_that_is_an_input(tmp_path: Path) -> None:
+    exported = gw.export(Noisy(), (torch.ones(9, 4),), tmp_path / "model")
+    assert exported.manifest["inputs"][1] == {"name": "seed", "dtype": "int64", "sizes": []}
+    library, x = exported.load(), torch.ones(20_000, 4)
+    first, again, other = (library(x, torch.tensor(seed)) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    for dropped, normal in (first, other):
+        assert set(dropped.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+        assert abs((dropped == 0).double().mean() - 0.25) < 0.01
+        assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02 and abs((normal**4).mean() - 3) < 0.15
+    with pytest.raises(ExportError, match="seed: expected int64 with 0 dims"):
+        library(x, torch.tensor([3]))
+
+
 # ---------------------------------------------------------------- what cannot leave
 
 
-class Dropped(nn.Module):
+class Drawing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.dropout(x, 0.5, training=True) * 2
+        return x + torch.randint(9, x.shape)
 
 
 class Printing(nn.Module):
@@ -310,7 +335,7 @@ class Sorted(nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Dropped(), r"only PyTorch computes .*test_export\.py"),
+        (Drawing(), r"only PyTorch computes aten\.randint.*test_export\.py"),
         (Printing(), "cannot be captured as one graph"),
         (Sorted(), r"only PyTorch computes aten\.sort.* \(tests/test_export\.py:\d+"),
     ],

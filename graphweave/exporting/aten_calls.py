@@ -14,6 +14,7 @@ from graphweave.core.types import DType, Fold
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, quoted
+from graphweave.exporting.seeds import is_seed
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.nodes import Operand, Ref
@@ -265,6 +266,14 @@ def _nothing(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return "(void)0"
 
 
+def _seed(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """The seed of a call that draws; numbers that are drawn for something else cannot leave."""
+    if not is_seed(call.program, call.ref):
+        raise call.refused()
+    assert isinstance(call.node, ir.Aten)
+    return f"seed_of(run, {call.node.serial})"
+
+
 _VIEWS: dict[str, _Make] = {
     "aten.select.int": _select,
     "aten.slice.Tensor": _slice,
@@ -286,6 +295,7 @@ _MADE: dict[str, _Make] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.repeat.default": _repeat,
+    "aten.randint.default": _seed,
     **dict.fromkeys(("aten.arange.default", "aten.arange.start", "aten.arange.start_step"), _arange),
     "aten.full.default": lambda call, args, kwargs: _filled(call, args[0], args[1]),
     "aten.scalar_tensor.default": lambda call, args, kwargs: _filled(call, (), args[0]),

@@ -31,6 +31,7 @@ class Argument:
     name: str
     example: Tensor
     sizes: tuple[Size, ...]
+    is_seed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

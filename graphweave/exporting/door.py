@@ -52,10 +52,10 @@ def export(
       for the example;
     - `sources/`, from which `make` builds the library with any C++17 compiler.
 
-    A call that only PyTorch computes (random numbers, a sort) cannot leave: ExportError with the call, its line and
-    what to do. Nothing is left out in silence. A module in training mode is exported as it computes there; call
-    `eval()` first. Results are those of the compiled model but for the rounding of products, whose order of sums is
-    the library's own.
+    A model that draws random numbers has a `seed`, one int64, as its last input. A call that only PyTorch computes
+    cannot leave: ExportError with the call, its line and what to do. Nothing is left out in silence. A module in
+    training mode is exported as it computes there; call `eval()` first. Results are those of the compiled model but
+    for the rounding of products, whose order of sums is the library's own.
     """
     args, kwargs = ((), example_inputs) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
     captured = capture_forms(model, args, kwargs)

@@ -28,6 +28,7 @@ from graphweave.exporting.capture import Argument, WholeModel, capture_whole, wi
 from graphweave.exporting.conditions import holds, symbols_of
 from graphweave.exporting.named_node import is_number
 from graphweave.exporting.program import ProgramText, print_program
+from graphweave.exporting.seeds import with_seed
 from graphweave.exporting.sizes_text import as_cpp
 from graphweave.ir.message.nodes import Input, Ref
 
@@ -53,7 +54,7 @@ def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
             continue
         if holds(form, sizes):
             forms.append(form)
-    return forms
+    return with_seed(forms)
 
 
 def _smaller(form: WholeModel, given: tuple[Any, Any]) -> Iterator[tuple[tuple[Any, Any], list[tuple[int, ...]]]]:

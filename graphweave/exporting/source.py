@@ -14,6 +14,7 @@ from graphweave.exporting.conditions import sizes_text, symbols_of
 from graphweave.exporting.dtypes import code_of
 from graphweave.exporting.forms import ModelForm
 from graphweave.exporting.named_node import quoted
+from graphweave.exporting.seeds import seed_position
 from graphweave.exporting.segments import SegmentText
 from graphweave.runtime import sources
 
@@ -106,6 +107,7 @@ def _described(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> str:
     return "\n".join([
         "namespace {",
         f"constexpr int32_t {', '.join(f'kNum{name} = {n}' for name, n in counts.items())};",
+        f"constexpr int32_t kSeed = {seed_position(model)};",
         _array("const gw_value_info kInputs", inputs),
         _array("const gw_value_info kOutputs", outputs),
         _array("const WeightInfo kWeights", stored),

@@ -28,6 +28,7 @@ int32_t run_once(const gw_model* model, const gw_tensor* inputs, gw_output* outp
   Followed run{{error, std::max<int32_t>(1, options ? options->threads : 1)}, *model, graph, fills};
   Value given[kNumInputs + 1], made[kNumOutputs + 1];
   for (int32_t i = 0; i < kNumInputs && !run.failed; ++i) given[i] = input_of(run, inputs[i], i);
+  if (kSeed >= 0 && !run.failed) std::memcpy(&run.seed, given[kSeed].data, sizeof run.seed);
   int64_t sizes[kNumSizes + 1] = {};
   const Form* const form = run.failed ? nullptr : form_for(run, given, sizes);
   if (!run.failed && graph && !fills && (form != graph->form || !std::equal(sizes, sizes + kNumSizes, graph->sizes)))

@@ -1,8 +1,8 @@
 // An exported model behind the functions of the public header.
 //
 // This text follows those of the runtime's segments, of values.cpp, threads.cpp and weights.cpp, and of what is
-// generated for the model: `kInputs`, `kOutputs` and `kWeights` with their counts, and `kNumSegments`, `kNumKept` and
-// `kNumSizes`. Behind it follow the functions of each form, which are generated too, and interface.cpp.
+// generated for the model: `kInputs`, `kOutputs` and `kWeights` with their counts, `kNumSegments`, `kNumKept`,
+// `kNumSizes`, and `kSeed`, the position of the input that is a seed, or -1. Behind it follow the functions of each form, which are generated too, and interface.cpp.
 
 namespace {
 struct Form;

@@ -38,6 +38,7 @@ struct Run {
   gw_error* error;
   int32_t threads;
   bool failed = false;
+  int64_t seed = 0;  // of random numbers, by the caller
 
   // Keeps the first error of a run.
   __attribute__((format(printf, 4, 5))) GW_COLD void fail(int32_t status, int32_t argument, const char* format, ...) {
@@ -137,6 +138,17 @@ void copy_into(const Value& from, Value& to) {
     default:
       return copy_elements<int8_t>(from, to);
   }
+}
+
+// The seed of one call that draws: those of two calls, or of two runs, have nothing to do with each other.
+Value seed_of(Run& run, int64_t call) {
+  Value made = empty(run, GW_INT64, nullptr, 0);
+  if (run.failed) return made;
+  uint64_t mixed = static_cast<uint64_t>(run.seed) + static_cast<uint64_t>(call) * 0x9E3779B97F4A7C15u;
+  for (const uint64_t factor : {0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu}) mixed = (mixed ^ (mixed >> 30)) * factor;
+  mixed = (mixed ^ (mixed >> 31)) >> 1;
+  std::memcpy(made.data, &mixed, sizeof mixed);
+  return made;
 }
 
 Value dense(Run& run, const Value& x) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,6 +59,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
+def decompositions_without_torch() -> dict[Any, Callable[..., Any]]:
+    """The table for programs that run without PyTorch, whose generators draw in no other way."""
+    return {**decompositions(), aten.randn_like.default: _normal}
+
+
 _DIVIDED_BY_COUNT: tuple[Any, ...] = (
     aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default,
 )  # fmt: skip
@@ -85,6 +91,13 @@ def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     kept = torch.rand_like(x, dtype=torch.float32) < 1 - p
     return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
+
+
+def _normal(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Normal numbers from pairs of uniform ones (Box and Muller 1958)."""
+    kind = dtype or x.dtype
+    radius = (-2 * torch.log1p(-torch.rand_like(x, dtype=kind))).sqrt()
+    return radius * torch.cos(2 * math.pi * torch.rand_like(x, dtype=kind))
 
 
 def _bernoulli_p(x: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:

@@ -17,7 +17,6 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.spans import AOT_AUTOGRAD, STORE, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
-from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.captured_request import Asked
 from graphweave.frontends.dynamo.graph_compilation import GraphCompilation
 from graphweave.frontends.dynamo.mode import with_mode
@@ -138,7 +137,7 @@ def _compiled(
 ) -> tuple[Callable[..., Any], Sequence[RuntimeParts]]:
     try:
         with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients), noted_parts() as parts:
-            with folded(module, decompositions()) as short:
+            with folded(module, compilation.decompositions) as short:
                 if short is not None:
                     try:
                         return _traced(compilation, short), parts
@@ -158,7 +157,8 @@ def _compiled(
 def _traced(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
     return through_aot_autograd(
         module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
-        partition_fn=compilation.partition, decompositions=decompositions(), keep_inference_input_mutations=False,
+        partition_fn=compilation.partition, decompositions=compilation.decompositions,
+        keep_inference_input_mutations=False,
     )  # fmt: skip
 
 

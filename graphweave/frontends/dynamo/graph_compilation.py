@@ -25,6 +25,7 @@ from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
+from graphweave.frontends.calls.decompositions import decompositions, decompositions_without_torch
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
@@ -65,6 +66,10 @@ class GraphCompilation:
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
         self.begun = False  # whether a graph has come from AOTAutograd
         self._forward: Executable | Handed | None = None
+
+    @property
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        return decompositions() if self._asked.taker is None else decompositions_without_torch()
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         unfolded(module)
