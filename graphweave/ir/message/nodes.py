@@ -399,6 +399,9 @@ Opaque: TypeAlias = (
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
+NativeOnCpu: TypeAlias = Order | Chosen
+"""Nodes that native code of ours computes on the CPU, and calls of PyTorch elsewhere."""
+
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
     | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Opaque
