@@ -280,7 +280,7 @@ def _sharded_with(program: Program, ref: Ref, of_edges: set[Ref]) -> Iterator[tu
             yield cod, t.dom
             if index in of_edges:
                 yield t.dom, cod
-        case ir.UniquePairs(x, _, made) | ir.Inverse(x, made) | ir.Chosen(x, made):
+        case ir.Distinct((x, *_), made) | ir.Inverse(x, made) | ir.Chosen(x, made):
             yield row_space(program, x), made
         case ir.Join(xs, union) | ir.JoinIndices(xs, space=union):
             yield from _segments(union, (row_space(program, x) for x in xs))

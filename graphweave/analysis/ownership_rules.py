@@ -90,7 +90,7 @@ class _Rules:
                 if ref in self.leaving:
                     return Whose.halo
                 mine = space in self.sharded
-            case ir.Type(space=space) | ir.PairsType(pairs=space):
+            case ir.Type(space=space) | ir.DistinctType(space=space):
                 mine = space in self.sharded
             case t:
                 given = isinstance(node, ir.Input) and node.name not in self.shared
@@ -187,7 +187,7 @@ class _Rules:
             self._refuse(ref, WhyRefused.compared_by_type, *types[:2])
         return None
 
-    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen) -> Held:
+    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen | ir.DistinctRow) -> Held:
         return Numbers() if self._on_sharded(ref) else None
 
     def order(self, ref: Ref, node: ir.Order) -> Held:
@@ -208,17 +208,18 @@ class _Rules:
             self._refuse(ref, WhyRefused.reordered)
         return self._held(node.x) if isinstance(node, ir.Reordered) else None
 
-    def unique_pairs(self, ref: Ref, node: ir.UniquePairs) -> Held:
-        """Several ranks may have the same pair if none of its two ends belongs to one rank alone."""
-        ends = (self._held(node.a), self._held(node.b))
-        if node.space in self.sharded and not any(isinstance(h, Numbers) and not h.leaves for h in ends):
+    def distinct(self, ref: Ref, node: ir.Distinct) -> Held:
+        """Several ranks may have the same row if none of its keys numbers a row that belongs to one rank alone."""
+        keys = map(self._held, node.keys)
+        if node.space in self.sharded and not any(isinstance(h, Numbers) and not h.leaves for h in keys):
             self.copied.add(node.space)
+        self._stand_in(ref, node.space, ref)
         return None
 
-    def pair_index(self, ref: Ref, node: ir.PairIndex) -> Held:
-        made = self.program.nodes[node.pairs]
-        assert isinstance(made, ir.UniquePairs)
-        return Numbers() if node.part == "rows" else self._held(made.a if node.part == "a" else made.b)
+    def distinct_key(self, ref: Ref, node: ir.DistinctKey) -> Held:
+        made = self.program.nodes[node.distinct]
+        assert isinstance(made, ir.Distinct)
+        return self._held(made.keys[node.at])
 
     def join_indices(self, ref: Ref, node: ir.JoinIndices) -> Held:
         """What numbers of rows of several spaces, one after the other, hold."""
@@ -492,9 +493,9 @@ RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys((ir.Push, ir.Reduce), _Rules.reduce),
     **dict.fromkeys((ir.Places, ir.Inverse, ir.Reordered), _Rules.reorder),
     ir.Input: _Rules.input, ir.MapOf: _Rules.map_of, ir.Pull: _Rules.pull, ir.Pointwise: _Rules.pointwise,
-    ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.UniquePairs: _Rules.unique_pairs,
-    ir.PairIndex: _Rules.pair_index, ir.JoinIndices: _Rules.join_indices,
-    **dict.fromkeys((ir.RowsOfSegments, ir.Chosen), _Rules.numbers_of_rows),
+    ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.Distinct: _Rules.distinct,
+    ir.DistinctKey: _Rules.distinct_key, ir.JoinIndices: _Rules.join_indices,
+    **dict.fromkeys((ir.RowsOfSegments, ir.Chosen, ir.DistinctRow), _Rules.numbers_of_rows),
     ir.Order: _Rules.order, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

@@ -1,10 +1,20 @@
-"""Orders of rows by several keys, and the rows that a mask chooses, computed by PyTorch."""
+"""Orders of rows by several keys, the rows that differ, and those that a mask chooses, computed by PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+
+class DistinctRows(NamedTuple):
+    """The different rows of several keys: `rows` says for each row which of them it is, int64 [rows], and `columns` has
+    each key of all of them, int64 [distinct rows]."""
+
+    rows: Tensor
+    columns: tuple[Tensor, ...]
 
 
 def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
@@ -18,6 +28,20 @@ def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
         order = found if order is None else order.index_select(0, found)
     assert order is not None, "an order has keys"
     return order
+
+
+def distinct_rows(keys: Sequence[Tensor]) -> DistinctRows:
+    """The different rows of integer `keys` [rows], in the order of `order_rows`."""
+    order = order_rows(keys, [False] * len(keys))
+    begins = torch.zeros_like(order, dtype=torch.bool)
+    begins[:1] = True
+    for key in keys:
+        by = key.index_select(0, order)
+        begins[1:] |= by[1:] != by[:-1]
+    rows = torch.empty_like(order)
+    rows[order] = begins.cumsum(0) - 1
+    firsts = order[begins]
+    return DistinctRows(rows, tuple(key[firsts].long() for key in keys))
 
 
 def choose_rows(mask: Tensor) -> Tensor:
