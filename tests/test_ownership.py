@@ -82,6 +82,8 @@ OF_PAIRS = {
     ),
     "the largest": ("%15: V[4] f32 = push.max %14, %9\nreturn %15", WhyRefused.partial_used),
     "a result": ("return %14", WhyRefused.partial_given),
+    "their rows": ("return %10, %14", WhyRefused.copied),
+    "their number": ("%15: any \"Sym(u0)\" = call aten.sym_size.int(%10, 0)\nreturn %15", WhyRefused.copied),
     "rows that several ranks have": ("%15: V[4] f32 = push.sum %10, %9\nreturn %15", WhyRefused.partial_used),
 }  # fmt: skip
 
@@ -92,6 +94,13 @@ def test_a_part_of_a_sum_goes_only_where_it_is_linear(name: str) -> None:
     found = owned(COUNT_OF_PAIRS + rest)
     assert found.values[14].whose is Whose.partial
     assert [r.reason for r in found.refused[:1]] == ([] if reason is None else [reason])
+
+
+def test_rows_told_apart_by_a_rank_s_own_rows_are_the_rank_s_own() -> None:
+    """All edges to one destination are on one rank, so no other rank has the same destination among its own."""
+    found = owned(COUNT_OF_PAIRS.replace("distinct %2, %3 P", "distinct %2, %4 P") + "return %10, %14")
+    assert not found.refused
+    assert (found.values[10].whose, found.values[14].whose) == (Whose.mine, Whose.mine)
 
 
 def test_segments_of_several_types_are_told_apart() -> None:

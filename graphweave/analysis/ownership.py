@@ -143,6 +143,8 @@ class WhyRefused(Enum):
     partial_used = ("a sum for each pair of a row and a type is used, of which a rank has only a part",
                     "Leave out compact (options).")
     partial_given = ("a sum for each pair of a row and a type is a result", "Leave out compact (options).")
+    copied = ("several ranks may have the same of the rows that are told apart",
+              "Tell rows apart by numbers of the rank's own rows, or outside of the model.")
     no_rule = ("no rule says whose rows '{}' makes", "Write it with other operations, or call it outside of the model.")
     left_to_pytorch = ("{} is left to PyTorch, which sees only the rows of one rank",
                        "Write it with operations on rows, or call it outside of the model.")

@@ -55,12 +55,10 @@ class _Rules:
         self.given = {name: PairOfNumbers(Numbers(src, True), Numbers(dst)) for name, src, dst in sharding.edges}
         self.sharded, self.symbols = sharded_spaces(program, sharding)
         self.sizes = dict(program.spaces)
-        self.values: list[Owned] = []
-        self.refused: list[Refusal] = []
-        self.leaving: set[Ref] = set()
+        self.values, self.refused = list[Owned](), list[Refusal]()
+        self.leaving, self.copied = set[Ref](), set[Space]()
         self.node_types: dict[Space, str] = {}
         self.unions: dict[Space, tuple[Space, ...]] = {}
-        self.copied: set[Space] = set()
         self.layouts: dict[Space, set[bool]] = {}
         inputs = (n.type for n in program.nodes if isinstance(n, ir.Input))
         self.orders: dict[Space, set[Ref | None]] = {t.space: {None} for t in inputs if isinstance(t, ir.Type)}
@@ -71,9 +69,11 @@ class _Rules:
             numbers = RULES.get(type(node), _Rules.without_rule)(self, ref, node)
             self.values.append(Owned(self._whose(ref, node), self._integral(ref, numbers)))
         self._check_unions()
-        for output in self.program.outputs:
-            if output is not None and self.values[output].whose is Whose.partial:
+        for output in (r for r in self.program.outputs if r is not None):
+            if self.values[output].whose is Whose.partial:
                 self._refuse(output, WhyRefused.partial_given)
+            elif row_space(self.program, output) in self.copied:
+                self._refuse(output, WhyRefused.copied)
         halo = HaloRows(frozenset(self.leaving), self.node_types, self.unions)
         return OwnedRows(self.program, self.sharded, tuple(self.values), halo, tuple(self.refused))
 
@@ -210,16 +210,13 @@ class _Rules:
 
     def distinct(self, ref: Ref, node: ir.Distinct) -> Held:
         """Several ranks may have the same row if none of its keys numbers a row that belongs to one rank alone."""
-        keys = map(self._held, node.keys)
-        if node.space in self.sharded and not any(isinstance(h, Numbers) and not h.leaves for h in keys):
+        own = any(isinstance(h, Numbers) and not h.leaves for h in map(self._held, node.keys))
+        if node.space in self.sharded and not own:
             self.copied.add(node.space)
-        self._stand_in(ref, node.space, ref)
         return None
 
     def distinct_key(self, ref: Ref, node: ir.DistinctKey) -> Held:
-        made = self.program.nodes[node.distinct]
-        assert isinstance(made, ir.Distinct)
-        return self._held(made.keys[node.at])
+        return self._held(operands(self.program.nodes[node.distinct])[node.at])
 
     def join_indices(self, ref: Ref, node: ir.JoinIndices) -> Held:
         """What numbers of rows of several spaces, one after the other, hold."""
@@ -297,6 +294,8 @@ class _Rules:
             on_type = isinstance(self.program.types[ref], ir.Type)
             return Numbers() if not on_type or self._on_sharded(ref) else None
         if known.by_rank is None or known.elements is Elements.sizes:
+            if any(row_space(self.program, r) in self.copied for r in operands(node)):
+                self._refuse(ref, WhyRefused.copied)
             return None
         if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
             return next((h for h in held if h is not None), None)

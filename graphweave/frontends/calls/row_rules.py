@@ -283,6 +283,8 @@ def _item(node: fx.Node) -> Pairs:
             yield source.args[0], node
     elif item in known.kept:
         yield source.args[0], node
+    elif item in known.together:
+        yield next(n for n in source.users if n.args[1] in known.together), node
 
 
 def _none(node: fx.Node) -> Pairs:

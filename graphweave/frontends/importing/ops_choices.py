@@ -1,4 +1,5 @@
-"""ATen calls that sort rows, and that list the rows of a mask -> Order, Chosen, and pulls along these."""
+"""ATen calls that sort rows, find those that differ, and list those of a mask -> Order, Distinct, Chosen, and pulls
+along these."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ import torch
 from torch import fx
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import UNIT, DType, Op
+from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Chosen, MapOf, Order, Pull, Ref
+from graphweave.ir.message.nodes import Chosen, Distinct, DistinctKey, DistinctRow, MapOf, Order, Pull, Ref
 
 aten = torch.ops.aten
 
 _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 """Calls that give the sorted rows, and the order."""
+
+_OF_DISTINCT = (0, 2)
+"""Items of a call for distinct rows that have one row for each of these."""
 
 
 def _order(cx: Context, node: fx.Node) -> Ref:
@@ -32,9 +36,30 @@ def _order(cx: Context, node: fx.Node) -> Ref:
     return cx.emit(Order((cx.reshape(x, ()),), (bool(argument(node, "descending", False)),)))
 
 
+def _distinct(cx: Context, call: fx.Node, item: object) -> Ref:
+    """The numbers that differ in a vector of integers, the place among them of each row's, or how many rows have each.
+    IRError for other tensors, and if the differing numbers are not asked to be sorted."""
+    x = cx.value(call.args[0])
+    t = cx.type(x)
+    spaces = {cx.result(n).space for n in call.users if n.args[1] in _OF_DISTINCT}
+    if t.space == UNIT or numel(t.shape) != 1 or t.dtype.is_float or t.dtype is DType.bool or len(spaces) != 1:
+        raise IRError("tells apart several numbers a row, or numbers that are no integers")
+    if not argument(call, "sorted", True):
+        raise IRError("gives the different numbers in any order")
+    space = spaces.pop()
+    distinct = cx.emit(Distinct((cx.reshape(x, ()),), space))
+    if item == 0:
+        return cx.cast(cx.emit(DistinctKey(distinct, 0)), t.dtype)
+    row = cx.emit(DistinctRow(distinct))
+    return row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(MapOf(row, space)), Fold.sum)
+
+
 def _item(cx: Context, node: fx.Node) -> Ref | None:
-    """The sorted rows, or their order; items of other calls are those of `COLUMNS`."""
+    """The sorted rows, or their order, or what is asked of distinct rows; items of other calls are those of
+    `COLUMNS`."""
     source, item = node.args
+    if isinstance(source, fx.Node) and source.target is aten._unique2.default:
+        return cx.reshape(_distinct(cx, source, item), cx.result(node).shape)
     if not isinstance(source, fx.Node) or source.target not in _SORTS:
         return COLUMNS[operator.getitem](cx, node)
     order = _order(cx, source)
