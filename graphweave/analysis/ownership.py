@@ -177,6 +177,8 @@ class WhyRefused(Enum):
                   "Bring all of them into the same order.")
     sorted_by_rank = ("rows are put into the order of what is computed for them, while a rank sees its own alone",
                       "Sort outside of the model.")
+    summed_in_order = ("rows are added up in order, of which a rank has only its own",
+                       "Add them up outside of the model.")
     reordered = ("rows are put into another order", "Leave out relabel: parts are ordered on disk.")
     joined_twice = ("indices of several node types are joined twice",
                     "Join the edges of all types in one call, or leave out merge (options).")

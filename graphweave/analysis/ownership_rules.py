@@ -12,7 +12,7 @@ from typing import Any
 
 from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.linear import is_linear
-from graphweave.analysis.maps import COUNTED, SAME_ROWS, elements, source_of
+from graphweave.analysis.maps import COUNTED, REARRANGED, SAME_ROWS, elements, source_of
 from graphweave.analysis.ownership import (
     HaloRows,
     Held,
@@ -36,8 +36,6 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Program, Ref
 
 _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
-_REARRANGED = (Elements.reshaped, Elements.moved)
-"""Elements of results that are those of the operands, perhaps in other places."""
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
@@ -107,6 +105,8 @@ class _Rules:
             return
         if isinstance(node, ir.Input) and node.name in self.shared:
             self._refuse(ref, WhyRefused.parameter)
+        if isinstance(node, ir.RunningSum):
+            self._refuse(ref, WhyRefused.summed_in_order)
         if isinstance(size := self.sizes.get(space), int):
             self._refuse(ref, WhyRefused.compiled_in, size)
 
@@ -299,7 +299,7 @@ class _Rules:
             return None
         if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
             return next((h for h in held if h is not None), None)
-        if known.elements not in _REARRANGED:
+        if known.elements not in REARRANGED:
             return self.compute(ref, node)
         return self._rearranged(ref, node, known, held[:1] if known.moves_rows else held)
 
@@ -312,7 +312,7 @@ class _Rules:
         if known.by_rank is not None and len(known.results) > 1 and isinstance(item, int):
             if Elements.positions in known.results:
                 self._sort(ref, at)
-            return held if known.results[item] in _REARRANGED else Numbers()
+            return held if known.results[item] in REARRANGED else Numbers()
         if known.rows is Lead.parts and isinstance(held, PairOfNumbers):
             of_one = len(self._shape(ref)) == 1
             return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
@@ -488,7 +488,7 @@ RULES: Mapping[type[Any], Rule] = {
         (ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Part, ir.Cast, ir.After, ir.LaidOut, ir.Own, ir.Kept),
         _Rules.first_operand,
     ),
-    **dict.fromkeys((ir.MatMul, ir.AddMatMul, ir.Gram, ir.Pad), _Rules.compute),
+    **dict.fromkeys((ir.MatMul, ir.AddMatMul, ir.Gram, ir.Pad, ir.RunningSum), _Rules.compute),
     **dict.fromkeys((ir.Push, ir.Reduce), _Rules.reduce),
     **dict.fromkeys((ir.Places, ir.Inverse, ir.Reordered), _Rules.reorder),
     ir.Input: _Rules.input, ir.MapOf: _Rules.map_of, ir.Pull: _Rules.pull, ir.Pointwise: _Rules.pointwise,

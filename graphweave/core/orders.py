@@ -1,4 +1,5 @@
-"""Orders of rows by several keys, the rows that differ, and those that a mask chooses, computed by PyTorch."""
+"""Orders of rows by several keys, the rows that differ, those that a mask chooses, and running sums over rows, computed
+by PyTorch."""
 
 from __future__ import annotations
 
@@ -47,3 +48,8 @@ def distinct_rows(keys: Sequence[Tensor]) -> DistinctRows:
 def choose_rows(mask: Tensor) -> Tensor:
     """The rows for which `mask` [rows] is true, int64, in order."""
     return mask.nonzero().squeeze(1)
+
+
+def running_sums(x: Tensor, reverse: bool) -> Tensor:
+    """The sum of each row of `x` and all rows before it; with `reverse`, and all rows after it."""
+    return x.flip(0).cumsum(0).flip(0) if reverse else x.cumsum(0)

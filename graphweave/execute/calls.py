@@ -36,6 +36,7 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Reordered,
+    RunningSum,
     ToUnit,
     Type,
 )
@@ -43,6 +44,7 @@ from graphweave.ir.message.unions import check_columns
 from graphweave.runtime.formats import range_check
 from graphweave.runtime.orders import choose_rows, distinct_rows, order_rows
 from graphweave.runtime.reordered import reordered
+from graphweave.runtime.running_sums import running_sums
 
 aten = torch.ops.aten
 
@@ -79,6 +81,8 @@ def _native(node: Node, names: Sequence[Ref]) -> Callable[..., Any] | None:
             return lambda *values: distinct_rows([values[i] for i in each])
         case Chosen():
             return choose_rows
+        case RunningSum(_, reverse):
+            return lambda x: running_sums(x, reverse)
     return None
 
 

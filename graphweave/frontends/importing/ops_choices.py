@@ -1,5 +1,5 @@
 """ATen calls that sort rows, find those that differ, and list those of a mask -> Order, Distinct, Chosen, and pulls
-along these."""
+along these; sums along rows -> RunningSum."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.core.errors import IRError
+from graphweave.core.errors import NO_KERNEL, IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Chosen, Distinct, DistinctKey, DistinctRow, MapOf, Order, Pull, Ref
+from graphweave.ir.message.nodes import Chosen, Distinct, DistinctKey, DistinctRow, MapOf, Order, Pull, Ref, RunningSum
 
 aten = torch.ops.aten
 
@@ -79,7 +79,35 @@ def _nonzero(cx: Context, node: fx.Node) -> Ref:
     return cx.reshape(cx.emit(Chosen(mask, t.space)), t.shape)
 
 
+def _running_sum(cx: Context, node: fx.Node) -> Ref:
+    """cumsum along the rows."""
+    t = cx.result(node)
+    if t.space == UNIT or not _is_along_rows(node, aten.cumsum.default):
+        raise IRError("adds up along features, or shared data")
+    return cx.emit(RunningSum(cx.cast(cx.value(node.args[0]), t.dtype)))
+
+
+def _flip(cx: Context, node: fx.Node) -> Ref:
+    """flip(cumsum(flip(x))) along the rows, which is the gradient of a running sum."""
+    sums: Any = node.args[0]
+    flipped = sums.args[0] if _is_along_rows(sums, aten.cumsum.default) else None
+    t = cx.result(node)
+    if t.space == UNIT or not (_is_along_rows(node, aten.flip.default) and _is_along_rows(flipped, aten.flip.default)):
+        raise IRError(*NO_KERNEL.parts)
+    return cx.emit(RunningSum(cx.cast(cx.value(flipped.args[0]), t.dtype), reverse=True))
+
+
+def _is_along_rows(node: Any, target: Any) -> bool:
+    """Whether `node` is a call of `target` along the rows alone."""
+    if not isinstance(node, fx.Node) or node.target is not target:
+        return False
+    dims: Any = node.args[1]
+    return [dim_of(d, rank(node)) for d in (dims if isinstance(dims, list | tuple) else [dims])] == [0]
+
+
 CHOICES: Table = {
+    aten.cumsum.default: _running_sum,
+    aten.flip.default: _flip,
     operator.getitem: _item,
     aten.nonzero.default: _nonzero,
 }

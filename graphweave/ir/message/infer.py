@@ -42,6 +42,11 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             return product
         case ir.Join(xs, space):
             return _join(node, [_value(x, types, node) for x in xs], space)
+        case ir.RunningSum(x):
+            t = _value(x, types, node)
+            good = t.space != UNIT and (t.dtype.is_float or t.dtype is DType.i64)
+            _expect(good, node, "floats or i64 for each row", t)
+            return t
         case ir.Part(x, of, at):
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)

@@ -15,7 +15,7 @@ import torch
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
-from graphweave.core.orders import choose_rows, distinct_rows, order_rows
+from graphweave.core.orders import choose_rows, distinct_rows, order_rows, running_sums
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
@@ -122,6 +122,8 @@ def _called(
             return call(order_rows, [values[key] for key in keys], descending)
         case ir.Chosen(mask):
             return call(choose_rows, values[mask])
+        case ir.RunningSum(x, reverse):
+            return call(running_sums, values[x], reverse)
         case ir.Exchange(x, link, steady=True):
             return call(steady_rows, values[x], link)
         case ir.Exchange(x, link, slot=slot):

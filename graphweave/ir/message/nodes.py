@@ -373,6 +373,15 @@ class Operand:
         return f"%{self.ref}"
 
 
+@node()
+@dataclass(frozen=True, slots=True)
+class RunningSum:
+    """out[r] = x[0] + ... + x[r], or with `reverse` x[r] + ... + x[last]: `S x T`, for `x: S x T` of floats or i64."""
+
+    x: Ref
+    reverse: bool = False
+
+
 Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | None"
 
 
@@ -394,12 +403,12 @@ class Aten:
 
 Opaque: TypeAlias = (
     Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places
-    | Inverse | Reordered | Order | Chosen | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own
-    | Kept | Aten
+    | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce | After | AssertIndex
+    | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
-NativeOnCpu: TypeAlias = Order | Chosen | Distinct
+NativeOnCpu: TypeAlias = Order | Chosen | Distinct | RunningSum
 """Nodes that native code of ours computes on the CPU, and calls of PyTorch elsewhere."""
 
 Node: TypeAlias = (
