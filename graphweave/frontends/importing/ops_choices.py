@@ -12,6 +12,7 @@ from torch import fx
 from graphweave.core.errors import NO_KERNEL, IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
+from graphweave.frontends.calls.row_rules import running_sum
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.ir.message.infer import numel
@@ -80,34 +81,17 @@ def _nonzero(cx: Context, node: fx.Node) -> Ref:
 
 
 def _running_sum(cx: Context, node: fx.Node) -> Ref:
-    """cumsum along the rows."""
-    t = cx.result(node)
-    if t.space == UNIT or not _is_along_rows(node, aten.cumsum.default):
-        raise IRError("adds up along features, or shared data")
-    return cx.emit(RunningSum(cx.cast(cx.value(node.args[0]), t.dtype)))
-
-
-def _flip(cx: Context, node: fx.Node) -> Ref:
-    """flip(cumsum(flip(x))) along the rows, which is the gradient of a running sum."""
-    sums: Any = node.args[0]
-    flipped = sums.args[0] if _is_along_rows(sums, aten.cumsum.default) else None
-    t = cx.result(node)
-    if t.space == UNIT or not (_is_along_rows(node, aten.flip.default) and _is_along_rows(flipped, aten.flip.default)):
+    """A running sum of rows. Other calls of cumsum and flip stay with PyTorch."""
+    found, t = running_sum(node), cx.result(node)
+    if found is None or t.space == UNIT:
         raise IRError(*NO_KERNEL.parts)
-    return cx.emit(RunningSum(cx.cast(cx.value(flipped.args[0]), t.dtype), reverse=True))
-
-
-def _is_along_rows(node: Any, target: Any) -> bool:
-    """Whether `node` is a call of `target` along the rows alone."""
-    if not isinstance(node, fx.Node) or node.target is not target:
-        return False
-    dims: Any = node.args[1]
-    return [dim_of(d, rank(node)) for d in (dims if isinstance(dims, list | tuple) else [dims])] == [0]
+    x, reverse = found
+    return cx.emit(RunningSum(cx.cast(cx.value(x), t.dtype), reverse))
 
 
 CHOICES: Table = {
     aten.cumsum.default: _running_sum,
-    aten.flip.default: _flip,
+    aten.flip.default: _running_sum,
     operator.getitem: _item,
     aten.nonzero.default: _nonzero,
 }
