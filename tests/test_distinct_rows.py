@@ -89,3 +89,27 @@ def test_distinct_rows_of_the_graph_are_found_once(plans: list[Plan]) -> None:
     assert any(isinstance(n, Distinct) for plan in plans if plan.prelude for n in plan.prelude.program.nodes)
     counted = graphweave.counters()
     assert (counted["hoist_builds"], counted["fallback_calls"]) == (1, 0)
+
+
+def by_values(x: Tensor, edges: Tensor) -> Tensor:
+    return x * torch.unique(edges[1])[:, None] + x[edges[0]].sum()
+
+
+def by_pairs(x: Tensor, edges: Tensor) -> Tensor:
+    return x * torch.unique(edges, dim=1)[1][:, None] + x[edges[0]].sum()
+
+
+def by_runs(x: Tensor, edges: Tensor) -> Tensor:
+    return x * edges[1].unique_consecutive(return_counts=True)[1][:, None] + x[edges[0]].sum()
+
+
+@pytest.mark.parametrize("f", [by_values, by_pairs, by_runs])
+def test_another_number_of_rows_than_the_first_call_found_is_an_error(
+    f: Callable[[Tensor, Tensor], Tensor], fresh_compiler: None
+) -> None:
+    compiled, x = graphweave.compile(f), features(4, 3, F64)
+    for other in ([0, 1, 2, 3], [0, 0, 1, 2, 3]):
+        edges = torch.tensor(other).expand(2, -1)
+        torch.testing.assert_close(compiled(x, edges), f(x, edges))
+    with pytest.raises(RuntimeError, match="found another number of rows"):
+        compiled(x, torch.tensor([0, 1, 2, 2]).expand(2, -1))

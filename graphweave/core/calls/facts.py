@@ -127,7 +127,7 @@ class CallFacts:
     by_rank: ByRank | None = None
     """What each rank may do alone; None: a program over ranks with such a call on divided rows is refused."""
     of_data: bool = False
-    """Whether data decides how many rows the result has."""
+    """Whether data decides how many rows the result has; of several, those that are not `kept`."""
     gathers: bool = False
     """Whether it moves rows in a way that `index` does not describe."""
     any_strides: bool = False

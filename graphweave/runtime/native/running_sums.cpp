@@ -54,8 +54,9 @@ struct Walk {
     });
   }
 
-  // Like `write`, and adds the block to `total`, which was what `running` was.
+  // Like `write`, and adds the block to `total`, which `running` is before and after. `own` has room for a row.
   void write_and_add_up(int64_t block, Sum* running, Sum* total, Sum* own) const {
+    if (width == 1) return write_column(block, *running, *total);
     std::fill(own, own + width, Sum(0));
     over_rows(block, [&](int64_t at) {
       for (int64_t j = 0; j < width; ++j) {
@@ -66,6 +67,18 @@ struct Walk {
       }
     });
     for (int64_t j = 0; j < width; ++j) running[j] = total[j] += own[j];
+  }
+
+  // One number a row: both sums stay in registers.
+  void write_column(int64_t block, Sum& running, Sum& total) const {
+    Sum sum = running, own = 0;
+    over_rows(block, [&](int64_t at) {
+      const Sum value = static_cast<Sum>(x[at]);
+      sum += value;
+      own += value;
+      out[at] = static_cast<T>(sum);
+    });
+    running = total += own;
   }
 
   int32_t in_one_walk() const {
