@@ -8,6 +8,7 @@ import pytest
 
 from graphweave.analysis.ownership import OwnedRows, Whose, WhyRefused
 from graphweave.analysis.ownership_rules import RULES, owned_rows
+from graphweave.analysis.row_orders import mixed_orders
 from graphweave.core.errors import ShardError
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.parse import parse
@@ -107,3 +108,49 @@ def test_segments_of_several_types_are_told_apart() -> None:
     """The sum of two types' numbers of rows is no number of a row until it is known which are whose."""
     found = owned_rows(parse(ROWS_OF_TWO_TYPES), TWO_TYPES)
     assert [r.reason for r in found.refused] == [WhyRefused.numbers_computed]
+
+
+SORTED = """
+space V = n
+space E = e
+space K = u0
+%0: any "i64[2, e]" = input edges
+%1: E[] bool = input mask
+%2: E[] i64 = input kinds
+%3: K[] i64 = chosen %1 K
+%4: K -> E = map %3 to E
+%5: K[] i64 = pull %2, %4
+%6: K[] i64 = order %5 descending=[true]
+%7: K -> K = map %6 to K
+%8: K[] i64 = pull %5, %7
+"""
+"""Kinds of the edges of a mask, as these stand and sorted."""
+
+OF_SORTED = {
+    "sorted rows next to others": ("%9: K[] i64 = sub %8, %5\nreturn %9", True),
+    "sorted rows next to the numbers of others": ("%9: K[] bool = eq %8, %3\nreturn %9", True),
+    "sorted rows alone": ("%9: K[] i64 = mul %8, %8\nreturn %9", False),
+    "places among rows before a sort": ("%9: K[] i64 = pull %8, %7\nreturn %9", True),
+    "the order in which they stood": (
+        "%9: K[] i64 = order %6 descending=[false]\n%10: K -> K = map %9 to K\n%11: K[] i64 = pull %8, %10\nreturn %11",
+        False,
+    ),
+    "sums along two orders": ("%9: K -> E = map %3 to E\n%10: E[] i64 = push.sum %8, %9\nreturn %10", True),
+    "sums along one": ("%9: K[] i64 = push.sum %8, %7\n%10: K[] i64 = sub %9, %5\nreturn %10", False),
+    "the number of rows chosen by a sorted mask": (
+        "%9: K[] bool = ne %8, %8\n%10: E2[] i64 = chosen %9 E2\n%11: E2 -> K = map %10 to K\n"
+        "%12: E2[] i64 = pull %5, %11\nreturn %12",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_SORTED)
+def test_rows_in_two_orders_are_not_combined(name: str) -> None:
+    rest, mixes = OF_SORTED[name]
+    program = parse(SORTED.replace("space K", "space E2 = u1\nspace K") + rest)
+    sharded = frozenset(space for space, _ in program.spaces)
+    assert bool(list(mixed_orders(program, sharded))) is mixes
+    assert list(mixed_orders(program, frozenset())) == []
+    if mixes:
+        assert WhyRefused.two_orders in {refusal.reason for refusal in owned_rows(program, SHARDING).refused}

@@ -27,6 +27,7 @@ from graphweave.analysis.ownership import (
     WhyRefused,
     sharded_spaces,
 )
+from graphweave.analysis.row_orders import mixed_orders
 from graphweave.core.calls import ByRank, CallFacts, Elements, Lead, facts_of
 from graphweave.core.sizes import Size, leaves, product
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -49,15 +50,12 @@ class _Rules:
     whether rows of a space are those of others one behind the other, or several for each row of another."""
 
     def __init__(self, program: Program, sharding: Sharding) -> None:
-        self.program, self.shared = program, sharding.shared
+        self.program, self.shared, self.sizes = program, sharding.shared, dict(program.spaces)
         self.given = {name: PairOfNumbers(Numbers(src, True), Numbers(dst)) for name, src, dst in sharding.edges}
         self.sharded, self.symbols = sharded_spaces(program, sharding)
-        self.sizes = dict(program.spaces)
         self.values, self.refused = list[Owned](), list[Refusal]()
-        self.leaving, self.copied = set[Ref](), set[Space]()
-        self.node_types: dict[Space, str] = {}
-        self.unions: dict[Space, tuple[Space, ...]] = {}
-        self.layouts: dict[Space, set[bool]] = {}
+        self.leaving, self.copied, self.layouts = set[Ref](), set[Space](), dict[Space, set[bool]]()
+        self.node_types, self.unions = dict[Space, str](), dict[Space, tuple[Space, ...]]()
         inputs = (n.type for n in program.nodes if isinstance(n, ir.Input))
         self.orders: dict[Space, set[Ref | None]] = {t.space: {None} for t in inputs if isinstance(t, ir.Type)}
 
@@ -67,6 +65,8 @@ class _Rules:
             numbers = RULES.get(type(node), _Rules.without_rule)(self, ref, node)
             self.values.append(Owned(self._whose(ref, node), self._integral(ref, numbers)))
         self._check_unions()
+        for ref in mixed_orders(self.program, self.sharded):
+            self._refuse(ref, WhyRefused.two_orders)
         for output in (r for r in self.program.outputs if r is not None):
             if self.values[output].whose is Whose.partial:
                 self._refuse(output, WhyRefused.partial_given)
