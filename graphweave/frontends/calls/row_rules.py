@@ -125,7 +125,7 @@ def running_sum(node: fx.Node) -> tuple[fx.Node, bool] | None:
     if _is_along_rows(node, aten.cumsum.default):
         return node.args[0], False  # type: ignore[return-value]
     sums: Any = node.args[0] if _is_along_rows(node, aten.flip.default) else None
-    flipped = sums.args[0] if _is_along_rows(sums, aten.cumsum.default) else None
+    flipped: Any = sums.args[0] if _is_along_rows(sums, aten.cumsum.default) else None
     return (flipped.args[0], True) if _is_along_rows(flipped, aten.flip.default) else None
 
 
