@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -43,33 +44,37 @@ def test_a_node_that_is_none_is_an_error(wrong: int) -> None:
 
 
 class Pooled(torch.nn.Module):
-    """Two poolings, a sum over the neighbours that are left, and the way back to the nodes."""
+    """Some poolings, a sum over the neighbours that are left, and the way back to the nodes."""
 
-    def __init__(self, score: Callable[..., Tensor], dropout: float = 0.0) -> None:
+    def __init__(self, score: Callable[..., Tensor], depth: int) -> None:
         super().__init__()
-        self.first, self.second = (EdgePooling(4, score, dropout).double() for _ in range(2))
+        self.layers: Any = torch.nn.ModuleList(EdgePooling(4, score).double() for _ in range(depth))
 
     def forward(self, x: Tensor, edges: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
-        x, edges, batch, merged = self.first(x.sin(), edges, batch)
-        x, edges, batch, again = self.second(x, edges, batch)
+        merged = []
+        for layer in self.layers:
+            x, edges, batch, info = layer(x.sin(), edges, batch)
+            merged.append(info)
         x = x + torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
-        back, _, _ = self.second.unpool(x, again)
-        return x, edges, batch, self.first.unpool(back, merged)[0]
+        back = x
+        for layer, info in zip(reversed(self.layers), reversed(merged), strict=True):
+            back, _, _ = layer.unpool(back, info)
+        return x, edges, batch, back
 
 
-SCORES = {
-    "sigmoid": EdgePooling.compute_edge_score_sigmoid,
-    "tanh": EdgePooling.compute_edge_score_tanh,
+MODELS = {
+    "sigmoid": lambda: Pooled(EdgePooling.compute_edge_score_sigmoid, 1),
+    "tanh, twice": lambda: Pooled(EdgePooling.compute_edge_score_tanh, 2),
 }
-"""Scores that differ from edge to edge. A softmax gives 1 to all edges that come in alone, and eager mode leaves open
-which of equal edges is first."""
+"""Models by scores that differ from edge to edge. A softmax gives 1 to all edges that come in alone, and eager mode
+leaves open which of equal edges is first."""
 
 
 @pytest.mark.parametrize("door", by_default(["graphweave.compile", "torch.compile"], "graphweave.compile"))
-@pytest.mark.parametrize("name", by_default(SCORES, "sigmoid"))
+@pytest.mark.parametrize("name", by_default(MODELS, "sigmoid"))
 def test_the_layer_is_one_graph_for_all_sizes(name: str, door: str, fresh_compiler: None) -> None:
     torch.manual_seed(0)
-    model = Pooled(SCORES[name])
+    model = MODELS[name]()
     ours = door == "graphweave.compile"
     compiled = graphweave.compile(model) if ours else torch.compile(model, backend="graphweave", fullgraph=True)
     for sizes in ((9, 30, 3), (14, 40, 4), (30, 100, 1), (7, 0, 2))[: 4 if ours else 2]:
