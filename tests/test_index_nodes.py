@@ -23,6 +23,10 @@ from graphweave.ir.message.nodes import (
     AnyType,
     AssertIndex,
     Chosen,
+    Distinct,
+    DistinctKey,
+    DistinctRow,
+    DistinctType,
     EqualRuns,
     Gram,
     Input,
@@ -37,8 +41,6 @@ from graphweave.ir.message.nodes import (
     NumbersOfSegments,
     Order,
     Own,
-    PairIndex,
-    PairsType,
     Places,
     Program,
     Pull,
@@ -47,7 +49,6 @@ from graphweave.ir.message.nodes import (
     Reordered,
     RowsOfSegments,
     Type,
-    UniquePairs,
     ValueType,
 )
 from graphweave.ir.message.parse import any_type, parse
@@ -59,15 +60,15 @@ from tests.programs.graphs import zoo
 
 V, W, E, F, P, U = (Space(name) for name in ("V", "W", "E", "F", "P", "U"))
 index, wide = Type(E, (), DType.i64), Type(E, (3,), DType.f32)
-of = PairsType(E, P)
+of = DistinctType(E, P)
 
 # ---------------------------------------------------------------- text, types, operands
 
 WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
-    (UniquePairs(0, 1, P), (index, Type(E, (), DType.i32)), of),
-    (PairIndex(0, "rows"), (of,), index),
-    (PairIndex(0, "a"), (of,), Type(P, (), DType.i64)),
-    (PairIndex(0, "b"), (of,), Type(P, (), DType.i64)),
+    (Distinct((0, 1), P), (index, Type(E, (), DType.i32)), of),
+    (DistinctRow(0), (of,), index),
+    (DistinctKey(0, 0), (of,), Type(P, (), DType.i64)),
+    (DistinctKey(0, 1), (of,), Type(P, (), DType.i64)),
     (JoinIndices((0, 1), (V, W), (1, 0), (False, False), U), (index, Type(F, (), DType.i32)), Type(U, (), DType.i64)),
     (JoinIndices((0, 0), (UNIT,), (0, 0), (False, True), U), (index,), Type(U, (), DType.i64)),
     (RowsOfSegments((V, UNIT, W), (2, 2, 0), U), (), Type(U, (), DType.i64)),
@@ -92,7 +93,7 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
 def test_each_node_has_a_type_and_text_that_reads_back(node: Node, given: tuple[ValueType, ...], t: ValueType) -> None:
     assert infer(node, given) == t
     count = len(given)
-    first = [Input(f"in{i}", g) if isinstance(g, Type | AnyType) else UniquePairs(0, 0, P) for i, g in enumerate(given)]
+    first = [Input(f"in{i}", g) if isinstance(g, Type | AnyType) else Distinct((0, 0), P) for i, g in enumerate(given)]
     spaces = tuple((s, None) for s in (V, W, E, F, P, U))
     program = Program((*first, node), (*given, t), (*(NOWHERE,) * count, Location("m.py", 1, "x")), (), spaces)
     assert parse(show(program)) == program
@@ -114,9 +115,9 @@ space P = ""
 %3: U[] i64 = joinindices %1, %2 of=[V, W] at=[0, 1] wraps=[false, true] space=U  # net.py:3 x[src]
 %4: U[] i64 = numbersofsegments of=[E, F] numbers=[0, 1] space=U
 %5: N[] i64 = rowsofsegments of=[W, V] at=[1, 0] space=N
-%6: pairs U -> P = uniquepairs %3, %4 P
-%7: U[] i64 = pairindex %6 rows
-%8: P[] i64 = pairindex %6 b
+%6: distinct U -> P = distinct %4, %3 P
+%7: U[] i64 = distinctrow %6
+%8: P[] i64 = distinctkey %6 0
 %9: V[4] f32 = after %0, %7, %8
 %10: any "none" = assertindex %1 7
 return %5, %7, %8, %9
@@ -136,13 +137,13 @@ def test_a_space_may_have_any_name(name: str) -> None:
         Type(space, (), DType.i64),
         MapType(space, V),
         MapType(V, space),
-        PairsType(space, P),
+        DistinctType(space, P),
     )
     nodes: tuple[Node, ...] = (
         Input(name, Type(space, (), DType.i64)),
         MapOf(0, V),
         MapOf(0, space),
-        UniquePairs(0, 0, P),
+        Distinct((0, 0), P),
     )
     program = Program(nodes, types, (NOWHERE,) * 4, (0,), ((space, read("s0")), (V, read("s1")), (P, None)))
     assert parse(show(program)) == program
@@ -151,9 +152,8 @@ def test_a_space_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("uniquepairs %0 P", "expected ',' before b, got 'P'"),
-        ("uniquepairs %0, %0, %0 P", "expected a name, got ', %0 P'"),
-        ("uniquepairs %0, %0", "expected a name"),
+        ("distinct %0, P", "expected an operand"),
+        ("distinct %0, %0", "expected ',' or a name"),
         ("assertindex %0 x", "expected an integer"),
         ("after", "expected an operand such as %3, got 'the end of the line'"),
     ],
@@ -169,21 +169,22 @@ def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("node", "given", "complaint"),
     [
-        (UniquePairs(0, 1, P), (index, Type(F, (), DType.i64)), "indices of the same rows"),
-        (UniquePairs(0, 1, P), (index, wide), "one number a row"),
+        (Distinct((0, 1), P), (index, Type(F, (), DType.i64)), "indices of the same rows"),
+        (Distinct((0, 1), P), (index, wide), "one number a row"),
+        (Distinct((), P), (), "indices of the same rows"),
+        (Distinct((0,), P), (Type(UNIT, (), DType.i64),), "indices of the same rows"),
         (Places(0, 1, V, "degree"), (index, Type(F, (), DType.i64)), "indices of the same edges"),
         (Places(0, 1, V, "hilbert"), (index, index), "an order of rows"),  # type: ignore[arg-type]
         (Inverse(0, E), (index,), "a permutation"),
         (Reordered(0, 1), (Type(UNIT, (3,), DType.f32), index), "their places among rows of another space"),
         (Reordered(0, 1), (Type(V, (3,), DType.f32), wide), "one number a row"),
         (Inverse(0, U), (Type(V, (), DType.i32),), "a permutation"),
-        (UniquePairs(0, 0, E), (index,), "indices of the same rows"),
-        (UniquePairs(0, 0, UNIT), (index,), "indices of the same rows"),
-        (UniquePairs(0, 1, P), (index, any_type("i64[2, s0]")), "must be a value"),
-        (PairIndex(0, "a"), (index,), "must be unique pairs"),
-        (PairIndex(0, "a"), (any_type("pairs P"),), "must be unique pairs"),
-        (PairIndex(0, "c"), (of,), "rows, a or b"),  # type: ignore[arg-type]
-        (PairIndex(1, "a"), (index,), "is not an earlier node"),
+        (Distinct((0, 0), E), (index,), "indices of the same rows"),
+        (Distinct((0, 0), UNIT), (index,), "indices of the same rows"),
+        (Distinct((0, 1), P), (index, any_type("i64[2, s0]")), "must be a value"),
+        (DistinctKey(0, 0), (index,), "must be distinct rows"),
+        (DistinctKey(0, 0), (any_type("distinct P"),), "must be distinct rows"),
+        (DistinctKey(1, 0), (index,), "is not an earlier node"),
         (MapOf(0, P), (of,), "must be a value"),
         (JoinIndices((0, 0), (V,), (0,), (False, False), U), (index,), "a segment and a sign for each"),
         (JoinIndices((0,), (V,), (0,), (), U), (index,), "a segment and a sign for each"),
@@ -226,9 +227,10 @@ def test_wrong_operands_are_refused(node: Node, given: tuple[ValueType, ...], co
         ("of=[V, W]", "of=[V, X]", "space X is not declared"),
         ("of=[E, F]", "of=[E, X]", "space X is not declared"),
         ("of=[W, V]", "of=[W, X]", "space X is not declared"),
-        ("pairs U -> P", "pairs E -> P", "must be PairsType"),
+        ("distinct U -> P", "distinct E -> P", "must be DistinctType"),
         ("after %0, %7, %8", "after %0, %7, %10", "must come earlier"),
-        ("%8: P[] i64 = pairindex %6 b", "%8: pairs U -> P = uniquepairs %4, %3 P", "pairs of another"),
+        ("%8: P[] i64 = distinctkey %6 0", "%8: distinct U -> P = distinct %3, %4 P", "rows of another"),
+        ("distinctkey %6 0", "distinctkey %6 2", "one of 2 keys"),
     ],
 )  # fmt: skip
 def test_verify_refuses(old: str, new: str, complaint: str) -> None:
@@ -247,9 +249,9 @@ def test_edges_of_any_name_have_pairs(name: str) -> None:
     ((m, t),) = pairs_in(program)
     build = Builder.of(program)
     found = compact(m, t).apply(build, len(program.nodes) - 1)
-    assert found is not None and any(isinstance(n, UniquePairs) for n in build.nodes)
+    assert found is not None and any(isinstance(n, Distinct) for n in build.nodes)
     again = build.program(
-        [found], [*program.spaces, *((p.pairs, None) for p in build.types if isinstance(p, PairsType))]
+        [found], [*program.spaces, *((p.space, None) for p in build.types if isinstance(p, DistinctType))]
     )
     verify(again)
     assert pairs_in(again) == ((m, t),)  # the first product gets pairs; the product that is already on pairs gets none
@@ -269,13 +271,13 @@ def _typed_product(edges: Space) -> Program:
 
 @pytest.mark.parametrize("case", zoo(), ids=lambda case: case.name)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_unique_pairs_are_those_of_each_row(case: object, dtype: torch.dtype) -> None:
+def test_distinct_rows_are_those_of_each_row(case: object, dtype: torch.dtype) -> None:
     src, dst = (torch.as_tensor(x).to(dtype) for x in (case.src, case.dst))  # type: ignore[attr-defined]
     b = Builder()
     kind = DType.i64 if dtype is torch.int64 else DType.i32
     given = [b.add(Input(name, Type(E, (), kind))) for name in ("src", "dst")]
-    pairs = b.add(UniquePairs(*given, P))
-    parts = [b.add(PairIndex(pairs, part)) for part in ("rows", "a", "b")]
+    pairs = b.add(Distinct(tuple(given[::-1]), P))
+    parts = [b.add(node) for node in (DistinctRow(pairs), DistinctKey(pairs, 1), DistinctKey(pairs, 0))]
     along = b.add(MapOf(parts[0], P))
     counted = b.add(Push(b.add(Input("x", Type(E, (2,), DType.f64))), along, Fold.sum))
     program = b.program([*parts, counted], [(E, read("s0")), (P, None)])
@@ -406,8 +408,8 @@ def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
     ids = [b.add(Input(n, Type(s, (), DType.i64))) for n, s in (("first", E), ("second", F))]
     joined = b.add(JoinIndices((ids[0], ids[1]), (V,), (0, 0), (False, False), U))
     numbers = b.add(NumbersOfSegments((E, F), (0, 1), U))
-    pairs = b.add(UniquePairs(joined, numbers, P))
-    rows, a = b.add(PairIndex(pairs, "rows")), b.add(PairIndex(pairs, "a"))
+    pairs = b.add(Distinct((joined, numbers), P))
+    rows, a = b.add(DistinctRow(pairs)), b.add(DistinctKey(pairs, 0))
     check = b.add(AssertIndex(ids[0], 9))
     pulled = b.add(Pull(b.add(Pull(x, b.add(MapOf(a, V)))), b.add(MapOf(rows, P))))
     out = b.add(Gram(pulled, pulled))
@@ -418,10 +420,10 @@ def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
     assert facts.hoist.values == (rows, a) and facts.hoist.checks == (check,)
 
 
-@pytest.mark.parametrize("edit", [lambda n: replace(n, space=W), lambda n: replace(n, a=n.b), lambda n: n])
-def test_equal_pairs_are_one_node(edit: Callable[[UniquePairs], UniquePairs]) -> None:
+@pytest.mark.parametrize("edit", [lambda n: replace(n, space=W), lambda n: replace(n, keys=n.keys[::-1]), lambda n: n])
+def test_equal_pairs_are_one_node(edit: Callable[[Distinct], Distinct]) -> None:
     b = Builder()
     x: list[Ref] = [b.add(Input(name, index)) for name in ("src", "dst")]
-    node = UniquePairs(x[0], x[1], P)
+    node = Distinct((x[0], x[1]), P)
     same = edit(node) == node
     assert (b.add(node) == b.add(edit(node))) is same and (hash(edit(node)) == hash(node)) is same

@@ -242,9 +242,18 @@ class Rows(nn.Module):
         return self.function(torch.zeros_like(x).index_add(0, edge_index[1], gathered), edge_index)
 
 
+def chosen_and_sorted(h: Tensor, e: Tensor) -> Tensor:
+    """The edges that a mask chooses, each with the one that has its place if they are sorted by destination."""
+    ends = e[1][e[0] != e[1]]
+    return h[ends] * h[ends[ends.argsort(stable=True)]]
+
+
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "a slice of rows": (lambda h, e: h[:2].sum(), "aten.slice"),
-    "a running sum": (lambda h, e: h.cumsum(0), "aten.cumsum"),
+    "a running sum": (lambda h, e: h.cumsum(0), "added up in order"),
+    "rows told apart by numbers of others": (lambda h, e: h[e[0].unique()], "may have the same"),
+    "how many rows are told apart": (lambda h, e: h * len(e[0].unique()), "may have the same"),
+    "sorted rows next to chosen ones": (lambda h, e: chosen_and_sorted(h, e), "in another order"),
     "row numbers as numbers": (lambda h, e: h * e[1].float().mean(), "become floats"),
     "computed numbers": (lambda h, e: h[(e[0] * 2) % 5], "computed with"),
     "numbers compared": (lambda h, e: h[e[1][e[0] < 3]], "compared"),

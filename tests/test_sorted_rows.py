@@ -184,6 +184,21 @@ def test_the_first_rows_of_segments_are_kept_without_padding(plans: list[Plan]) 
     assert (graphweave.counters()["compilations"], graphweave.counters()["graph_breaks"]) == (1, 0)
 
 
+def test_what_native_code_orders_and_chooses_is_not_left_to_pytorch(fresh_compiler: None) -> None:
+    def first_rows(x: Tensor) -> Tensor:
+        order = x.sum(1).argsort(descending=True, stable=True)
+        return x[order][x[order, 0] > 0] * 2
+
+    compiled, x = graphweave.compile(first_rows), features(30, 4, F64)
+    compiled(x)
+    before = graphweave.counters()["fallback_calls"]
+    torch.testing.assert_close(compiled(x), first_rows(x))
+    assert graphweave.counters()["fallback_calls"] == before
+    report = graphweave.explain(first_rows, x)
+    assert ([g.native for g in report.graphs], [g.fallbacks for g in report.graphs]) == ([2], [()])
+    assert ", 2 native calls" in str(report)
+
+
 def test_equal_rows_are_kept_in_their_order(fresh_compiler: None) -> None:
     """PyTorch leaves open which of them a sort puts first unless it is asked to be stable."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -362,7 +363,23 @@ class Trainer:
         return self.model() + ADJACENCY @ self.model.embedding
 
 
-@pytest.mark.parametrize("make", [lambda: by_global, lambda: by_callee, by_closure, lambda: Trainer().loss])
+def weighted(a: Tensor, users: Tensor, *, more: Tensor, factor: float = 2.0) -> Tensor:
+    return (a @ RECOMMENDER.embedding * factor + more @ RECOMMENDER.embedding)[users].sum(1)
+
+
+def by_partial() -> Callable[[Tensor], Tensor]:
+    return functools.partial(weighted, matrix(6, 6, 9), more=matrix(6, 6, 12, "coo"), factor=0.5)
+
+
+def by_default_value() -> Callable[[Tensor], Tensor]:
+    given, part = matrix(6, 6, 9), by_partial()
+    return lambda users, a=given, part=part: part(users) + (a @ RECOMMENDER.embedding)[users].sum(1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: by_global, lambda: by_callee, by_closure, lambda: Trainer().loss, by_partial, by_default_value],
+)
 def test_matrices_that_a_loss_reaches_through_other_objects(
     make: Callable[[], Callable[[Tensor], Tensor]], fresh_compiler: None
 ) -> None:
@@ -371,6 +388,8 @@ def test_matrices_that_a_loss_reaches_through_other_objects(
     for users in (torch.tensor([0, 3, 3]), torch.tensor([5, 1, 2, 4])):
         torch.testing.assert_close(compiled(users), f(users))
     assert counts() == (1, 0, 0)
+    if isinstance(f, functools.partial):
+        assert (f.args[0].layout, f.keywords["more"].layout) == (torch.sparse_csr, torch.sparse_coo)
     assert (RECOMMENDER.adjacency.layout, ADJACENCY.layout) == (torch.sparse_coo, torch.sparse_csr)
 
 

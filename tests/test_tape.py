@@ -59,7 +59,7 @@ EVERY_KIND = Tape(
         ))),
         tape.CallNode(6, (V, E), (0, None), counted=True),
         tape.Narrow(6),
-        tape.Count(Space("W"), tape.PairsOf(6)),
+        tape.Count(Space("W"), tape.DistinctOf(6)),
         tape.Count(Space("X"), tape.Fixed(3)),
         tape.RunKernel(3, (V,), (1,), (0,), (8,)),
         tape.Check(3, (V,), (0, 1), (8,)),

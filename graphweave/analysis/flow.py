@@ -22,7 +22,7 @@ BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 """Nodes in which all ranks take part, so that they must come in the same order on each."""
 
 _MADE_ONCE = (
-    ir.UniquePairs | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.EqualRuns | ir.Places | ir.Inverse
+    ir.Distinct | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.EqualRuns | ir.Places | ir.Inverse
     | ir.Order | ir.Chosen | ir.AssertIndex
 )  # fmt: skip
 
@@ -227,7 +227,7 @@ def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | Non
     for ref in inputs:
         node, t = program.nodes[ref], program.types[ref]
         if not isinstance(node, ir.Input):
-            assert not isinstance(t, ir.MapType | ir.PairsType)
+            assert not isinstance(t, ir.MapType | ir.DistinctType)
             name = f"saved_{ref}"
             while name in taken:  # an input of `program` may come from another extract, which named it
                 name += "_"

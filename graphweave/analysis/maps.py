@@ -24,6 +24,8 @@ from graphweave.ir.message.nodes import (
 
 SAME_ROWS = (Elements.same, Elements.converted)
 """Elements of results of which each row is that row of the operand."""
+REARRANGED = (Elements.reshaped, Elements.moved)
+"""Elements of results that are those of the operands, perhaps in other places."""
 COUNTED = (Elements.numbered, Elements.counted)
 """Elements of results that are the numbers of as many rows as the sizes say."""
 _DIFFERENT = (Elements.positions, *COUNTED, Elements.shuffled)

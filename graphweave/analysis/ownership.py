@@ -143,6 +143,8 @@ class WhyRefused(Enum):
     partial_used = ("a sum for each pair of a row and a type is used, of which a rank has only a part",
                     "Leave out compact (options).")
     partial_given = ("a sum for each pair of a row and a type is a result", "Leave out compact (options).")
+    copied = ("several ranks may have the same of the rows that are told apart",
+              "Tell rows apart by numbers of the rank's own rows, or outside of the model.")
     no_rule = ("no rule says whose rows '{}' makes", "Write it with other operations, or call it outside of the model.")
     left_to_pytorch = ("{} is left to PyTorch, which sees only the rows of one rank",
                        "Write it with operations on rows, or call it outside of the model.")
@@ -175,6 +177,8 @@ class WhyRefused(Enum):
                   "Bring all of them into the same order.")
     sorted_by_rank = ("rows are put into the order of what is computed for them, while a rank sees its own alone",
                       "Sort outside of the model.")
+    summed_in_order = ("rows are added up in order, of which a rank has only its own",
+                       "Add them up outside of the model.")
     reordered = ("rows are put into another order", "Leave out relabel: parts are ordered on disk.")
     joined_twice = ("indices of several node types are joined twice",
                     "Join the edges of all types in one call, or leave out merge (options).")
@@ -280,7 +284,7 @@ def _sharded_with(program: Program, ref: Ref, of_edges: set[Ref]) -> Iterator[tu
             yield cod, t.dom
             if index in of_edges:
                 yield t.dom, cod
-        case ir.UniquePairs(x, _, made) | ir.Inverse(x, made) | ir.Chosen(x, made):
+        case ir.Distinct((x, *_), made) | ir.Inverse(x, made) | ir.Chosen(x, made):
             yield row_space(program, x), made
         case ir.Join(xs, union) | ir.JoinIndices(xs, space=union):
             yield from _segments(union, (row_space(program, x) for x in xs))

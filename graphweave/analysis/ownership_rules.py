@@ -12,7 +12,7 @@ from typing import Any
 
 from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.linear import is_linear
-from graphweave.analysis.maps import COUNTED, SAME_ROWS, elements, source_of
+from graphweave.analysis.maps import COUNTED, REARRANGED, SAME_ROWS, elements, source_of
 from graphweave.analysis.ownership import (
     HaloRows,
     Held,
@@ -27,6 +27,7 @@ from graphweave.analysis.ownership import (
     WhyRefused,
     sharded_spaces,
 )
+from graphweave.analysis.row_orders import mixed_orders
 from graphweave.core.calls import ByRank, CallFacts, Elements, Lead, facts_of
 from graphweave.core.sizes import Size, leaves, product
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -36,8 +37,6 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Program, Ref
 
 _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
-_REARRANGED = (Elements.reshaped, Elements.moved)
-"""Elements of results that are those of the operands, perhaps in other places."""
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
@@ -51,17 +50,12 @@ class _Rules:
     whether rows of a space are those of others one behind the other, or several for each row of another."""
 
     def __init__(self, program: Program, sharding: Sharding) -> None:
-        self.program, self.shared = program, sharding.shared
+        self.program, self.shared, self.sizes = program, sharding.shared, dict(program.spaces)
         self.given = {name: PairOfNumbers(Numbers(src, True), Numbers(dst)) for name, src, dst in sharding.edges}
         self.sharded, self.symbols = sharded_spaces(program, sharding)
-        self.sizes = dict(program.spaces)
-        self.values: list[Owned] = []
-        self.refused: list[Refusal] = []
-        self.leaving: set[Ref] = set()
-        self.node_types: dict[Space, str] = {}
-        self.unions: dict[Space, tuple[Space, ...]] = {}
-        self.copied: set[Space] = set()
-        self.layouts: dict[Space, set[bool]] = {}
+        self.values, self.refused = list[Owned](), list[Refusal]()
+        self.leaving, self.copied, self.layouts = set[Ref](), set[Space](), dict[Space, set[bool]]()
+        self.node_types, self.unions = dict[Space, str](), dict[Space, tuple[Space, ...]]()
         inputs = (n.type for n in program.nodes if isinstance(n, ir.Input))
         self.orders: dict[Space, set[Ref | None]] = {t.space: {None} for t in inputs if isinstance(t, ir.Type)}
 
@@ -71,9 +65,13 @@ class _Rules:
             numbers = RULES.get(type(node), _Rules.without_rule)(self, ref, node)
             self.values.append(Owned(self._whose(ref, node), self._integral(ref, numbers)))
         self._check_unions()
-        for output in self.program.outputs:
-            if output is not None and self.values[output].whose is Whose.partial:
+        for ref in mixed_orders(self.program, self.sharded):
+            self._refuse(ref, WhyRefused.two_orders)
+        for output in (r for r in self.program.outputs if r is not None):
+            if self.values[output].whose is Whose.partial:
                 self._refuse(output, WhyRefused.partial_given)
+            elif row_space(self.program, output) in self.copied:
+                self._refuse(output, WhyRefused.copied)
         halo = HaloRows(frozenset(self.leaving), self.node_types, self.unions)
         return OwnedRows(self.program, self.sharded, tuple(self.values), halo, tuple(self.refused))
 
@@ -90,7 +88,7 @@ class _Rules:
                 if ref in self.leaving:
                     return Whose.halo
                 mine = space in self.sharded
-            case ir.Type(space=space) | ir.PairsType(pairs=space):
+            case ir.Type(space=space) | ir.DistinctType(space=space):
                 mine = space in self.sharded
             case t:
                 given = isinstance(node, ir.Input) and node.name not in self.shared
@@ -107,6 +105,8 @@ class _Rules:
             return
         if isinstance(node, ir.Input) and node.name in self.shared:
             self._refuse(ref, WhyRefused.parameter)
+        if isinstance(node, ir.RunningSum):
+            self._refuse(ref, WhyRefused.summed_in_order)
         if isinstance(size := self.sizes.get(space), int):
             self._refuse(ref, WhyRefused.compiled_in, size)
 
@@ -187,7 +187,7 @@ class _Rules:
             self._refuse(ref, WhyRefused.compared_by_type, *types[:2])
         return None
 
-    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen) -> Held:
+    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen | ir.DistinctRow) -> Held:
         return Numbers() if self._on_sharded(ref) else None
 
     def order(self, ref: Ref, node: ir.Order) -> Held:
@@ -208,17 +208,15 @@ class _Rules:
             self._refuse(ref, WhyRefused.reordered)
         return self._held(node.x) if isinstance(node, ir.Reordered) else None
 
-    def unique_pairs(self, ref: Ref, node: ir.UniquePairs) -> Held:
-        """Several ranks may have the same pair if none of its two ends belongs to one rank alone."""
-        ends = (self._held(node.a), self._held(node.b))
-        if node.space in self.sharded and not any(isinstance(h, Numbers) and not h.leaves for h in ends):
+    def distinct(self, ref: Ref, node: ir.Distinct) -> Held:
+        """Several ranks may have the same row if none of its keys numbers a row that belongs to one rank alone."""
+        own = any(isinstance(h, Numbers) and not h.leaves for h in map(self._held, node.keys))
+        if node.space in self.sharded and not own:
             self.copied.add(node.space)
         return None
 
-    def pair_index(self, ref: Ref, node: ir.PairIndex) -> Held:
-        made = self.program.nodes[node.pairs]
-        assert isinstance(made, ir.UniquePairs)
-        return Numbers() if node.part == "rows" else self._held(made.a if node.part == "a" else made.b)
+    def distinct_key(self, ref: Ref, node: ir.DistinctKey) -> Held:
+        return self._held(operands(self.program.nodes[node.distinct])[node.at])
 
     def join_indices(self, ref: Ref, node: ir.JoinIndices) -> Held:
         """What numbers of rows of several spaces, one after the other, hold."""
@@ -296,10 +294,12 @@ class _Rules:
             on_type = isinstance(self.program.types[ref], ir.Type)
             return Numbers() if not on_type or self._on_sharded(ref) else None
         if known.by_rank is None or known.elements is Elements.sizes:
+            if any(row_space(self.program, r) in self.copied for r in operands(node)):
+                self._refuse(ref, WhyRefused.copied)
             return None
         if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
             return next((h for h in held if h is not None), None)
-        if known.elements not in _REARRANGED:
+        if known.elements not in REARRANGED:
             return self.compute(ref, node)
         return self._rearranged(ref, node, known, held[:1] if known.moves_rows else held)
 
@@ -312,7 +312,7 @@ class _Rules:
         if known.by_rank is not None and len(known.results) > 1 and isinstance(item, int):
             if Elements.positions in known.results:
                 self._sort(ref, at)
-            return held if known.results[item] in _REARRANGED else Numbers()
+            return held if known.results[item] in REARRANGED else Numbers()
         if known.rows is Lead.parts and isinstance(held, PairOfNumbers):
             of_one = len(self._shape(ref)) == 1
             return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
@@ -488,13 +488,13 @@ RULES: Mapping[type[Any], Rule] = {
         (ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Part, ir.Cast, ir.After, ir.LaidOut, ir.Own, ir.Kept),
         _Rules.first_operand,
     ),
-    **dict.fromkeys((ir.MatMul, ir.AddMatMul, ir.Gram, ir.Pad), _Rules.compute),
+    **dict.fromkeys((ir.MatMul, ir.AddMatMul, ir.Gram, ir.Pad, ir.RunningSum), _Rules.compute),
     **dict.fromkeys((ir.Push, ir.Reduce), _Rules.reduce),
     **dict.fromkeys((ir.Places, ir.Inverse, ir.Reordered), _Rules.reorder),
     ir.Input: _Rules.input, ir.MapOf: _Rules.map_of, ir.Pull: _Rules.pull, ir.Pointwise: _Rules.pointwise,
-    ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.UniquePairs: _Rules.unique_pairs,
-    ir.PairIndex: _Rules.pair_index, ir.JoinIndices: _Rules.join_indices,
-    **dict.fromkeys((ir.RowsOfSegments, ir.Chosen), _Rules.numbers_of_rows),
+    ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.Distinct: _Rules.distinct,
+    ir.DistinctKey: _Rules.distinct_key, ir.JoinIndices: _Rules.join_indices,
+    **dict.fromkeys((ir.RowsOfSegments, ir.Chosen, ir.DistinctRow), _Rules.numbers_of_rows),
     ir.Order: _Rules.order, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

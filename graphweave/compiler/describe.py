@@ -40,13 +40,14 @@ def describe(
         for i, why in plan.refused.items()
         if isinstance(step := plan.schedule.steps[i], Region)
     ]
-    products = 0
+    products = native = 0
     for step in plan.schedule.steps:
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
         products += isinstance(node, ir.MatMul | ir.AddMatMul | ir.Gram) or is_typed(program, step.ref)
-        if plan.facts.flow.is_work(step.ref):
+        native += plan.is_native(step.ref)
+        if plan.is_left(step.ref):
             why = refused.get(step.ref, NO_KERNEL)
             words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
             fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
@@ -57,7 +58,7 @@ def describe(
         len(plan.hoisted), names, wrapper, recompute, keeps, products,
         () if plan.prelude is None else _kernel_notes(plan.prelude, glossary), describe_values(plan, glossary),
         describe_spaces(program, glossary), tuple(r for r in program.outputs if r is not None), saved,
-        device=plan.options.device,
+        device=plan.options.device, native=native,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import EqualRuns, Input, Program, Ref
+from graphweave.ir.message.nodes import EqualRuns, Input, NativeOnCpu, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.parameters import Column, Flat, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
@@ -103,6 +103,14 @@ class Plan:
     @property
     def program(self) -> Program:
         return self.facts.program
+
+    def is_native(self, ref: Ref) -> bool:
+        """Whether one call of native code computes a value, without PyTorch."""
+        return self.options.device == "cpu" and isinstance(self.program.nodes[ref], NativeOnCpu)
+
+    def is_left(self, ref: Ref) -> bool:
+        """Whether a value that no kernel computes is left to calls of PyTorch that compute something."""
+        return self.facts.flow.is_work(ref) and not self.is_native(ref)
 
 
 def make_plan(

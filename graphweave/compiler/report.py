@@ -107,9 +107,10 @@ class GraphNote:
     `saved` was chosen.
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
-    that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
-    prelude. `values` and `spaces` are the program, of which `outputs` are results and `handed` those among them that
-    are saved, and `memory` has the steps of a call, by the cost model. It runs on `device`.
+    that take additional memory. `products` counts the matrix products that are calls, and `native` the calls of native
+    code on indices; `once` are the kernels of the prelude. `values` and `spaces` are the program, of which `outputs`
+    are results and `handed` those among them that are saved, and `memory` has the steps of a call, by the cost model.
+    It runs on `device`.
     """
 
     name: str
@@ -130,6 +131,7 @@ class GraphNote:
     handed: tuple[int, ...] = ()
     memory: tuple[MemoryNote, ...] = ()
     device: str = "cpu"
+    native: int = 0
 
 
 @dataclass(frozen=True, slots=True)

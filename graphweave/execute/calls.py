@@ -26,6 +26,7 @@ from graphweave.ir.message.nodes import (
     AssertIndex,
     Chosen,
     Const,
+    Distinct,
     MapOf,
     Node,
     Order,
@@ -35,13 +36,15 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Reordered,
+    RunningSum,
     ToUnit,
     Type,
 )
 from graphweave.ir.message.unions import check_columns
 from graphweave.runtime.formats import range_check
-from graphweave.runtime.orders import choose_rows, order_rows
+from graphweave.runtime.orders import choose_rows, distinct_rows, order_rows
 from graphweave.runtime.reordered import reordered
+from graphweave.runtime.running_sums import running_sums
 
 aten = torch.ops.aten
 
@@ -66,15 +69,20 @@ def _checked(node: AssertIndex) -> Callable[..., None]:
     return check
 
 
-def _native(node: Node, names: Sequence[Ref]) -> Callable[..., Tensor] | None:
-    """The function of the values of `names` that native code computes for an order or a choice of rows; None for other
+def _native(node: Node, names: Sequence[Ref]) -> Callable[..., Any] | None:
+    """The function of the values of `names` that native code computes for a node of `NativeOnCpu`; None for other
     nodes."""
     match node:
         case Order(keys, descending):
             at = tuple(map(names.index, keys))
             return lambda *values: order_rows([values[i] for i in at], descending)
+        case Distinct(keys):
+            each = tuple(map(names.index, keys))
+            return lambda *values: distinct_rows([values[i] for i in each])
         case Chosen():
             return choose_rows
+        case RunningSum(_, reverse):
+            return lambda x: running_sums(x, reverse)
     return None
 
 

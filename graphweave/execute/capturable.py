@@ -62,9 +62,7 @@ def _at_each_call(plan: Plan) -> list[Ref]:
 
 
 def _why_not(program: Program, node: ir.Node) -> str | None:
-    if isinstance(
-        node, ir.UniquePairs | ir.JoinIndices | ir.NumbersOfSegments | ir.Places | ir.Chosen | ir.AssertIndex
-    ):
+    if isinstance(node, ir.Distinct | ir.JoinIndices | ir.NumbersOfSegments | ir.Places | ir.Chosen | ir.AssertIndex):
         return f"{operation(node)} asks the device for numbers"
     if not isinstance(node, ir.Aten):
         return None

@@ -181,8 +181,8 @@ class PythonRunner:
                 return f"{self._name(value)}.shape[{dim}]"
             case tape.NumberOf(value):
                 return self._name(value)
-            case tape.PairsOf(value):
-                return f"{self._name(value)}.a.shape[0]"
+            case tape.DistinctOf(value):
+                return f"{self._name(value)}.columns[0].shape[0]"
             case tape.Computed(size, known):
                 return f"int({as_python(size, {k.size: self._number(k.number) for k in known})})"
 

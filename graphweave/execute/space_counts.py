@@ -10,7 +10,7 @@ from graphweave.core.sizes import Size, Symbol, leaves, show
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Program, Ref
-from graphweave.ir.tape.nodes import Computed, DimOf, Fixed, Known, Number, NumberOf, PairsOf
+from graphweave.ir.tape.nodes import Computed, DimOf, DistinctOf, Fixed, Known, Number, NumberOf
 from graphweave.ir.tape.types import Given
 
 
@@ -54,9 +54,9 @@ class SpaceCounts:
             if (on_space or is_size) and ref not in self._there and not self._needs_rows(ref, space):
                 self._make(ref)
                 return self.number(space)
-            if isinstance(t, ir.PairsType) and t.pairs == space:
+            if isinstance(t, ir.DistinctType) and t.space == space:
                 self._make(ref)
-                return PairsOf(ref)
+                return DistinctOf(ref)
         if self._asks:
             return None
         raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")

@@ -344,7 +344,7 @@ class TapeMaker:
         given = tuple(self._ensure(r) for r in dict.fromkeys(call_operands(self._program, ref)))
         rows = self._rows_of(self._traits.spaces_of_call(ref))
         is_work = ref in self._refused and not isinstance(self._program.nodes[ref], ir.Aten)
-        self._steps.append(tape.CallNode(ref, rows, given, is_work or self._plan.facts.flow.is_work(ref)))
+        self._steps.append(tape.CallNode(ref, rows, given, is_work or self._plan.is_left(ref)))
 
     # -------------------------------------------------------- between ranks
 

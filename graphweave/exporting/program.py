@@ -241,7 +241,7 @@ class _Printer:
                 return self.name(value)
             case tape.Computed(size, known):
                 return as_cpp(size, {k.size: self._number(k.number) for k in known})
-            case tape.PairsOf():
+            case tape.DistinctOf():
                 raise ExportError("pairs of source and relation are not exported. Report this model.")
 
     def _index_words(self, ref: Ref) -> str:

@@ -143,7 +143,7 @@ def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
 def _pairs_by_node(program: Program) -> Iterator[tuple[Ref, list[tuple[Ref, Ref]]]]:
     """Nodes at which two maps of edges meet, and these maps. Unique pairs are not edges: pairs of pairs are the same
     pairs."""
-    made = {t.pairs for t in program.types if isinstance(t, ir.PairsType)}
+    made = {t.space for t in program.types if isinstance(t, ir.DistinctType)}
     made |= {n.cod for n in program.nodes if isinstance(n, ir.MapOf)}
     for ref, node in enumerate(program.nodes):
         if pairs := [(m, t) for m, t in _meeting(program, node) if m is not None and _may_pair(program, m, t, made)]:

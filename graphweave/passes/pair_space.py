@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from graphweave.core.lines import Location
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, PairIndex, Ref, UniquePairs
+from graphweave.ir.message.nodes import Distinct, DistinctKey, DistinctRow, MapOf, Ref
 from graphweave.ir.message.pairs import pairs_of
 
 
@@ -31,16 +31,16 @@ def pair_maps(build: Builder, m: Ref, t: Ref) -> PairMaps:
     pairs = _pairs(build, a.index, b.index, loc)
     return PairMaps(
         pair_of(build, a.index, b.index, loc),
-        build.add(MapOf(build.add(PairIndex(pairs, "a"), loc), a.cod, a.wrap), loc),
-        build.add(MapOf(build.add(PairIndex(pairs, "b"), loc), b.cod, b.wrap), loc),
+        build.add(MapOf(build.add(DistinctKey(pairs, 1), loc), a.cod, a.wrap), loc),
+        build.add(MapOf(build.add(DistinctKey(pairs, 0), loc), b.cod, b.wrap), loc),
     )
 
 
 def pair_of(build: Builder, a: Ref, b: Ref, loc: Location) -> Ref:
     """The map from each row to its pair; `a` and `b` are the two index tensors, one integer a row each."""
-    rows = build.add(PairIndex(_pairs(build, a, b, loc), "rows"), loc)
+    rows = build.add(DistinctRow(_pairs(build, a, b, loc)), loc)
     return build.add(MapOf(rows, pairs_of(build.nodes, a, b)), loc)
 
 
 def _pairs(build: Builder, a: Ref, b: Ref, loc: Location) -> Ref:
-    return build.add(UniquePairs(a, b, pairs_of(build.nodes, a, b)), loc)
+    return build.add(Distinct((b, a), pairs_of(build.nodes, a, b)), loc)

@@ -250,7 +250,7 @@ def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
     """`forward` and every item of its tuples: a tuple cannot be saved, but an item that only the backward reads can."""
     items = {
         r for r, n in enumerate(joint.nodes)
-        if (isinstance(n, ir.PairIndex) or (isinstance(n, ir.Aten) and n.target == "builtin.getitem"))
-        and forward.issuperset(operands(n))
+        if isinstance(n, ir.DistinctRow | ir.DistinctKey) or (isinstance(n, ir.Aten) and n.target == "builtin.getitem")
+        if forward.issuperset(operands(n))
     }  # fmt: skip
     return forward | items

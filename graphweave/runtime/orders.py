@@ -1,5 +1,5 @@
-"""Orders of rows by several keys, and the rows that a mask chooses: on the CPU by `native/orders.cpp`, else by
-PyTorch."""
+"""Orders of rows by several keys, the rows that differ, and those that a mask chooses: on the CPU by
+`native/orders.cpp`, else by PyTorch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core import orders
+from graphweave.core.orders import DistinctRows
 from graphweave.runtime import kernel_cache, sources
 from graphweave.runtime.threads import num_threads
 
@@ -34,16 +35,49 @@ def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
     """As `core.orders.order_rows`. MemoryError if there is no memory for 24 bytes a row."""
     if keys[0].device.type != "cpu":
         return orders.order_rows(keys, descending)
-    count = keys[0].shape[0]
-    held = [key.to(_WIDER[key.dtype]) if key.dtype in _WIDER else key for key in keys]
-    packed = b"".join(
-        pack("qqii", key.data_ptr(), key.stride(0), _KINDS[key.dtype], falls)
-        for key, falls in zip(held, descending, strict=True)
+    held = _readable(keys)
+    return _ordered(held, _packed(held, descending))
+
+
+def distinct_rows(keys: Sequence[Tensor]) -> DistinctRows:
+    """As `core.orders.distinct_rows`. MemoryError if there is no memory for 24 bytes a row."""
+    if keys[0].device.type != "cpu":
+        return orders.distinct_rows(keys)
+    held = _readable(keys)
+    packed = _packed(held, [False] * len(held))
+    order = _ordered(held, packed)
+    rows, firsts = torch.empty_like(order), torch.empty_like(order)
+    found = _library().gw_distinct(
+        packed, len(held), len(order), order.data_ptr(), rows.data_ptr(), firsts.data_ptr(), num_threads()
     )
+    if found < 0:
+        raise _no_memory(len(order))
+    return DistinctRows(rows, tuple(key[firsts[:found]].long() for key in keys))
+
+
+def _readable(keys: Sequence[Tensor]) -> list[Tensor]:
+    """The keys in dtypes that native code reads."""
+    return [key.to(_WIDER[key.dtype]) if key.dtype in _WIDER else key for key in keys]
+
+
+def _packed(keys: Sequence[Tensor], descending: Sequence[bool]) -> bytes:
+    """The keys as structures `Key` of native code, which are valid for as long as the tensors live."""
+    return b"".join(
+        pack("qqii", key.data_ptr(), key.stride(0), _KINDS[key.dtype], falls)
+        for key, falls in zip(keys, descending, strict=True)
+    )
+
+
+def _ordered(keys: Sequence[Tensor], packed: bytes) -> Tensor:
+    count = keys[0].shape[0]
     out = torch.empty(count, dtype=torch.int64, device="cpu")
-    if _library().gw_order(packed, len(held), count, out.data_ptr(), num_threads()):
-        raise MemoryError(f"no memory to sort {count} rows. Free some, or take a smaller graph.")
+    if _library().gw_order(packed, len(keys), count, out.data_ptr(), num_threads()):
+        raise _no_memory(count)
     return out
+
+
+def _no_memory(count: int) -> MemoryError:
+    return MemoryError(f"no memory to sort {count} rows. Free some, or take a smaller graph.")
 
 
 def choose_rows(mask: Tensor) -> Tensor:
@@ -66,6 +100,8 @@ def _library() -> ctypes.CDLL:
     pointer, long, short = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     found.gw_order.argtypes = (ctypes.c_char_p, long, long, pointer, short)
     found.gw_order.restype = short
+    found.gw_distinct.argtypes = (ctypes.c_char_p, long, long, pointer, pointer, pointer, short)
+    found.gw_distinct.restype = long
     found.gw_count_chosen.argtypes = (pointer, long, pointer, long, short)
     found.gw_count_chosen.restype = None
     found.gw_list_chosen.argtypes = (pointer, long, pointer, pointer, long, short)

@@ -1,4 +1,5 @@
-"""Moves that sort, choose, number and merge rows: nodes that are kept and their edges, segments, other edges."""
+"""Moves that sort, choose, number, tell apart, merge and add up rows: nodes that are kept and their edges, segments,
+other edges, running sums."""
 
 from __future__ import annotations
 
@@ -70,8 +71,56 @@ OTHER_EDGES = family(
         "subgraph": "pyg.subgraph(torch.arange({n}) % 3 > 0, {e}, num_nodes={n})[0]",
         "relabelled": "pyg.subgraph(torch.arange({n}) % 3 > 0, {e}, num_nodes={n}, relabel_nodes=True)[0]",
         "sorted columns": "{e}[:, {e}[1].argsort(stable=True)]",
+        "distinct columns": "torch.unique({e}, dim=1)",
+        "distinct numbers": "(lambda u: torch.stack([u // {n}, u % {n}]))(torch.unique({e}[0] * {n} + {e}[1]))",
     },
 )
+
+RUNNING_SUM = family(
+    "running sum",
+    {
+        "of all rows before": "{v}.cumsum(0)",
+        "of a dtype": "torch.cumsum({v}, dim=0, dtype={v}.dtype)",
+        "of all rows after": "{v}.flip(0).cumsum(0).flip(0)",
+        "of rows before alone": "({v}.cumsum(0) - {v})",
+        "of the same segment": "(lambda c, n: (c - torch.cat([torch.zeros_like(c[:1]), c])[(n.cumsum(0) - n)[{m}]]))"
+        "({v}.cumsum(0), torch.bincount({m}, minlength={n}))",
+        "of features": "{v}.cumsum(-1)",
+    },
+)
+DISTINCT = family(
+    "distinct rows",
+    {
+        "of numbers": "{u}, {r}, {c} = torch.unique({m}, return_inverse=True, return_counts=True)",
+        "of numbers, counted later": "{u}, {r} = {m}.unique(return_inverse=True)\n"
+        "{c} = torch.bincount({r}, minlength={u}.size(0))",
+        "of runs": "{u}, {r}, {c} = {m}.sort(stable=True).values.unique_consecutive("
+        "return_inverse=True, return_counts=True)",
+    },
+)
+
+
+@move(3, MOVES)
+def running_sums(g: Growing) -> None:
+    m = g.pick(kind="map", fits=lambda m: m.into != "R")
+    v = g.pick(m.rows)
+    sums = g.spell(RUNNING_SUM, v=v.name, m=m.name, n=g.rows_of(m.into))
+    g.new(f"({sums}) / (1 + {v.name}.size(0))", m.rows)
+
+
+@move(3, MOVES)
+def distinct_rows(g: Growing) -> None:
+    """The numbers that differ in an index, with what their rows add up to."""
+    m = g.pick(kind="map", fits=lambda m: m.into != "R")
+    v = g.pick(m.rows)
+    names = {word: f"{word}{g.names}" for word in "urc"}
+    for line in g.spell(DISTINCT, m=m.name, **names).splitlines():
+        g.run(line)
+    u, r, c = names.values()
+    rows = f"distinct {u}"
+    sums = f"torch.zeros({u}.size(0), *{v.name}.shape[1:], dtype={v.name}.dtype).index_add(0, {r}, {v.name})"
+    g.new(f"{sums} / {c}.view(-1, *[1] * ({v.name}.dim() - 1))", rows)
+    g.values += [Value(u, rows, "map", m.into), Value(r, m.rows, "map", rows)]
 
 
 @move(5, MOVES)

@@ -10,6 +10,9 @@ _SORTED = CallFacts((Elements.moved, Elements.positions), kept=(0, 1), by_rank=B
 _ORDER = CallFacts((Elements.positions,), by_rank=ByRank.integers, any_strides=True)
 _NUMBERED = CallFacts((Elements.numbered,), by_rank=ByRank.integers, any_strides=True)
 _COUNTED = CallFacts((Elements.counted,), by_rank=ByRank.integers, any_strides=True)
+_DISTINCT = CallFacts(
+    (Elements.moved, Elements.computed, Elements.computed), kept=(1,), together=(0, 2), of_data=True, any_strides=True
+)
 _BEST = CallFacts((Elements.computed, Elements.places), rows=Lead.parts, any_strides=True)
 
 CHOICES: Mapping[str, CallFacts] = {
@@ -24,11 +27,13 @@ CHOICES: Mapping[str, CallFacts] = {
     "aten.max.dim": _BEST, "aten.min.dim": _BEST,
     "aten.argmax.default": CallFacts((Elements.places,), Lead.reduced, any_strides=True),
     "aten.argmin.default": CallFacts((Elements.places,), Lead.reduced, any_strides=True),
+    "aten._unique2.default": _DISTINCT, "aten.unique_consecutive.default": _DISTINCT,
+    "aten.unique_dim.default": CallFacts((Elements.computed,) * 3, of_data=True, any_strides=True),
     "aten.bincount.default": CallFacts(of_data=True, any_strides=True),
     **dict.fromkeys(
         (f"aten.{name}" for name in (
             "max", "min", "median", "kthvalue", "aminmax", "cummax", "cummin", "searchsorted", "bucketize",
-            "unique_dim", "_unique2", "unique_consecutive", "isin", "repeat_interleave",
+            "isin", "repeat_interleave",
             "_convert_indices_from_coo_to_csr",
         )),
         CallFacts(any_strides=True),

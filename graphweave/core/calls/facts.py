@@ -121,11 +121,13 @@ class CallFacts:
     """Names of the tensor arguments that have the dims of the result but for `dim`, for a call that works along it."""
     kept: tuple[int, ...] = ()
     """Positions of results, of several, that have the rows of the first operand."""
+    together: tuple[int, ...] = ()
+    """Positions of results, of several, that have as many rows as each other."""
     index: IndexUse | None = None
     by_rank: ByRank | None = None
     """What each rank may do alone; None: a program over ranks with such a call on divided rows is refused."""
     of_data: bool = False
-    """Whether data decides how many rows the result has."""
+    """Whether data decides how many rows the result has; of several, those that are not `kept`."""
     gathers: bool = False
     """Whether it moves rows in a way that `index` does not describe."""
     any_strides: bool = False

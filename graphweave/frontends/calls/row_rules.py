@@ -29,6 +29,9 @@ def related(node: fx.Node) -> Pairs:
     if node.target is operator.getitem:
         yield from _item(node)
         return
+    sums = running_sum(node)
+    if sums is not None:
+        yield sums[0], node
     rows = facts(node.target).rows
     if rows is not None or is_pointwise(node):
         yield from _RULES[rows or Lead.each](node)
@@ -114,6 +117,24 @@ def ordered_rows(index: fx.Node) -> fx.Node | None:
         return None
     x: Any = source.args[0]  # type: ignore[union-attr]
     return x if is_tensor(x) and rank(x) == 1 else None
+
+
+def running_sum(node: fx.Node) -> tuple[fx.Node, bool] | None:
+    """(x, reverse) if `node` has for each row of x the sum of it and all rows before it, or, with `reverse`, and all
+    rows after it: cumsum(x), and flip(cumsum(flip(x))), which is its gradient. None for other nodes."""
+    if _is_along_rows(node, aten.cumsum.default):
+        return node.args[0], False  # type: ignore[return-value]
+    sums: Any = node.args[0] if _is_along_rows(node, aten.flip.default) else None
+    flipped: Any = sums.args[0] if _is_along_rows(sums, aten.cumsum.default) else None
+    return (flipped.args[0], True) if _is_along_rows(flipped, aten.flip.default) else None
+
+
+def _is_along_rows(node: Any, target: Any) -> bool:
+    """Whether `node` is a call of `target` along dim 0 alone."""
+    if not isinstance(node, fx.Node) or node.target is not target or rank(node) == 0:
+        return False
+    dims: Any = node.args[1]
+    return [dim_of(d, rank(node)) for d in (dims if isinstance(dims, list | tuple) else [dims])] == [0]
 
 
 def _only_index(indices: Any) -> fx.Node | None:
@@ -283,6 +304,8 @@ def _item(node: fx.Node) -> Pairs:
             yield source.args[0], node
     elif item in known.kept:
         yield source.args[0], node
+    elif item in known.together:
+        yield next(n for n in source.users if n.args[1] in known.together), node
 
 
 def _none(node: fx.Node) -> Pairs:

@@ -147,8 +147,10 @@ def _work(report: Explained) -> list[Row]:
     of = f" ({', '.join(f'{n} {half}' for half, n in halves.items())})" if len(halves) > 1 else ""
     products = sum(g.products for g in report.graphs)
     left = sum(len(g.fallbacks) for g in report.graphs)
-    beside = [_many(products, "matrix product")] * bool(products) + [f"{left} calls of PyTorch's"] * bool(left)
-    launches = ", ".join([f"{_many(kernels, 'kernel')}{of}", *beside])
+    native = sum(g.native for g in report.graphs)
+    others = [(products, _many(products, "matrix product")), (native, _many(native, "native call")),
+              (left, f"{left} calls of PyTorch's")]  # fmt: skip
+    launches = ", ".join([f"{_many(kernels, 'kernel')}{of}", *(words for count, words in others if count)])
     rows = [Row("launches", f"{call}: {launches}; eager makes {sum(c.eager_calls for c in report.captures):,} calls")]
     counted = [c.moved for c in report.captures if c.moved is not None]
     moved = sum(counted)

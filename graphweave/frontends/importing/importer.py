@@ -3,6 +3,7 @@ ATen."""
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from graphweave.core.lines import Location, location
 from graphweave.core.sizes import Opaque, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, shape, unbacked, val
+from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, is_tensor, rank, shape, unbacked, val
 from graphweave.frontends.calls.layout import (
     BY_STRIDES,
     EMPTY,
@@ -174,14 +175,12 @@ class _Importer:
             try:
                 ref = handler(self.cx, node)
                 if ref is not None and self.cx.builder.types[ref] == self.cx.wanted(node):
-                    if facts(node.target).of_data:
-                        self._assert_rows(node, ref)
+                    self._assert_rows(node, ref)
                     return ref
             except IRError as error:
                 why = error.reason
         ref = self._outside(node)
-        if facts(node.target).of_data:
-            self._assert_rows(node, ref)
+        self._assert_rows(node, ref)
         if facts(node.target).moves_rows or why == OF_SHARED_DATA or self._amid_maps(node):
             self.refused.setdefault(ref, why)
         return ref
@@ -189,22 +188,26 @@ class _Importer:
     def _assert_rows(self, node: fx.Node, ref: Ref) -> None:
         """Check, if data decides how many rows a call gives, and the capture found their number equal to a size known
         before, that later calls give as many. PyTorch forgets what it asserted of this when it traces again."""
-        rows = shape(node)[0]
-        told: ir.Arg = fixed(rows)
-        if isinstance(rows, torch.SymInt) and told is None:
-            size = None if unbacked(rows) else self.cx.size(rows)
-            if size is None:
-                return
-            told = ir.Operand(size)
-        counted = ir.Operand(self.cx.size_of(node, 0, ref))
-        alike = ir.AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
-        condition = ir.Operand(self.cx.emit(ir.Aten("builtin.eq", (counted, told), (), alike)))
-        words = (
-            f"{target_name(node.target)} found another number of rows than the tensor has with which its result is"
-            " combined. Correct the index, or give minlength."
-        )
-        check = self.cx.emit(ir.Aten("aten._assert_scalar.default", (condition, words), (), ir.NOTHING))
-        self.cx.effects.append(check)
+        call = _choosing_call(node)
+        called = "" if call is None else target_name(call.target)
+        dims = () if call is None else (0,) if call is node else range(rank(node))
+        for dim in dims:
+            rows = shape(node)[dim]
+            told: ir.Arg = fixed(rows)
+            if isinstance(rows, torch.SymInt) and told is None:
+                size = None if unbacked(rows) else self.cx.size(rows)
+                if size is None:
+                    continue
+                told = ir.Operand(size)
+            counted = ir.Operand(self.cx.size_of(node, dim, ref))
+            alike = ir.AnyType(size=Opaque(f"rows of {node.name} == {rows}"))
+            condition = ir.Operand(self.cx.emit(ir.Aten("builtin.eq", (counted, told), (), alike)))
+            words = (
+                f"{called} found another number of rows than the tensor has with which its result is"
+                " combined. Correct the index, or give minlength."
+            )
+            check = self.cx.emit(ir.Aten("aten._assert_scalar.default", (condition, words), (), ir.NOTHING))
+            self.cx.effects.append(check)
 
     def _outside(self, node: fx.Node) -> Ref:
         """Keep the call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
@@ -429,6 +432,15 @@ def _plain(arg: Any) -> Any:
             raise IRError(f"a size {arg} that is no node of the graph")
         return known
     return arg
+
+
+def _choosing_call(node: fx.Node) -> fx.Node | None:
+    """The call whose data decides how many rows `node` has, which is that call or an item of it; None if none does."""
+    source, item = node.args if node.target is operator.getitem else (node, None)
+    if not isinstance(source, fx.Node) or source.op != "call_function" or not is_tensor(node):
+        return None
+    known = facts(source.target)
+    return source if known.of_data and item not in known.kept else None
 
 
 def _impure(node: fx.Node) -> bool:

@@ -1,4 +1,5 @@
-"""ATen calls that sort rows, and that list the rows of a mask -> Order, Chosen, and pulls along these."""
+"""ATen calls that sort rows, find those that differ, and list those of a mask -> Order, Distinct, Chosen, and pulls
+along these; sums along rows -> RunningSum."""
 
 from __future__ import annotations
 
@@ -8,18 +9,22 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.core.errors import IRError
-from graphweave.core.types import UNIT, DType, Op
+from graphweave.core.errors import NO_KERNEL, IRError
+from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
+from graphweave.frontends.calls.row_rules import running_sum
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Chosen, MapOf, Order, Pull, Ref
+from graphweave.ir.message.nodes import Chosen, Distinct, DistinctKey, DistinctRow, MapOf, Order, Pull, Ref, RunningSum
 
 aten = torch.ops.aten
 
 _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 """Calls that give the sorted rows, and the order."""
+
+_OF_DISTINCT = (0, 2)
+"""Items of a call for distinct rows that have one row for each of these."""
 
 
 def _order(cx: Context, node: fx.Node) -> Ref:
@@ -32,9 +37,30 @@ def _order(cx: Context, node: fx.Node) -> Ref:
     return cx.emit(Order((cx.reshape(x, ()),), (bool(argument(node, "descending", False)),)))
 
 
+def _distinct(cx: Context, call: fx.Node, item: object) -> Ref:
+    """The numbers that differ in a vector of integers, the place among them of each row's, or how many rows have each.
+    IRError for other tensors, and if the differing numbers are not asked to be sorted."""
+    x = cx.value(call.args[0])
+    t = cx.type(x)
+    spaces = {cx.result(n).space for n in call.users if n.args[1] in _OF_DISTINCT}
+    if t.space == UNIT or numel(t.shape) != 1 or t.dtype.is_float or t.dtype is DType.bool or len(spaces) != 1:
+        raise IRError("tells apart several numbers a row, or numbers that are no integers")
+    if not argument(call, "sorted", True):
+        raise IRError("gives the different numbers in any order")
+    space = spaces.pop()
+    distinct = cx.emit(Distinct((cx.reshape(x, ()),), space))
+    if item == 0:
+        return cx.cast(cx.emit(DistinctKey(distinct, 0)), t.dtype)
+    row = cx.emit(DistinctRow(distinct))
+    return row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(MapOf(row, space)), Fold.sum)
+
+
 def _item(cx: Context, node: fx.Node) -> Ref | None:
-    """The sorted rows, or their order; items of other calls are those of `COLUMNS`."""
+    """The sorted rows, or their order, or what is asked of distinct rows; items of other calls are those of
+    `COLUMNS`."""
     source, item = node.args
+    if isinstance(source, fx.Node) and source.target is aten._unique2.default:
+        return cx.reshape(_distinct(cx, source, item), cx.result(node).shape)
     if not isinstance(source, fx.Node) or source.target not in _SORTS:
         return COLUMNS[operator.getitem](cx, node)
     order = _order(cx, source)
@@ -54,7 +80,18 @@ def _nonzero(cx: Context, node: fx.Node) -> Ref:
     return cx.reshape(cx.emit(Chosen(mask, t.space)), t.shape)
 
 
+def _running_sum(cx: Context, node: fx.Node) -> Ref:
+    """A running sum of rows. Other calls of cumsum and flip stay with PyTorch."""
+    found, t = running_sum(node), cx.result(node)
+    if found is None or t.space == UNIT:
+        raise IRError(*NO_KERNEL.parts)
+    x, reverse = found
+    return cx.emit(RunningSum(cx.cast(cx.value(x), t.dtype), reverse))
+
+
 CHOICES: Table = {
+    aten.cumsum.default: _running_sum,
+    aten.flip.default: _running_sum,
     operator.getitem: _item,
     aten.nonzero.default: _nonzero,
 }

@@ -12,7 +12,7 @@ from graphweave.frontends.sparse.sparse_indices import Indices
 from graphweave.frontends.sparse.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
 
 Place = tuple[Any, Any]
-"""A dict, list or cell, and the key under which it holds a value with sparse tensors."""
+"""A dict, a list or an object with its interface, and the key under which it holds a value with sparse tensors."""
 
 
 def is_sparse(x: Any) -> bool:

@@ -29,17 +29,26 @@ _NOT_SEARCHED = (Tensor, nn.Module, type, types.FunctionType, types.MethodType, 
 """Types whose attributes are not searched in arguments."""
 
 
-class _Cell:
-    """A variable of a closure, with the interface of a dict that has one key."""
+class _Attribute:
+    """An attribute of an object, with the interface of a dict that has one key: the variable of a closure's cell, and
+    the default values of a function."""
 
-    def __init__(self, cell: types.CellType) -> None:
-        self.cell = cell
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
 
-    def __getitem__(self, key: str) -> Any:
-        return self.cell.cell_contents
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self.holder, name)
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.cell.cell_contents = value
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.holder, name, value)
+
+
+class _Positional(_Attribute):
+    """The positional arguments that a `functools.partial` holds, which only its state can replace."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        held = self.holder
+        held.__setstate__((held.func, value, held.keywords, held.__dict__))
 
 
 def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
@@ -90,6 +99,7 @@ class _Reach:
         if isinstance(x, nn.Module):
             self._visit_module(x, depth)
         elif isinstance(x, functools.partial):
+            self._note("args", x.args, _Positional(x))
             self.visit(x.args, depth)
             self._look(x.keywords, depth)
             self.visit(x.func, depth)
@@ -108,15 +118,18 @@ class _Reach:
             self._visit_class(type(x), depth)
 
     def _look(self, values: Mapping[Any, Any], depth: int, container: Any = None) -> None:
-        """Visit the values of a dict, and note those that are sparse, or lists, tuples or dicts with sparse tensors."""
+        """Visit the values of a dict, and note the places of sparse tensors among them."""
         for key, value in list(values.items()):
             if isinstance(key, str) and key[:2] == "__":
                 continue
-            if _holds_sparse(value):
-                where = values if container is None else container
-                held_by = where.cell if isinstance(where, _Cell) else where
-                self.found.setdefault((id(held_by), key), (where, key))
+            self._note(key, value, values if container is None else container)
             self.visit(value, depth)
+
+    def _note(self, key: Any, value: Any, container: Any) -> None:
+        """Note the place of a value that is sparse, or a list, tuple or dict with sparse tensors."""
+        if _holds_sparse(value):
+            held_by = container.holder if isinstance(container, _Attribute) else container
+            self.found.setdefault((id(held_by), key), (container, key))
 
     def _visit_module(self, module: nn.Module, depth: int) -> None:
         for part in module.modules():
@@ -141,9 +154,12 @@ class _Reach:
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
         for cell in function.__closure__ or ():
             try:
-                self._look({"": cell.cell_contents}, depth - 1, _Cell(cell))
+                self._look({"cell_contents": cell.cell_contents}, depth - 1, _Attribute(cell))
             except ValueError:  # a variable without a value yet
                 continue
+        if function.__defaults__:
+            self._note("__defaults__", function.__defaults__, _Attribute(function))
+            self.visit(function.__defaults__, depth)
         if _of_user(function.__code__.co_filename):
             names = set(_names(function.__code__))
             given = function.__globals__

@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from graphweave.frontends.sparse.sparse_matrix import compressed
 from graphweave.frontends.sparse.sparse_products import sparse_product
+from graphweave.frontends.tracing.edge_pooling import merge_edges
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -273,6 +274,7 @@ FORMULAS: _Table = (
         _not_compiled("batched_negative_sampling"),
     ),
     ("torch_geometric.nn.models.graph_unet", "GraphUNet.augment_adj", _two_hops),
+    ("torch_geometric.nn.pool.edge_pool", "EdgePooling._merge_edges", merge_edges),
     ("torch_geometric.nn.pool.asap", "ASAPooling.forward", _cluster_pooling),
 )
 """Module, function or method, and the formula that is traced in its place."""

@@ -131,7 +131,7 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
     return arg
 
 
-_EXACT = frozenset("AnyType DType Fold LinkName None Op PairPart Ref Size Space Type bool int str tuple".split())  # noqa: SIM905
+_EXACT = frozenset("AnyType DType Fold LinkName None Op Ref Size Space Type bool int str tuple".split())  # noqa: SIM905
 """Words in annotations of fields whose values are exactly the same if they are equal; 0.0 and -0.0 are not."""
 
 

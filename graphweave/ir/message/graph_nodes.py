@@ -6,7 +6,6 @@ They are imported from `nodes.py`, like all others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from graphweave.core.locality import RowOrder
 from graphweave.core.types import Space
@@ -15,33 +14,35 @@ from graphweave.ir.message.types import MESSAGE, Ref
 node = MESSAGE.union("Node")
 
 
-@node()
+@node("distinct {keys} {space}")
 @dataclass(frozen=True, slots=True)
-class UniquePairs:
-    """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each pair.
+class Distinct:
+    """The different rows of `keys`, sorted by keys[0], rows with equal ones by keys[1], and so on: one row of `space`
+    for each.
 
-    `a, b: E x [] int`; without rows there are no pairs. `PairIndex` reads from the result which pair a row has, and the
-    two ends of each pair, so that one sort serves all three. No other node has pairs of this `space`.
+    `keys[k]: E x [] int`; without rows there are none. `DistinctRow` and `DistinctKey` read the result, so that one
+    sort serves all of them. No other node has its result on this `space`.
     """
 
-    a: Ref
-    b: Ref
+    keys: tuple[Ref, ...]
     space: Space
 
 
-PairPart: TypeAlias = Literal["rows", "a", "b"]
+@node()
+@dataclass(frozen=True, slots=True)
+class DistinctRow:
+    """out[r] = the row of `distinct` that has the keys of row r: `E x [] i64`."""
+
+    distinct: Ref
 
 
 @node()
 @dataclass(frozen=True, slots=True)
-class PairIndex:
-    """Part "rows": out[r] = the pair of row r, `E x [] i64`. Part "a" or "b": out[p] = a or b of pair p, `P x [] i64`.
+class DistinctKey:
+    """out[p] = keys[at] of row p of `distinct`: `P x [] i64`."""
 
-    `pairs` is a UniquePairs node of rows of E, with the space P.
-    """
-
-    pairs: Ref
-    part: PairPart
+    distinct: Ref
+    at: int
 
 
 @node()

@@ -42,13 +42,19 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             return product
         case ir.Join(xs, space):
             return _join(node, [_value(x, types, node) for x in xs], space)
+        case ir.RunningSum(x):
+            t = _value(x, types, node)
+            good = t.space != UNIT and (t.dtype.is_float or t.dtype is DType.i64)
+            _expect(good, node, "floats or i64 for each row", t)
+            return t
         case ir.Part(x, of, at):
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
             return ir.Type(of[at], t.shape, t.dtype)
         case (
-            ir.UniquePairs()
-            | ir.PairIndex()
+            ir.Distinct()
+            | ir.DistinctRow()
+            | ir.DistinctKey()
             | ir.JoinIndices()
             | ir.RowsOfSegments()
             | ir.NumbersOfSegments()
@@ -198,19 +204,18 @@ def _join(node: ir.Node, xs: list[ir.Type], space: Space) -> ir.Type:
     return ir.Type(space, xs[0].shape, xs[0].dtype)
 
 
-def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.PairsType:
+def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.DistinctType:
     match node:
-        case ir.UniquePairs(a, b, space):
-            t, u = _index(a, types, node), _index(b, types, node)
-            _expect(t.space == u.space and space not in (t.space, UNIT), node, "indices of the same rows", t, u)
-            return ir.PairsType(t.space, space)
-        case ir.PairIndex(pairs, part):
-            of = _at(pairs, types, node)
-            if not isinstance(of, ir.PairsType) or part not in get_args(ir.PairPart):
-                raise IRError(
-                    f"{node!r}: operand ", ir.Operand(pairs), f" must be unique pairs, read as rows, a or b (got {of})"
-                )
-            return ir.Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
+        case ir.Distinct(keys, space):
+            ts = [_index(key, types, node) for key in keys]
+            good = len({t.space for t in ts}) == 1 and ts[0].space != space and UNIT not in (ts[0].space, space)
+            _expect(good, node, "indices of the same rows, and another space", *ts)
+            return ir.DistinctType(ts[0].space, space)
+        case ir.DistinctRow(distinct) | ir.DistinctKey(distinct):
+            of = _at(distinct, types, node)
+            if not isinstance(of, ir.DistinctType):
+                raise IRError(f"{node!r}: operand ", ir.Operand(distinct), f" must be distinct rows (got {of})")
+            return ir.Type(of.dom if isinstance(node, ir.DistinctRow) else of.space, (), DType.i64)
         case ir.JoinIndices(indices, of, at, wraps, space):
             ts = [_index(i, types, node) for i in indices]
             good = len(ts) == len(at) == len(wraps) and all(t.space != UNIT for t in ts)

@@ -15,7 +15,7 @@ import torch
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
-from graphweave.core.orders import choose_rows, order_rows
+from graphweave.core.orders import choose_rows, distinct_rows, order_rows, running_sums
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
@@ -24,7 +24,6 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import Program, Ref
-from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import check_columns, equal_runs, join_indices, numbers_of_segments, rows_of_segments
 from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
@@ -99,10 +98,12 @@ def _called(
     node: ir.Opaque, values: Values, rows_of: RowsOf, device: torch.device | str, call: Callable[..., Any]
 ) -> Any:
     match node:
-        case ir.UniquePairs(a, b):
-            return call(unique_pairs, values[a], values[b])
-        case ir.PairIndex(pairs, part):
-            return getattr(values[pairs], part)
+        case ir.Distinct(keys):
+            return call(distinct_rows, [values[key] for key in keys])
+        case ir.DistinctRow(distinct):
+            return values[distinct].rows
+        case ir.DistinctKey(distinct, k):
+            return values[distinct].columns[k]
         case ir.JoinIndices(indices, of, at, wraps):
             return call(join_indices, [values[i] for i in indices], _rows_of_each(of, rows_of), at, wraps)
         case ir.RowsOfSegments(of, at):
@@ -121,6 +122,8 @@ def _called(
             return call(order_rows, [values[key] for key in keys], descending)
         case ir.Chosen(mask):
             return call(choose_rows, values[mask])
+        case ir.RunningSum(x, reverse):
+            return call(running_sums, values[x], reverse)
         case ir.Exchange(x, link, steady=True):
             return call(steady_rows, values[x], link)
         case ir.Exchange(x, link, slot=slot):
@@ -342,8 +345,8 @@ def interp(
             if isinstance(node, ir.Opaque) and isinstance(value, torch.Tensor) and value.ndim:
                 counts.learn(t.space, value.shape[0])
             _check_type(ref, node, value, _sizes(t, counts), t.dtype)
-        elif isinstance(t, ir.PairsType):
-            counts.learn(t.pairs, value.a.shape[0])
+        elif isinstance(t, ir.DistinctType):
+            counts.learn(t.space, value.columns[0].shape[0])
         values.append(value)
     return [None if ref is None else values[ref] for ref in program.outputs]
 

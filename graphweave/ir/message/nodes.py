@@ -16,24 +16,24 @@ from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.graph_nodes import Chosen as Chosen
+from graphweave.ir.message.graph_nodes import Distinct as Distinct
+from graphweave.ir.message.graph_nodes import DistinctKey as DistinctKey
+from graphweave.ir.message.graph_nodes import DistinctRow as DistinctRow
 from graphweave.ir.message.graph_nodes import EqualRuns as EqualRuns
 from graphweave.ir.message.graph_nodes import Inverse as Inverse
 from graphweave.ir.message.graph_nodes import JoinIndices as JoinIndices
 from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegments
 from graphweave.ir.message.graph_nodes import Order as Order
-from graphweave.ir.message.graph_nodes import PairIndex as PairIndex
-from graphweave.ir.message.graph_nodes import PairPart as PairPart
 from graphweave.ir.message.graph_nodes import Places as Places
 from graphweave.ir.message.graph_nodes import Reordered as Reordered
 from graphweave.ir.message.graph_nodes import RowsOfSegments as RowsOfSegments
-from graphweave.ir.message.graph_nodes import UniquePairs as UniquePairs
 from graphweave.ir.message.rank_nodes import AllReduce as AllReduce
 from graphweave.ir.message.rank_nodes import Exchange as Exchange
 from graphweave.ir.message.rank_nodes import ExchangeBack as ExchangeBack
 from graphweave.ir.message.types import MESSAGE as MESSAGE
 from graphweave.ir.message.types import AnyType as AnyType
+from graphweave.ir.message.types import DistinctType as DistinctType
 from graphweave.ir.message.types import MapType as MapType
-from graphweave.ir.message.types import PairsType as PairsType
 from graphweave.ir.message.types import Ref as Ref
 from graphweave.ir.message.types import Type as Type
 from graphweave.ir.message.types import ValueType as ValueType
@@ -373,6 +373,15 @@ class Operand:
         return f"%{self.ref}"
 
 
+@node()
+@dataclass(frozen=True, slots=True)
+class RunningSum:
+    """out[r] = x[0] + ... + x[r], or with `reverse` x[r] + ... + x[last]: `S x T`, for `x: S x T` of floats or i64."""
+
+    x: Ref
+    reverse: bool = False
+
+
 Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | None"
 
 
@@ -393,11 +402,14 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places | Inverse
-    | Reordered | Order | Chosen | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own | Kept
-    | Aten
+    Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places
+    | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce | After | AssertIndex
+    | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
+
+NativeOnCpu: TypeAlias = Order | Chosen | Distinct | RunningSum
+"""Nodes that native code of ours computes on the CPU, and calls of PyTorch elsewhere."""
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute

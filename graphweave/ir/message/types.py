@@ -60,14 +60,14 @@ class AnyType:
         return self.other if self.items is None else f"({', '.join(map(str, self.items))})"
 
 
-@value_type("pairs {dom} -> {pairs}")
+@value_type("distinct {dom} -> {space}")
 @dataclass(frozen=True, slots=True)
-class PairsType:
-    """The unique pairs of rows of `dom`, each a row of the space `pairs`. It is no tensor; only `PairIndex` reads
+class DistinctType:
+    """The different rows of `dom`, each a row of `space`. It is no tensor; only `DistinctRow` and `DistinctKey` read
     it."""
 
     dom: Space
-    pairs: Space
+    space: Space
 
 
-ValueType: TypeAlias = Type | MapType | AnyType | PairsType
+ValueType: TypeAlias = Type | MapType | AnyType | DistinctType

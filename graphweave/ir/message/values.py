@@ -109,7 +109,7 @@ def _row_type(reader: Reader, around: Around) -> Type:
 
 def _type(reader: Reader, around: Around) -> Type | AnyType:
     if not isinstance(around["type"], Type | AnyType):
-        reader.miss("no map type and no pairs in this line")
+        reader.miss("no map type and no distinct rows in this line")
     return around["type"]
 
 
@@ -121,7 +121,6 @@ MESSAGE.complete(
     COMMON
     | {
         "str": NAME,
-        "PairPart": NAME,
         "RowOrder": NAME,
         "Space": SPACE,
         "LinkName": LINK,

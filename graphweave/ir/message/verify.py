@@ -16,8 +16,8 @@ from graphweave.ir.message.nodes import Program
 def verify(program: Program) -> None:
     """Raises IRError at the first node that is out of order, ill typed or on an undeclared space.
 
-    It also checks that input names are distinct, that each space has the pairs of at most one node, that fills and
-    constants fit their dtype, and that no operator is used on a dtype that it does not take.
+    It also checks that input names are distinct, that each space has the distinct rows of at most one node, that fills
+    and constants fit their dtype, and that no operator is used on a dtype that it does not take.
     """
     count = len(program.nodes)
     if not len(program.types) == len(program.locs) == count:
@@ -27,7 +27,7 @@ def verify(program: Program) -> None:
         )
     spaces = _declared(program)
     names: set[str] = set()
-    pairs: dict[Space, ir.Node] = {}
+    distinct: dict[Space, ir.Node] = {}
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         _node(ref, node, t, program)
         for space in (*spaces_in(node), *spaces_in(t)):
@@ -37,8 +37,11 @@ def verify(program: Program) -> None:
             if node.name in names:
                 raise IRError(f"%{ref}: expected distinct names of inputs, {node.name!r} comes twice")
             names.add(node.name)
-        if isinstance(node, ir.UniquePairs) and pairs.setdefault(node.space, node) != node:
-            raise IRError(f"%{ref}: space {node.space} has the pairs of another node already: {pairs[node.space]!r}")
+        if isinstance(node, ir.Distinct) and distinct.setdefault(node.space, node) != node:
+            raise IRError(f"%{ref}: space {node.space} has rows of another node already: {distinct[node.space]!r}")
+        of = program.nodes[node.distinct] if isinstance(node, ir.DistinctKey) else None
+        if isinstance(node, ir.DistinctKey) and isinstance(of, ir.Distinct) and not 0 <= node.at < len(of.keys):
+            raise IRError(f"%{ref}: expected one of {len(of.keys)} keys (got {node.at})")
     for ref_out in program.outputs:
         if ref_out is not None and not 0 <= ref_out < count:
             raise IRError(f"output %{ref_out} is no node (there are {count})")

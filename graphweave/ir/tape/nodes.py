@@ -86,10 +86,10 @@ class NumberOf:
     value: Ref
 
 
-@number("pairs of {value}")
+@number("rows of {value}")
 @dataclass(frozen=True, slots=True)
-class PairsOf:
-    """The number of pairs in a value of unique pairs."""
+class DistinctOf:
+    """The number of rows in a value of distinct rows."""
 
     value: Ref
 
@@ -112,7 +112,7 @@ class Computed:
     known: tuple[Known, ...]
 
 
-Number: TypeAlias = Fixed | DimOf | NumberOf | PairsOf | Computed
+Number: TypeAlias = Fixed | DimOf | NumberOf | DistinctOf | Computed
 
 
 @step("count {space} = {number}")

@@ -9,11 +9,11 @@ from graphweave.ir.tape.nodes import (
     Computed,
     Count,
     DimOf,
+    DistinctOf,
     FirstPart,
     Fixed,
     Number,
     NumberOf,
-    PairsOf,
     RunKernels,
     Step,
 )
@@ -35,7 +35,7 @@ def numbers_in(number: Number) -> tuple[Ref, ...]:
     match number:
         case Fixed():
             return ()
-        case DimOf(value) | NumberOf(value) | PairsOf(value):
+        case DimOf(value) | NumberOf(value) | DistinctOf(value):
             return (value,)
         case Computed(_, known):
             return tuple(dict.fromkeys(r for one in known for r in numbers_in(one.number)))

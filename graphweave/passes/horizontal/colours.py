@@ -89,8 +89,8 @@ def _kind(t: ir.ValueType) -> Hashable:
             return "to unit" if cod == UNIT else "map"
         case ir.AnyType(dtype, dims, size, items, other):
             return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
-        case ir.PairsType():
-            return "pairs"
+        case ir.DistinctType():
+            return "distinct"
 
 
 def _static(graph: NodeGraph, i: Ref) -> Hashable:

@@ -1,4 +1,4 @@
-// Stable orders of rows by several keys, and the rows that a mask chooses.
+// Stable orders of rows by several keys, the rows that differ, and those that a mask chooses.
 //
 // An order is a radix sort: the numbers of the rows are sorted by one byte of a key after the other, from the last byte
 // of the last key on. A byte that all rows have in common takes no pass, so a key of few values, such as the graph to
@@ -179,6 +179,32 @@ extern "C" void gw_count_chosen(const uint8_t* mask, int64_t count, int64_t* end
     ends[b] = chosen;
   });
   for (int64_t b = 1; b < blocks; ++b) ends[b] += ends[b - 1];
+}
+
+// The rows that differ in some key, for rows in `order` (`gw_order`): rows[r] is the place of row r among them, and
+// firsts[p] the first row at place p. Returns how many there are, or -1 without memory.
+extern "C" int64_t gw_distinct(const Key* keys, int64_t num_keys, int64_t count, const int64_t* order, int64_t* rows,
+                               int64_t* firsts, int32_t threads) {
+  const int64_t blocks = blocks_for(count, threads);
+  const Room<uint8_t> begins(count);
+  const Room<int64_t> ends(blocks);
+  if (!begins.data || !ends.data) return -1;
+  std::fill(begins.data, begins.data + count, 0);
+  for (int64_t k = 0; k < num_keys; ++k)
+    with_codes(keys[k], [&](const auto& code) {
+      in_blocks(count, blocks, threads, [&](int64_t, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) begins.data[i] |= i == 0 || code(order[i]) != code(order[i - 1]);
+      });
+    });
+  gw_count_chosen(begins.data, count, ends.data, blocks, threads);
+  in_blocks(count, blocks, threads, [&](int64_t b, int64_t begin, int64_t end) {
+    int64_t next = b ? ends.data[b - 1] : 0;
+    for (int64_t i = begin; i < end; ++i) {
+      if (begins.data[i]) firsts[next++] = order[i];
+      rows[order[i]] = next - 1;
+    }
+  });
+  return ends.data[blocks - 1];
 }
 
 // Writes the rows that a mask chooses to `out`, in order. `ends` are those of `gw_count_chosen`.
