@@ -35,7 +35,7 @@ def attention(x: Tensor, edge_index: Tensor) -> Tensor:
 def kept_in(layer: object) -> list[ir.Node]:
     (captured,) = capture(layer, features(7, 8, torch.float64).requires_grad_(), random_graph(7, 7, 20))  # type: ignore[arg-type]
     program = captured.imported.program
-    kept = Facts(program).kept_edges
+    kept = Facts(program).stored_rows
     assert all(isinstance(t := program.types[r], ir.Type) and t.space != UNIT and t.shape == () for r in kept)
     return [program.nodes[r] for r in kept]
 

@@ -46,7 +46,7 @@ return %13, %14, %17
 def test_a_narrow_value_is_stored_for_two_walks(width: int, stored: bool) -> None:
     program = parse(FORCE.replace("WIDTH", str(width)) + "return %13, %14\n")
     facts = Facts(program)
-    assert facts.repeated == (frozenset([12]) if stored else frozenset())
+    assert facts.stored_rows == (frozenset([12]) if stored else frozenset())
     found = [s for s in schedule(facts).steps if isinstance(s, Region)]
     with_products = [s for s in found if {10, 12} & {i for m in s.members for i in _computed(facts, m)}]
     assert len(with_products) == (1 if stored else 2)
@@ -58,14 +58,14 @@ def _computed(facts: Facts, ref: int) -> tuple[int, ...]:
 
 
 def test_a_wide_value_is_stored_for_three_walks() -> None:
-    assert Facts(parse(THIRD_WALK.replace("WIDTH", "64"))).repeated == {12}
+    assert Facts(parse(THIRD_WALK.replace("WIDTH", "64"))).stored_rows == {12}
     cheap = THIRD_WALK.replace("WIDTH", "64").replace("40", "16")
-    assert Facts(parse(cheap)).repeated == frozenset()
+    assert Facts(parse(cheap)).stored_rows == frozenset()
 
 
 def test_along_one_map_nothing_is_repeated() -> None:
     program = FORCE.replace("WIDTH", "3").replace("push.sum %12, %3", "push.max %12, %2 empty=0.0")
-    assert Facts(parse(program + "return %13, %14\n")).repeated == frozenset()
+    assert Facts(parse(program + "return %13, %14\n")).stored_rows == frozenset()
 
 
 @pytest.mark.parametrize("width", [3, 64])
