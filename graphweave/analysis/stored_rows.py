@@ -138,8 +138,11 @@ class _Choice:
 
     def _has_walks(self, ref: Ref) -> bool:
         """Whether enough walks need `ref`."""
-        wide = row_bytes(self.program, ref) >= _WIDE_BYTES and ref not in self._outputs
-        return len(self.walks.get(ref, ())) >= (_WIDE_WALKS if wide else 2)
+        stored_for_this = self._is_wide(ref) and ref not in self._outputs
+        return len(self.walks.get(ref, ())) >= (_WIDE_WALKS if stored_for_this else 2)
+
+    def _is_wide(self, ref: Ref) -> bool:
+        return row_bytes(self.program, ref) >= _WIDE_BYTES
 
     def _gain(self, ref: Ref, most: float | None = None) -> float:
         """Bytes that storing `ref` saves, where each walk but the first would do at `most` this work again, if given.
