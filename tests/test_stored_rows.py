@@ -40,14 +40,14 @@ space E = s1
 """A network of the two ends of an edge, whose result both of them get."""
 
 THIRD_WALK = (
-    FORCE.replace("space E = s1", "space E = s1\nspace W = s2")
-    + """
-%15: E[] i64 = input third
-%16: E -> W = map %15 to W
-%17: W[WIDTH] f64 = push.sum %12, %16
-return %13, %14, %17
+    FORCE
+    + """%15: E[WIDTH] f64 = pull %13, %3
+%16: E[WIDTH] f64 = mul %15, %12
+%17: V[WIDTH] f64 = push.sum %16, %2
+return %14, %17
 """
 )
+"""A second round needs the network again, after the first one."""
 
 
 @pytest.mark.parametrize(("width", "stored"), [(1, True), (3, True), (4, False)])
@@ -96,10 +96,11 @@ BACKWARD = """
 """
 
 
-@pytest.mark.parametrize(("returns", "saved"), [("%13, %14, %18", {12}), ("%13, %18, %19", set())])
-def test_the_backward_gets_what_the_forward_stores_for_itself(returns: str, saved: set[int]) -> None:
+@pytest.mark.parametrize(("second", "saved"), [("push.sum %12, %3", {12}), ("push.max %12, %2 empty=0.0", set())])
+def test_the_backward_gets_what_the_forward_stores_for_itself(second: str, saved: set[int]) -> None:
     """An ordinary step needs the value in one walk of the forward, and saves no rows of edges x features."""
-    facts = Facts(parse(FORCE.replace("WIDTH", "64") + f"{BACKWARD.strip()}\nreturn {returns}\n"))
+    forward = FORCE.replace("WIDTH", "64").replace("push.sum %12, %3", second)
+    facts = Facts(parse(f"{forward}{BACKWARD.strip()}\nreturn %13, %14, %18, %19\n"))
     assert facts.saved_rows(frozenset([15])) == saved
 
 
