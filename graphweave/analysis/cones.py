@@ -79,13 +79,10 @@ class Needs:
 
 
 class Cones:
-    """What the nodes of one program need, and how kernels compute them.
+    """What the nodes of one program need, and how kernels compute them; `tiled` are its products in tiles."""
 
-    `tiled` are its products in tiles, `kept` the values of edges that one walk stores for the others.
-    """
-
-    def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref], kept: frozenset[Ref] = frozenset()) -> None:
-        self.program, self.flow, self.tiled, self.kept = program, flow, tiled, kept
+    def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref]) -> None:
+        self.program, self.flow, self.tiled = program, flow, tiled
 
     # -------------------------------------------------------- kinds of nodes
 

@@ -3,8 +3,8 @@
     facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
     facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
     facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
-    facts.stored_rows   values of edges that one walk stores for the others (`stored_rows.py`)
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
+    facts.stored_rows   values of edges that one walk stores for the others (`stored_rows.py`)
     facts.hoist         graph-only values to keep from call to call, and checks to make once for each graph (`hoist.py`)
 
 Facts that follow from a node and its operands alone are plain functions (`typed.py`, `type_of`, `is_view`).
@@ -50,17 +50,17 @@ class Facts:
         return row_products(self.program, self.tiled)
 
     @cached_property
+    def cones(self) -> Cones:
+        return Cones(self.program, self.flow, self.tiled)
+
+    @cached_property
     def stored_rows(self) -> frozenset[Ref]:
-        return stored_rows(self.program, self.flow, Cones(self.program, self.flow, self.tiled))
+        return stored_rows(self.program, self.flow, self.cones)
 
     @remembered
     def saved_rows(self, tangents: frozenset[Ref]) -> frozenset[Ref]:
         """The values of edges that the forward stores for itself and for the backward, whose inputs are `tangents`."""
         return saved_rows(self.program, self.flow, self.cones, tangents)
-
-    @cached_property
-    def cones(self) -> Cones:
-        return Cones(self.program, self.flow, self.tiled, self.stored_rows)
 
     @cached_property
     def hoist(self) -> Hoist:

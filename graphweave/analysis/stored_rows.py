@@ -97,11 +97,12 @@ class _Choice:
         return self._stored
 
     def _may_be_stored(self, ref: Ref) -> bool:
+        """Whether a kernel computes `ref`, and reads it at less than it takes to gather it: wide rows cost the same."""
         t = self.program.types[ref]
-        computed = isinstance(self.program.nodes[ref], ir.Pointwise | ir.Reduce | ir.MatMul) and self.cones.is_light(
-            ref
-        )
-        return computed and isinstance(t, ir.Type) and t.dtype.is_float and ref not in self.flow.graph_only
+        made = isinstance(self.program.nodes[ref], ir.Pointwise | ir.Reduce) or ref in self.cones.tiled
+        light = isinstance(t, ir.Type) and t.dtype.is_float and self.cones.is_light(ref)
+        fits = not self._is_wide(ref) or self.cones.in_tiles(ref)
+        return made and light and fits and ref not in self.flow.graph_only
 
     # -------------------------------------------------------- which walks need what
 
@@ -138,8 +139,8 @@ class _Choice:
 
     def _has_walks(self, ref: Ref) -> bool:
         """Whether enough walks need `ref`."""
-        stored_for_this = self._is_wide(ref) and ref not in self._outputs
-        return len(self.walks.get(ref, ())) >= (_WIDE_WALKS if stored_for_this else 2)
+        takes_memory = self._is_wide(ref) and ref not in self._outputs
+        return len(self.walks.get(ref, ())) >= (_WIDE_WALKS if takes_memory else 2)
 
     def _is_wide(self, ref: Ref) -> bool:
         return row_bytes(self.program, ref) >= _WIDE_BYTES
@@ -180,10 +181,9 @@ class _Choice:
         """What it takes to compute a row of `ref` from its operands, in bytes moved in the same time."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Pull):
-            own = walk is not None and node.map == walk.along
-            return (
-                0.0 if own or not isinstance(self.program.nodes[node.map], ir.MapOf) else row_bytes(self.program, ref)
-            )
+            is_near = walk is not None and node.map == walk.along
+            is_far = not is_near and isinstance(self.program.nodes[node.map], ir.MapOf)
+            return row_bytes(self.program, ref) if is_far else 0.0
         if not (flops := product_flops(self.program, ref)):
             return 0.0
         return flops * BANDWIDTH / PRODUCT_RATE * type_of(self.program, ref).dtype.itemsize / 4  # the rate is of floats

@@ -120,7 +120,7 @@ def demand(
     `products` are the products of rows that regions compute.
     """
     program, cones, options = facts.program, facts.cones, options or Options()
-    stored = given | cones.kept if options.fuse else given
+    stored = given | facts.stored_rows if options.fuse else given
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
