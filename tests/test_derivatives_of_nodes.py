@@ -121,7 +121,7 @@ def _same(found: Iterable[Tensor], wanted: Iterable[Tensor], what: str) -> None:
 
 
 def test_all_orders() -> None:
-    _check(("softmax", "product on edges"))
+    _check(("softmax",))
 
 
 @pytest.mark.slow

@@ -104,8 +104,9 @@ def test_the_backward_gets_what_the_forward_stores_for_itself(second: str, saved
     assert facts.saved_rows(frozenset([15])) == saved
 
 
-@pytest.mark.parametrize("width", [3, 64])
-@pytest.mark.parametrize("source", [FORCE + "return %13, %14\n", THIRD_WALK], ids=["two walks", "three walks"])
+@pytest.mark.parametrize(
+    ("source", "width"), [(FORCE + "return %13, %14\n", 3), (THIRD_WALK, 64)], ids=["two walks", "three walks"]
+)
 def test_results(source: str, width: int) -> None:
     program = parse(source.replace("WIDTH", str(width)))
     assert_computes(compiled(program), program, [graph for graph in zoo() if graph.square])
