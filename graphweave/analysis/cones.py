@@ -79,13 +79,10 @@ class Needs:
 
 
 class Cones:
-    """What the nodes of one program need, and how kernels compute them.
+    """What the nodes of one program need, and how kernels compute them; `tiled` are its products in tiles."""
 
-    `tiled` are its products in tiles, `kept` the values of edges that are stored for other kernels.
-    """
-
-    def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref], kept: frozenset[Ref]) -> None:
-        self.program, self.flow, self.tiled, self.kept = program, flow, tiled, kept
+    def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref]) -> None:
+        self.program, self.flow, self.tiled = program, flow, tiled
 
     # -------------------------------------------------------- kinds of nodes
 
@@ -275,11 +272,7 @@ class _Walk:
             return
         seen_through = isinstance(node, ir.Reshape | ir.Random) and light
         exists = (
-            r in self._stored
-            or r in self._cones.kept
-            or not light
-            or isinstance(node, ir.Push | ir.Gram | ir.Input)
-            or is_typed_product(node)
+            r in self._stored or not light or isinstance(node, ir.Push | ir.Gram | ir.Input) or is_typed_product(node)
         )
         if space_of(self._program, r) == UNIT:
             leaf, found = exists, self._of_unit

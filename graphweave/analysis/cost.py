@@ -27,26 +27,23 @@ from graphweave.analysis.typed import (
     pushed_product,
     sources,
 )
+from graphweave.analysis.work import (
+    BANDWIDTH,
+    LANES,
+    PRODUCT_RATE,
+    VECTOR_RATE,
+    product_flops,
+    row_bytes,
+    vector_operations,
+)  # fmt: skip
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.message.pairs import pair_space
 
-BANDWIDTH = 20e9
-"""Bytes per second that a kernel moves when it streams or gathers rows."""
-
-VECTOR_RATE = 40e9
-"""Operations per second of fused loops over features."""
-
-PRODUCT_RATE = 200e9
-"""Flops per second of matrix products."""
-
 _BLOCK_PRODUCT_FACTOR = 2
 """A fused push multiplies the few rows of one type in a row block, which takes this many times as long for each row."""
-
-_LANES = 8
-"""Lanes of a vector instruction, which costs the same for fewer elements."""
 
 _INDEX_BYTES = 4
 """Bytes of an element of an index."""
@@ -242,9 +239,14 @@ class _Counter:
                 if isinstance(node, ir.Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
                 continue
-            self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
+            self.cost.add(
+                t.space, flops=vector_operations(self.program, ref), products=product_flops(self.program, ref)
+            )
             if walk[2] == ref:
                 self.cost.add(t.space, bytes=numel(t.shape) * t.dtype.itemsize)
+
+    def _compute(self, space: Space, ref: Ref) -> None:
+        self.cost.add(space, flops=vector_operations(self.program, ref), products=product_flops(self.program, ref))
 
     def _typed(self, ref: Ref) -> None:
         """A typed product reads its rows where they lie and each matrix once; on edges it writes rows for the walks."""
@@ -257,13 +259,15 @@ class _Counter:
         t, types, rows = self.types[ref], self.types[node.map], self.types[node.x]
         assert isinstance(t, ir.Type) and isinstance(types, ir.MapType) and isinstance(rows, ir.Type)
         ends = (node.x,) if isinstance(node, ir.MatMul) else (node.x, node.y)
-        moved = sum(self._size(r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r))
+        moved = sum(
+            row_bytes(self.program, r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r)
+        )
         matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, ir.MatMul) else t
         assert isinstance(matrix, ir.Type)
         self.cost.add(rows.space, bytes=moved + _INDEX_BYTES, products=2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
         if t.space in self.edges:
-            self.cost.add(t.space, bytes=self._size(ref))
+            self.cost.add(t.space, bytes=row_bytes(self.program, ref))
 
     def _pushed(self, pushed: PushedProduct, along: Ref) -> None:
         """A fused push gathers each edge's row once, and multiplies once for each destination and type."""
@@ -271,16 +275,12 @@ class _Counter:
         assert node.map is not None
         rows, types, matrix = self.types[node.x], self.types[node.map], self.types[matrices(self.program, node.w).w]
         assert isinstance(rows, ir.Type) and isinstance(types, ir.MapType) and isinstance(matrix, ir.Type)
-        scale = 0 if pushed.scale is None else self._size(pushed.scale)
-        moved = self._size(node.x) + scale + 3 * _INDEX_BYTES
-        self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), _LANES))
+        scale = 0 if pushed.scale is None else row_bytes(self.program, pushed.scale)
+        moved = row_bytes(self.program, node.x) + scale + 3 * _INDEX_BYTES
+        self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), LANES))
         pairs = pair_space(self.nodes, along, node.map)
         self.cost.add(pairs, products=_BLOCK_PRODUCT_FACTOR * 2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
-
-    def _size(self, ref: Ref) -> int:
-        t = self.types[ref]
-        return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) else 0
 
     def _node_level(self, ref: Ref, t: ir.Type) -> None:
         if ref in self.given or ref in self.typed:
@@ -290,9 +290,11 @@ class _Counter:
             source = self.types[node.x]
             assert isinstance(source, ir.Type)
             if not isinstance(self.nodes[node.x], ir.Const):
-                self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
+                self.cost.add(source.space, flops=max(numel(t.shape), LANES))
         else:
-            self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
+            self.cost.add(
+                t.space, flops=vector_operations(self.program, ref), products=product_flops(self.program, ref)
+            )
 
     def _shared(self, ref: Ref, t: ir.Type) -> None:
         node = self.nodes[ref]
@@ -304,37 +306,16 @@ class _Counter:
                 other = self.types[node.y]
                 assert isinstance(other, ir.Type)
                 in_place = source.space not in self.edges or gram_fits(source, other)
-                stored = 0 if in_place else 2 * (self._size(node.x) + self._size(node.y))  # written, read by a call
+                stored = (
+                    0 if in_place else 2 * (row_bytes(self.program, node.x) + row_bytes(self.program, node.y))
+                )  # written, read by a call
                 self.cost.add(source.space, bytes=stored, products=2 * numel(t.shape))
             elif walks:
-                self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
+                self.cost.add(source.space, flops=max(numel(t.shape), LANES))
         elif isinstance(node, ir.MatMul):
-            self.cost.add(UNIT, products=self._products(ref))
+            self.cost.add(UNIT, products=product_flops(self.program, ref))
         elif numel(t.shape) <= _MAX_SHARED_ELEMENTS:
-            self.cost.add(UNIT, flops=self._flops(ref))
-
-    def _flops(self, ref: Ref) -> float:
-        node, t = self.nodes[ref], self.types[ref]
-        assert isinstance(t, ir.Type)
-        match node:
-            case ir.Pointwise(op, _):
-                return max(numel(t.shape), _LANES) * op.facts.cost
-            case ir.Reduce(x):
-                source = self.types[x]
-                assert isinstance(source, ir.Type)
-                return 2 * max(numel(source.shape), _LANES)
-            case ir.Cast() | ir.Concat() | ir.Pad():
-                return max(numel(t.shape), _LANES)
-            case _:
-                return 0
-
-    def _products(self, ref: Ref) -> float:
-        node = self.nodes[ref]
-        if not isinstance(node, ir.MatMul):
-            return 0
-        w = self.types[node.w]
-        assert isinstance(w, ir.Type)
-        return 2 * numel(w.shape)
+            self.cost.add(UNIT, flops=vector_operations(self.program, ref))
 
     # -------------------------------------------------------- tensors
 

@@ -3,9 +3,8 @@
     facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
     facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
     facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
-    facts.kept_edges    values of edges that are stored, since many kernels need them (`kept_edges.py`)
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
-    facts.repeated      narrow values of edges that one walk stores for the others (`repeated_rows.py`)
+    facts.stored_rows   values of edges that one walk stores for the others (`stored_rows.py`)
     facts.hoist         graph-only values to keep from call to call, and checks to make once for each graph (`hoist.py`)
 
 Facts that follow from a node and its operands alone are plain functions (`typed.py`, `type_of`, `is_view`).
@@ -19,9 +18,9 @@ from typing import Any
 from graphweave.analysis.cones import Cones
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.hoist import Hoist
-from graphweave.analysis.kept_edges import kept_edges
-from graphweave.analysis.repeated_rows import repeated_rows
+from graphweave.analysis.remembered import remembered
 from graphweave.analysis.row_products import row_products
+from graphweave.analysis.stored_rows import saved_rows, stored_rows
 from graphweave.analysis.tiles import tiled_products
 from graphweave.ir.message.nodes import Program, Ref
 
@@ -51,16 +50,17 @@ class Facts:
         return row_products(self.program, self.tiled)
 
     @cached_property
-    def kept_edges(self) -> frozenset[Ref]:
-        return kept_edges(self.program, self.flow)
-
-    @cached_property
     def cones(self) -> Cones:
-        return Cones(self.program, self.flow, self.tiled, self.kept_edges)
+        return Cones(self.program, self.flow, self.tiled)
 
     @cached_property
-    def repeated(self) -> frozenset[Ref]:
-        return repeated_rows(self.program, self.flow, self.cones)
+    def stored_rows(self) -> frozenset[Ref]:
+        return stored_rows(self.program, self.flow, self.cones)
+
+    @remembered
+    def saved_rows(self, tangents: frozenset[Ref]) -> frozenset[Ref]:
+        """The values of edges that the forward stores for itself and for the backward, whose inputs are `tangents`."""
+        return saved_rows(self.program, self.flow, self.cones, tangents)
 
     @cached_property
     def hoist(self) -> Hoist:

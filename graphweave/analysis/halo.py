@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import row_space
-from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.ownership import HaloRows, Sharding
 from graphweave.analysis.ownership_rules import owned_rows
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.work import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands

@@ -27,9 +27,11 @@ CSR = "csr"
 class Draft:
     """`forced` are values that need arrays of their own, as an earlier draft could not index them where they are used.
 
-    `given` are the values that exist before the kernel starts. `stashes` and `passed` grow with each pass that is
-    written: values that it keeps for later passes, and its members. `runs` is the region's map if each row has equally
-    many edges, one after the other. `own` as in `Parameters`.
+    `stored` are the values that exist as tensors, but for those that the kernel itself writes for its edges, since what
+    it computes for the same edge needs them before they are in memory. `given` are those that exist before the kernel
+    starts. `stashes` and `passed` grow with each pass that is written: values that it keeps for later passes, and its
+    members. `runs` is the region's map if each row has equally many edges, one after the other. `own` as in
+    `Parameters`.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Draft:
     ) -> None:  # fmt: skip
         self.program = program = facts.program
         self.cones = facts.cones
-        self.region, self.stored, self.options, self.forced = region, stored, options, forced
+        self.region, self.options, self.forced = region, options, forced
         self.runs = region.map if self._walks_runs() else None
         self.parameters = Parameters(program, region.rows, index, own, self.runs)
         self.names = Namer()
@@ -48,8 +50,9 @@ class Draft:
         self.members = frozenset(region.members)
         self.given = stored - self.members
         self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))
+        self.stored = stored.difference(r for r in self.on_edges if not self.cones.is_push(r))
         self.needs: dict[Ref, Needs] = {
-            r: self.cones.needs(r, stored, through=self.cones.on_edges(r)) for r in region.members
+            r: self.cones.needs(r, self.stored, through=self.cones.on_edges(r)) for r in region.members
         }
 
     # -------------------------------------------------------- structure of the region

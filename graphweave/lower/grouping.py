@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS, is_structure, reached
-from graphweave.analysis.typed import call_operands, matrices
+from graphweave.analysis.typed import call_operands, is_typed_product, matrices
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -309,8 +309,13 @@ class _Grouping:
         own = [y for y, m in n.pulls if m == walked and y not in self._matrix(ref)]
         local = own if edge_level else list(n.same)
         remote = [y for y, m in n.pulls if not edge_level or m != walked or y not in own]
-        remote += [*n.shared, *(n.same if edge_level else ())]
+        remote += [*n.shared, *(r for r in n.same if edge_level and not self._is_made_on_edges(r, g))]
         return local, remote + self._indices(ref)
+
+    def _is_made_on_edges(self, ref: Ref, g: int) -> bool:
+        """Whether `g` computes `ref` for each edge, so that other members have it there before it is in memory."""
+        along = self.along.get(ref)
+        return along is not None and self.group_of.get(ref) == g and not is_typed_product(self.program.nodes[ref])
 
     def _shared_bytes(self, ref: Ref, g: int, beside: int | None) -> int:
         """Bytes a row that need not be moved if `ref` joins `g`, as results stay local and reads are done once."""
@@ -328,6 +333,7 @@ class _Grouping:
             read_locally.update(theirs)
             gathered.update(far)
         gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
+        gain += _GATHER_WEIGHT * sum(self._bytes(r) for r in self.needs[ref].same if self._is_made_on_edges(r, g))
         return gain + _GATHER_WEIGHT * sum(self._bytes(r) for r in remote if r in gathered)
 
     def _matrix(self, ref: Ref) -> frozenset[Ref]:

@@ -81,6 +81,7 @@ def schedule(
     groups = group(facts, demanded, given, products, options)
     between = _between_kernels(groups)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
+    unread = {r for g in groups.order for r in g.members if r not in wanted and _is_edge_value(facts, r)}
     steps: list[Region | TorchCall] = []
     for g in groups.order:
         fused = _fused_push(program, g.members[0]) if g.rows is None else None
@@ -91,11 +92,16 @@ def schedule(
         ):
             steps.extend(TorchCall(r) for r in sorted(g.members))
         else:
-            members = tuple(sorted(g.members))
+            members = tuple(sorted(r for r in g.members if r not in unread))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
     made = [(step, step.members if isinstance(step, Region) else (step.ref,)) for step in steps]
-    return StepOrder(tuple(overlapped(program, made)), demanded | given)
+    return StepOrder(tuple(overlapped(program, made)), (demanded | given) - unread)
+
+
+def _is_edge_value(facts: Facts, ref: Ref) -> bool:
+    """Whether a kernel computes `ref` for each edge, and folds it into no row."""
+    return facts.cones.walks_along(ref) is not None and not facts.cones.is_push(ref)
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:
@@ -114,7 +120,7 @@ def demand(
     `products` are the products of rows that regions compute.
     """
     program, cones, options = facts.program, facts.cones, options or Options()
-    stored = given | facts.repeated if options.fuse else given
+    stored = given | facts.stored_rows if options.fuse else given
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:

@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import row_space, type_of
-from graphweave.analysis.cost import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
 from graphweave.analysis.linear import is_linear
 from graphweave.analysis.ownership import Sharding, halo_of
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.work import BANDWIDTH, PRODUCT_RATE, VECTOR_RATE
 from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands

@@ -84,7 +84,9 @@ def saved_values(
 ) -> tuple[Ref, ...]:
     """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
-    compared = _parts_compared(facts, forward, recompute)
+    kept = _parts_compared(facts, forward, recompute)
+    if recompute == "auto":
+        kept |= facts.saved_rows(frozenset(tangents))
     after_tangent = facts.flow.depending(frozenset(tangents))
     saved: set[Ref] = set()
     seen: set[Ref] = set()
@@ -97,12 +99,12 @@ def saved_values(
         node = joint.nodes[ref]
         if isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or (ref not in compared and recomputed(recompute, facts, ref)):
+        elif ref in after_tangent or ref not in forward or (ref not in kept and recomputed(recompute, facts, ref)):
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
     if recompute == "auto":
-        saved = _made_of_others(facts, saved, kept_anyway, compared)
+        saved = _made_of_others(facts, saved, kept_anyway, kept)
     return tuple(sorted(saved))
 
 
@@ -165,7 +167,7 @@ def _extreme(joint: Program, ref: Ref) -> ir.Push | None:
     return node if isinstance(node, ir.Push) and node.fold in (Fold.max, Fold.min) else None
 
 
-def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compared: frozenset[Ref]) -> set[Ref]:
+def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], kept: frozenset[Ref]) -> set[Ref]:
     """`saved` without rows on nodes that cost little to compute again from others of `saved`.
 
     So only one of an activation's input and output is kept, and of a softmax over classes its input, which a gradient
@@ -176,7 +178,7 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], compare
     for ref in sorted(saved, reverse=True):
         if not repeatable(facts, ref):
             continue
-        made_of = _origins(facts, ref, saved | free | compared)
+        made_of = _origins(facts, ref, saved | free | kept)
         added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], ir.Input)}
         size = _row_bytes(joint, ref)
         known = all(isinstance(joint.types[r], ir.Type) for r in made_of)

@@ -25,12 +25,12 @@ from graphweave.ir.message.nodes import Program, Ref
 
 """Which values the backward computes again.
 
-`auto`: values on edge spaces, matrix products there included, so that nothing of edges x features is saved (narrow ones
-that are stored for many kernels anyway, `analysis/kept_edges.py`, are no such values); random masks; and rows on nodes
-that are wider than all they are computed from. Other values on nodes are saved, also pushes (a softmax's maximum and
-sum, the maximum of an aggregation). `never`: none, as in eager mode: the first values that the backward reads are
-saved, whatever their size. `always`: all, also on nodes, and pushes at the cost of their mean degree; only inputs,
-matrix products on nodes and ATen calls are saved.
+`auto`: values on edge spaces, matrix products there included, so that nothing of edges x features is saved but what the
+forward stores for several walks of its own (`analysis/stored_rows.py`); random masks; and rows on nodes that are wider
+than all they are computed from. Other values on nodes are saved, also pushes (a softmax's maximum and sum, the maximum
+of an aggregation). `never`: none, as in eager mode: the first values that the backward reads are saved, whatever their
+size. `always`: all, also on nodes, and pushes at the cost of their mean degree; only inputs, matrix products on nodes
+and ATen calls are saved.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
@@ -57,8 +57,9 @@ def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _MAX_REPEATED_UNIT
-    on_edges = t.space in facts.flow.edge_spaces and ref not in facts.kept_edges
-    return policy == "always" or on_edges or isinstance(node, ir.Pull) or facts.cones.widens(ref)
+    return (
+        policy == "always" or t.space in facts.flow.edge_spaces or isinstance(node, ir.Pull) or facts.cones.widens(ref)
+    )
 
 
 def repeatable(facts: Facts, ref: Ref) -> bool:

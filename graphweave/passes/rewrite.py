@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from graphweave.analysis.cost import BANDWIDTH, Cost, cost
+from graphweave.analysis.cost import Cost, cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.halo import HaloCosts, seconds_on_the_wire
 from graphweave.analysis.typed import is_typed_product
+from graphweave.analysis.work import BANDWIDTH
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.spans import count
 from graphweave.core.types import UNIT, Space

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import map_type, type_of
-from graphweave.analysis.cost import BANDWIDTH, VECTOR_RATE
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.work import BANDWIDTH, VECTOR_RATE
 from graphweave.compiler.plan import KernelPlan, Plan
 from graphweave.core.schedule import Schedule
 from graphweave.ir.loop.nodes import Role

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphweave.analysis.cost import BANDWIDTH
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics, with_unions
+from graphweave.analysis.work import BANDWIDTH
 from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, Join, MatMul, Program, Pull, Push, Type
