@@ -8,7 +8,6 @@ are zeros, and the product turns with the molecule as its factors do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -82,7 +81,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, harmonics: Tensor, waves: Tensor, edge_index: Tensor) -> Tensor:
         src, dst = edge_index
-        weights = self.radial(waves).view(len(src), len(self.paths), -1)
+        weights = self.radial(waves).view(len(waves), len(self.paths), -1)
         rows, of = x[src], degrees(self.degree)
         products: list[list[Tensor]] = [[] for _ in of]
         for n, (a, b, c) in enumerate(self.paths):
@@ -162,14 +161,3 @@ def radial_waves(distance: Tensor) -> Tensor:
     steps = torch.arange(1, WAVES + 1, device=distance.device, dtype=distance.dtype) * math.pi
     smooth = (1 - share).clamp(min=0).square() * (1 + 2 * share)
     return torch.sin(steps * share) / distance[:, None] * smooth
-
-
-def nequip(channels: int, degree: int = 2, layers: int = 2, hidden: int = 64) -> Equivariant:
-    return Equivariant(channels, degree, layers, hidden, products=False)
-
-
-def mace(channels: int, degree: int = 2, layers: int = 2, hidden: int = 64) -> Equivariant:
-    return Equivariant(channels, degree, layers, hidden, products=True)
-
-
-MODELS: Sequence[str] = ("nequip", "mace")

@@ -185,10 +185,7 @@ def test_an_einsum_of_three_operands_is_compiled_once(door: str, fresh_compiler:
     coupling = torch.randn(3, 2, 3, dtype=F64)
     compiled = DOORS[door](message)
     for nodes, edges in SIZES:
-        x, y = features(nodes, 12, F64).view(-1, 4, 3).requires_grad_(), features(edges, 2, F64)
+        x, y = features(nodes, 12, F64).view(-1, 4, 3), features(edges, 2, F64)
         given = x, y, coupling, random_graph(nodes, nodes, edges)
-        want, got = message(*given), compiled(*given)
-        torch.testing.assert_close(got, want)
-        gradients = [torch.autograd.grad(out.square().sum(), x)[0] for out in (got, want)]
-        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close(compiled(*given), message(*given))
     assert counts() == (1, 0, 0)
