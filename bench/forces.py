@@ -12,7 +12,7 @@ with capture and compilation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,36 +70,40 @@ def _differs(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-6)) for a, b in pairs)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+def main(
+    argv: Sequence[str] | None = None, models: Mapping[str, Callable[[int], nn.Module]] = MODELS,
+    *, name: str = "forces", doc: str | None = __doc__, width: int = 64,
+) -> int:  # fmt: skip
+    """Measures `models`, each made for a width, and saves the results as those of the benchmark `name`."""
+    parser = arguments(doc)
+    parser.add_argument("--models", nargs="*", choices=list(models), default=list(models))
     parser.add_argument("--systems", nargs="*", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--molecules", type=int, default=64)
     parser.add_argument("--atoms", type=int, default=21)
-    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--width", type=int, default=width)
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch._dynamo.config.trace_autograd_ops = True  # for Inductor
     batch = molecules([options.atoms] * options.molecules)
     results: dict[str, Any] = {}
-    for name in options.models:
+    for kind in options.models:
         for work, make in WORK.items():
             torch.manual_seed(0)
-            model = MODELS[name](options.width)
+            model = models[kind](options.width)
             wanted = make(model, batch, "eager")()
             steps = {system: make(model, batch, system) for system in options.systems}
             first = {system: seconds_of(step) for system, step in steps.items()}
             if wrong := [f"{s}: {e:.1e}" for s, step in steps.items() if (e := _differs(step(), wanted)) > TOLERANCE]:
-                print(f"{name}, {work}: wrong by {', '.join(wrong)}")
+                print(f"{kind}, {work}: wrong by {', '.join(wrong)}")
                 return 1
             taken = interleaved(steps, repeats=options.repeats, first=first)
             base = taken[options.systems[0]].median
             rows = [[s, f"{1e3 * t.median:.1f}", f"{base / t.median:.2f}x", f"{t.first:.1f}"] for s, t in taken.items()]
-            about = f"{name}, {work}: {len(batch.z)} atoms, {batch.edge_index.size(1)} edges, {options.threads} threads"
+            about = f"{kind}, {work}: {len(batch.z)} atoms, {batch.edge_index.size(1)} edges, {options.threads} threads"
             ratio_table(about, ["system", "ms", f"of {options.systems[0]}", "first s"], rows)
-            results[f"{name} {work}"] = {s: {"median": t.median, "first": t.first} for s, t in taken.items()}
-    save(options.out, {"benchmark": "forces", "threads": options.threads, "results": results})
+            results[f"{kind} {work}"] = {s: {"median": t.median, "first": t.first} for s, t in taken.items()}
+    save(options.out, {"benchmark": name, "threads": options.threads, "results": results})
     return 0
 
 

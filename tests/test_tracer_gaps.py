@@ -172,3 +172,20 @@ def test_a_scripted_module_breaks_the_graph_and_the_rest_is_compiled(door: str, 
         (found,) = graphweave.explain(f, *given).breaks
         assert "test_tracer_gaps.py" in found.where.own
         assert "scripted" in found.why
+
+
+def test_an_einsum_of_three_operands_is_compiled_once(door: str, fresh_compiler: None) -> None:
+    """PyTorch orders it by its sizes, which the trace would compile in."""
+
+    def message(x: Tensor, y: Tensor, coupling: Tensor, edge_index: Tensor) -> Tensor:
+        rows = torch.einsum("eci,ej,ijk->eck", x[edge_index[0]], y, coupling)
+        return torch.zeros_like(x).index_add(0, edge_index[1], rows)
+
+    torch.manual_seed(0)
+    coupling = torch.randn(3, 2, 3, dtype=F64)
+    compiled = DOORS[door](message)
+    for nodes, edges in SIZES:
+        x, y = features(nodes, 12, F64).view(-1, 4, 3), features(edges, 2, F64)
+        given = x, y, coupling, random_graph(nodes, nodes, edges)
+        torch.testing.assert_close(compiled(*given), message(*given))
+    assert counts() == (1, 0, 0)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 from graphweave.codegen.cpp.expr import expression, folded
 from graphweave.codegen.cpp.lane_expr import Vector, functor
@@ -26,11 +27,18 @@ Loop = tuple[str, int]
 """A lane and its extent."""
 
 
+_MOST_UNROLLED = 9
+"""Lanes of a fold that is unrolled inside of a loop over vectors. The components of a vector, a quadratic form or a
+spherical harmonic are so few that a vector for each fold would be mostly empty, and folding it the larger part of the
+work."""
+
+
 def is_short(stmt: FoldLanes) -> bool:
-    total = 1
-    for _, extent in stmt.lanes:
-        total *= extent
-    return 0 < total <= SHORT
+    return 0 < _terms(stmt) <= SHORT
+
+
+def _terms(stmt: FoldLanes) -> int:
+    return prod(extent for _, extent in stmt.lanes)
 
 
 def parts_of(extent: int, dtype: DType) -> int:
@@ -130,14 +138,20 @@ def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
 def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
     """Whether vectors can do all that is inside `loop`."""
     inner = list(statements(stmt.body))
-    if not all(
-        isinstance(s, Let | Store | Accum | Comment) or (isinstance(s, FoldLanes) and is_short(s)) for s in inner
-    ):
+    if not all(isinstance(s, Let | Store | Accum | Comment | FoldLanes) for s in inner):
         return False
     vector = vector_of(p, loop, stmt.lanes)
     learn(p, vector, stmt.body)
+    if not all(is_short(s) or _is_unrolled(vector, s) for s in inner if isinstance(s, FoldLanes)):
+        return False
     targets = [s.index for s in inner if isinstance(s, Store | Accum)]
     return all(any(vector.differs(part) for part in index) for index in targets)
+
+
+def _is_unrolled(vector: Vector, stmt: FoldLanes) -> bool:
+    """Whether a fold that is not short is unrolled in the loop over `vector`. One of 8 lanes fills a vector itself."""
+    terms = _terms(stmt)
+    return SHORT < terms <= min(_MOST_UNROLLED, vector.extent) and terms != 8 and _differs(vector, stmt)
 
 
 def learn(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:

@@ -28,6 +28,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
 from graphweave.frontends.tracing.branches import way_at
 from graphweave.frontends.tracing.call_under_way import under_way
+from graphweave.frontends.tracing.einsum_order import LIBRARY, orders_by_first_sizes
 from graphweave.frontends.tracing.inner_gradients import (
     asks_for_gradients,
     gives_results_of_leaves,
@@ -280,5 +281,6 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
+    (LIBRARY, "contract_path", orders_by_first_sizes),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""
