@@ -178,6 +178,23 @@ def test_a_promise_is_kept_by_a_copy_only_where_it_is_broken() -> None:
     assert settled(x, rows, set(), memory_of([x])) is x
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_result_is_compared_with_what_is_saved_only_if_it_may_be_saved(saves: bool, fresh_compiler: None) -> None:
+    """Of exp(2 x), which the function computes twice, the backward needs the value, of sin(2 x) it does not."""
+
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        again, result = ((x * 2).exp(), (x * 2).exp()) if saves else ((x * 2).sin(), (x * 2).sin())
+        return x.new_zeros(9, 4).index_add(0, INDEX, again.index_select(0, INDEX)), result
+
+    x = _values(9).requires_grad_()
+    assert ("settled(" in graphweave.explain(fn, x).text("all")) is saves
+    results = []
+    for call in (fn, graphweave.compile(fn)):
+        pushed, result = call(x)
+        results.append([pushed.detach(), result.detach(), *torch.autograd.grad(pushed.sum() + result.sum(), x)])
+    torch.testing.assert_close(results[1], results[0])
+
+
 def test_a_result_of_the_graph_alone_is_the_callers_own() -> None:
     """Degrees are kept from call to call, but a result never shares memory with what is kept."""
 

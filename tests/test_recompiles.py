@@ -142,31 +142,6 @@ def test_what_eager_refuses_keeps_its_own_error_through_the_plain_door() -> None
         compiled(features(4, 3), torch.arange(4))
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("kind", by_default([nn.LSTM, nn.GRU], nn.LSTM))
-def test_recurrent_layers_over_a_few_steps(kind: type[nn.Module], grad: bool) -> None:
-    torch.manual_seed(0)
-    layer = kind(4, 3, bidirectional=True, batch_first=True).double()  # type: ignore[call-arg]
-
-    def over_layers(*xs: Tensor) -> Tensor:
-        return layer(torch.stack(xs, dim=1))[0]  # type: ignore[no-any-return]
-
-    xs = [features(7, 4, torch.float64, seed=i) for i in range(2)]
-    with torch.set_grad_enabled(grad):
-        assert_matches(graphweave.compile(over_layers), over_layers, *xs, module=layer, backward=grad)
-    counts = graphweave.counters()
-    assert (counts["compilations"], counts["graph_breaks"], counts["eager_fallbacks"]) == (1, 0, 0)
-
-
-def test_an_lstm_over_steps_that_vary_breaks_the_graph() -> None:
-    layer = nn.LSTM(4, 3, batch_first=True).double()
-    compiled = graphweave.compile(layer)
-    with torch.no_grad():
-        for steps in (3, 5):
-            x = features(2 * steps, 4, torch.float64).view(2, steps, 4)
-            torch.testing.assert_close(compiled(x)[0], layer(x)[0])
-
-
 class Broken(nn.Module):
     """A graph break between two layers, so that the code of both halves is shared by all of this class."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -87,15 +87,16 @@ def _compiled(name: str) -> Callable[..., Tensor]:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What kernels have not written is NaN."""
-    whole = arena.empty
+    whole, maker_of = arena.empty, arena.Maker.of
 
-    def empty(shape: object, dtype: torch.dtype, room: int = 0) -> Tensor:
-        made = whole(shape, dtype, room)
-        made.view(torch.uint8).fill_(255) if made.dim() else made.fill_(float("nan") if dtype.is_floating_point else -1)
+    def poison(made: Tensor) -> Tensor:
+        made.view(torch.uint8).fill_(255) if made.dim() else made.fill_(
+            float("nan") if made.is_floating_point() else -1
+        )
         return made
 
-    monkeypatch.setattr(arena, "empty", empty)
-    monkeypatch.setattr(arena, "maker", lambda *each: partial(empty, *each))
+    monkeypatch.setattr(arena, "empty", lambda *each: poison(whole(*each)))
+    monkeypatch.setattr(arena.Maker, "of", lambda *each: lambda: poison(maker_of(*each)()))
     yield
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.core.errors import IndexRangeError
-from graphweave.core.ranks import halo_rows
-from graphweave.core.types import UNIT
+from graphweave.core.ranks import LinkName, halo_rows
+from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_segment import made_segment
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.range_errors import of_map
@@ -32,7 +31,7 @@ from graphweave.execute.watched import Around
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
 from graphweave.ir.tape.nodes import RunKernels
 from graphweave.ir.tape.walk import lives_inside
-from graphweave.runtime import arena
+from graphweave.runtime.arena import Maker
 from graphweave.runtime.index import Index
 from graphweave.runtime.segments import Segment, Watch
 from graphweave.runtime.tracked import Mark
@@ -40,6 +39,9 @@ from graphweave.runtime.tracked import Mark
 MAX_BYTES = 32 << 20
 """Limit in bytes on what the kernels of one native call write. Above it, Python's share of the time is small, and a
 value is freed after its last use, so that the next one may take its memory."""
+
+_BYTES = Maker((), torch.uint8)
+"""Makes the memory of values inside."""
 
 _together = True
 
@@ -73,9 +75,9 @@ class CppStretch:
         self._program, self._step, self._kernels = program, step, tuple(kernels)
         self._limits = {at: m.limit for at, m in enumerate(step.members) if m.limit is not None}
         made = {r: each for kernel in kernels for r, each in zip(kernel.writes, kernel.writes_each, strict=True)}
-        self._outputs = [made[r] for r in step.writes]
-        self._leads = [(m, step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
         self._sent = {room.value: room.link for room in step.rooms}
+        self._outputs = [self._output(r, *made[r]) for r in step.writes]
+        self._leads = [(m, step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
         self._last: tuple[tuple[int, ...], _Sized | None] | None = None  # rows, and what was made for them
         self._within: tuple[Any, ...] | None = None  # rows, marks of the indices, the bounds on them
 
@@ -178,17 +180,20 @@ class CppStretch:
 
     def _layout(self, rows: tuple[int, ...]) -> _Sized | None:
         """What a call makes; None if values are so large that kernels are called one by one."""
-        count = {UNIT: 1, **dict(zip(self._step.rows, rows, strict=True))}
-        rooms = {r: halo_rows(link) for r, link in self._sent.items()}
-        made = [
-            (shape if space == UNIT else (count[space], *shape), dtype, rooms.get(r, 0))
-            for r, (shape, dtype, space) in zip(self._step.writes, self._outputs, strict=True)
-        ]
         nbytes = 0 if self._segment is None else self._segment.nbytes(rows)
-        total = nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype, _ in made)
+        counted = (*rows, 1)
+        total = nbytes + sum(maker.nbytes(counted[at]) for maker, at, _ in self._outputs)
         if len(self._kernels) > 1 and total > MAX_BYTES:
             return None
-        return _Sized([arena.maker(*each) for each in made], arena.maker((nbytes,), torch.uint8))
+        made = [maker.of(counted[at], halo_rows(link) if link else 0) for maker, at, link in self._outputs]
+        return _Sized(made, _BYTES.of(nbytes))
+
+    def _output(
+        self, ref: Ref, shape: tuple[int, ...], dtype: torch.dtype, space: Space
+    ) -> tuple[Maker, int, LinkName | None]:
+        """What makes an output, which of the row counts is its own, and the link whose halo it has memory for."""
+        at = len(self._step.rows) if space == UNIT else self._step.rows.index(space)
+        return Maker(shape, dtype, rows=space != UNIT), at, self._sent.get(ref)
 
 
 def turned(program: Program, ref: Ref) -> Ref | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.flow import ancestors, has_effects, is_integral, is_tensor, with_viewed
@@ -404,7 +405,7 @@ class TapeMaker:
         promises, written, add = self._contract.promises, self._written, self._steps.append
         promised = {
             i: (r, p) for i, (r, p) in enumerate(zip(self._outputs, promises, strict=False))
-            if r is not None and p is not None and not (p.usual and (r in written or self._is_number(r)))
+            if r is not None and p is not None and not self._keeps(r, p)
         }  # fmt: skip
         # the memo also gives them to others
         held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}
@@ -423,6 +424,20 @@ class TapeMaker:
         if promises:
             lent = lent.intersection(results)
         return tuple(tape.Output(None if r is None else self._ensure(r), r in lent) for r in self._outputs)
+
+    def _keeps(self, ref: Ref, promise: Promise) -> bool:
+        """Whether a result keeps its promise wherever the program runs: its memory is its own, in row-major order, and
+        if it must be `fresh`, no other result and nothing that is kept for the backward can be a view of it."""
+        if not (promise.row_major and (ref in self._written or self._is_number(ref))):
+            return False
+        results = self._outputs[: len(self._contract.promises)]
+        return not promise.fresh or (results.count(ref) == 1 and ref not in self._maybe_saved)
+
+    @cached_property
+    def _maybe_saved(self) -> set[Ref]:
+        """What is kept for the backward, and all that calls of PyTorch make it of, of which it may be a view."""
+        saved = (r for r in self._outputs[len(self._contract.promises) :] if r is not None)
+        return ancestors(self._program, saved, frozenset(self._written))
 
     def _is_number(self, ref: Ref) -> bool:
         """Whether the value is a tensor without dims that a PyTorch call computes, and so has its own memory."""

@@ -187,19 +187,30 @@ def empty(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
     return arena.empty(shape, dtype, room)
 
 
-def maker(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Callable[[], Tensor]:
-    """A function that makes such a tensor at each call, for callers that make the same ones again and again: PyTorch's
-    own where the arena would ask it anyway."""
-    if room or math.prod(shape) * dtype.itemsize >= SMALLEST:
-        return partial(arena.empty, shape, dtype, room)
-    if _strided is None:
-        return partial(torch.empty, shape, dtype=dtype, device="cpu")
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return partial(_strided, tuple(shape), tuple(reversed(strides)), dtype)
+class Maker:
+    """Makes such tensors of one row shape, again and again, for row counts that may differ from call to call."""
+
+    def __init__(self, row_shape: Sequence[int], dtype: torch.dtype, *, rows: bool = True) -> None:
+        """Without `rows`, the tensors have the shape `row_shape` itself."""
+        self._row_shape, self._dtype, self._rows = tuple(row_shape), dtype, rows
+        self._row_bytes = math.prod(row_shape) * dtype.itemsize
+        strides = [1]
+        for size in reversed(row_shape):
+            strides.append(strides[-1] * max(size, 1))
+        self._strides = tuple(reversed(strides[: None if rows else -1]))
+
+    def nbytes(self, rows: int) -> int:
+        """The bytes of a tensor of so many rows."""
+        return rows * self._row_bytes if self._rows else self._row_bytes
+
+    def of(self, rows: int, room: int = 0) -> Callable[[], Tensor]:
+        """A function that makes a tensor of so many rows: PyTorch's own where the arena would ask it anyway."""
+        shape = (rows, *self._row_shape) if self._rows else self._row_shape
+        if room or self.nbytes(rows) >= SMALLEST:
+            return partial(arena.empty, shape, self._dtype, room)
+        if _strided is None:
+            return partial(torch.empty, shape, dtype=self._dtype, device="cpu")
+        return partial(_strided, shape, self._strides, self._dtype)
 
 
 def stats() -> dict[str, int]:

@@ -65,7 +65,7 @@ from graphweave.frontends.tracing.reasons import at, line_of, reason_of
 _log, _time_log = logger(__name__), logger("graphweave.time")
 
 _ALWAYS = {
-    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a formula takes its place (`pyg_formulas.py`)
+    "allow_rnn": True,  # a formula takes the place of PyTorch's own trace (`recurrent_formulas.py`)
     "specialize_float": False,  # floats that change become symbols (`tracer_gaps.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from graphweave.frontends.sparse.sparse_matrix import compressed
 from graphweave.frontends.sparse.sparse_products import sparse_product
 from graphweave.frontends.tracing.edge_pooling import merge_edges
+from graphweave.frontends.tracing.recurrent_formulas import recurrent
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -161,44 +161,6 @@ def _dense_batch(
     return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
 
 
-_lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
-
-
-def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
-    """LSTM over a number of steps that the code fixes (in JumpingKnowledge one for each layer), unrolled.
-
-    If PyTorch's own LSTM is traced, it fails in training and gives other numbers in inference (2.13, by oneDNN's
-    kernel). An LSTM over any other number of steps breaks the graph and runs eagerly.
-    """
-    plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
-    steps = input.size(1 if self.batch_first else 0) if plain else 0
-    if not plain or (self.dropout and self.training) or not has_static_value(steps):
-        return _lstm_of_pytorch(self, input, hx)
-    sequence = list(input.unbind(1 if self.batch_first else 0))
-    hidden: list[Tensor] = []
-    cells: list[Tensor] = []
-    for layer in range(self.num_layers):
-        directions = []
-        for suffix in ("", "_reverse") if self.bidirectional else ("",):
-            k, place = f"_l{layer}{suffix}", len(hidden)
-            w, u = getattr(self, "weight_ih" + k), getattr(self, "weight_hh" + k)
-            b = getattr(self, "bias_ih" + k) + getattr(self, "bias_hh" + k) if self.bias else None
-            h = sequence[0].new_zeros(sequence[0].size(0), self.hidden_size) if hx is None else hx[0][place]
-            c = torch.zeros_like(h) if hx is None else hx[1][place]
-            outputs = []
-            for x in reversed(sequence) if suffix else sequence:
-                gates = torch.nn.functional.linear(x, w, b) + torch.nn.functional.linear(h, u)
-                i, f, g, o = gates.chunk(4, dim=1)
-                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-                h = o.sigmoid() * c.tanh()
-                outputs.append(h)
-            hidden.append(h)
-            cells.append(c)
-            directions.append(outputs[::-1] if suffix else outputs)
-        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*directions, strict=True)]
-    return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
-
-
 def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:
     """MultiheadAttention's check of a mask, with a message that does not name sizes that data may decide."""
     message = "expected a key_padding_mask of shape [batch, rows of key]"
@@ -260,7 +222,7 @@ FORMULAS: _Table = (
     ("copy", "copy", _copied),
     ("torch_geometric.index", "index2ptr", _pointers),
     ("torch_geometric.nn.pool", "_batch_to_ptr", _pointers_of_clouds),
-    ("torch.nn.modules.rnn", "LSTM.forward", _lstm),
+    *(("torch.nn.modules.rnn", f"{kind}.forward", recurrent) for kind in ("RNN", "LSTM", "GRU")),
     ("torch.nn.functional", "_check_key_padding_mask", _check_padding),
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
     ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),

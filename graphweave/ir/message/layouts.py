@@ -30,9 +30,9 @@ class Promise:
     loose: bool = False
 
     @property
-    def usual(self) -> bool:
-        """Whether a result that a kernel writes keeps the promise: its memory is new, in row-major order."""
-        return not self.fresh and self.order in (None, tuple(range(len(self.order or ()))))
+    def row_major(self) -> bool:
+        """Whether new memory in row-major order is in the promised order."""
+        return self.order in (None, tuple(range(len(self.order or ()))))
 
 
 def laid_out(x: Tensor, order: Sequence[int], whole: bool = False) -> Tensor:
