@@ -135,8 +135,8 @@ def _check_pointers(ptr: Tensor, name: str, rows: int) -> None:
     if ptr.numel() and int(ptr[0]) == 0 and int(ptr[-1]) == rows and bool((ptr[1:] >= ptr[:-1]).all()):
         return
     raise DataError(
-        f"{name} must rise from 0 to {rows}, the number of rows (got {_shown(ptr)}). Pass row pointers, such as `ptr` of"
-        " a PyG batch whose rows are sorted by graph."
+        f"{name} must rise from 0 to {rows}, the number of rows (got {_shown(ptr)}). Pass row pointers, such as `ptr`"
+        " of a PyG batch whose rows are sorted by graph."
     )
 
 
