@@ -120,7 +120,7 @@ class CallFacts:
     alike: tuple[str, ...] = ()
     """Names of the tensor arguments that have the dims of the result but for `dim`, for a call that works along it."""
     kept: tuple[int, ...] = ()
-    """Positions of results, of several, that have the rows of the first operand."""
+    """Positions of results, of several, that have the rows of `operands`, by default of the first operand."""
     index: IndexUse | None = None
     by_rank: ByRank | None = None
     """What each rank may do alone; None: a program over ranks with such a call on divided rows is refused."""

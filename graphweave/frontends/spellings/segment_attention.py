@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class _Search:
     def run(self) -> bool:
         """Whether something can be replaced, and no call of attention would then be computed twice."""
         nodes = list(self.graph.nodes)
-        for node, following in zip(nodes, nodes[1:], strict=False):
+        for node, following in pairwise(nodes):
             if "autocast" in str(node.target):
                 return False
             with self.graph.inserting_before(following):
