@@ -33,7 +33,8 @@ def segment_attention(
     _check(q, k, v, ptr, key_ptr)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     if q.dim() == 2:
-        return segment_attention(*(x.unsqueeze(1) for x in (q, k, v)), ptr, key_ptr=key_ptr, scale=factor).squeeze(1)
+        q, k, v = (x.unsqueeze(1) for x in (q, k, v))
+        return segment_attention(q, k, v, ptr, key_ptr=key_ptr, scale=factor).squeeze(1)
     if not q.is_cpu:
         return _padded(q, k, v, ptr, key_ptr, factor)
     ptr, key_ptr = ptr.long(), key_ptr.long()
@@ -71,14 +72,16 @@ def _check(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor) -> Non
 def _padded(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, scale: float) -> Tensor:
     """The same by attention over padded segments."""
     queries, keys = _real(ptr), _real(key_ptr)
-    dense = [x.new_zeros((*real.shape, *x.shape[1:])) for x, real in ((q, queries), (k, keys), (v, keys))]
-    padded = [
-        x.masked_scatter(real[..., None, None], rows).transpose(1, 2)
-        for x, real, rows in zip(dense, (queries, keys, keys), (q, k, v), strict=True)
-    ]
     mask = keys[:, None, None] | ~keys.any(1)[:, None, None, None]  # without keys, zeros are attended
-    out = torch.nn.functional.scaled_dot_product_attention(*padded, attn_mask=mask, scale=scale)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        _spread(q, queries), _spread(k, keys), _spread(v, keys), attn_mask=mask, scale=scale
+    )
     return out.transpose(1, 2)[queries]
+
+
+def _spread(x: Tensor, real: Tensor) -> Tensor:
+    """[rows, heads, width] -> [segments, heads, longest, width], zeros where there is no row."""
+    return x.new_zeros((*real.shape, *x.shape[1:])).masked_scatter(real[..., None, None], x).transpose(1, 2)
 
 
 def _real(ptr: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from graphweave.runtime.threads import num_threads
 
 aten = torch.ops.aten
 
-LONGEST = 256
+LONGEST = 512
 """Segments of more keys are attended by PyTorch's fused call, one call a segment: there its matrix products are faster
 than ours."""
 
@@ -24,17 +24,17 @@ _NUMBERS = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Rows(NativeNumbers):
+class _HeadRows(NativeNumbers):
     _fields_ = (("data", _POINTER), ("row", _I64), ("head", _I64))
 
 
-class _Call(NativeNumbers):
+class _AttentionCall(NativeNumbers):
     """The structure `Call`."""
 
     _fields_ = (
-        ("q", _Rows), ("k", _Rows), ("v", _Rows), ("out", _Rows), ("lse", _POINTER), ("grad", _Rows),
-        ("q_grad", _Rows), ("k_grad", _Rows), ("v_grad", _Rows), ("q_ends", _POINTER), ("k_ends", _POINTER),
-        ("segments", _I64), ("heads", _I64), ("longest", _I64), ("scale", ctypes.c_double),
+        *((name, _HeadRows) for name in ("q", "k", "v", "out")), ("lse", _POINTER),
+        *((name, _HeadRows) for name in ("grad", "q_grad", "k_grad", "v_grad")), ("q_ends", _POINTER),
+        ("k_ends", _POINTER), ("segments", _I64), ("heads", _I64), ("longest", _I64), ("scale", ctypes.c_double),
     )  # fmt: skip
 
 
@@ -54,11 +54,8 @@ def segment_attention(
     _check_pointers(q_ptr, "q_ptr", q.shape[0])
     _check_pointers(k_ptr, "k_ptr", k.shape[0])
     longest = _longest(k, v)
-    raw = [_raw(x) for x in (q, k, v, out)]
-    none = _Rows()
-    call = _Call(*raw, lse.data_ptr(), none, none, none, none, q_ptr.data_ptr(), k_ptr.data_ptr(), q_ptr.numel() - 1,
-                 q.shape[1], longest, scale)  # fmt: skip
-    _run(call, q, v, backward=False)
+    none = (_HeadRows(),) * 4
+    _run(_call((q, k, v, out), lse, none, q_ptr, k_ptr, longest, scale), q, v, backward=False)
     for rows, keys in _long_segments(q_ptr, k_ptr, longest):
         heads = [_as_batch(q[rows]), _as_batch(k[keys]), _as_batch(v[keys])]
         long_out, long_lse = aten._scaled_dot_product_flash_attention_for_cpu(*heads, 0.0, False, scale=scale)
@@ -77,10 +74,8 @@ def _backward(
     _check_pointers(q_ptr, "q_ptr", q.shape[0])
     _check_pointers(k_ptr, "k_ptr", k.shape[0])
     longest = _longest(k, v)
-    raw = [_raw(x) for x in (grad, *grads)]
-    call = _Call(*map(_raw, (q, k, v, out)), lse.data_ptr(), *raw, q_ptr.data_ptr(), k_ptr.data_ptr(),
-                 q_ptr.numel() - 1, q.shape[1], longest, scale)  # fmt: skip
-    _run(call, q, v, backward=True)
+    given = tuple(map(_raw, (grad, *grads)))
+    _run(_call((q, k, v, out), lse, given, q_ptr, k_ptr, longest, scale), q, v, backward=True)
     for rows, keys in _long_segments(q_ptr, k_ptr, longest):
         operands = [grad[rows], q[rows], k[keys], v[keys], out[rows]]
         found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -122,8 +117,18 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
-def _raw(x: Tensor) -> _Rows:
-    return _Rows(x.data_ptr(), x.stride(0), x.stride(1))
+def _raw(x: Tensor) -> _HeadRows:
+    return _HeadRows(x.data_ptr(), x.stride(0), x.stride(1))
+
+
+def _call(
+    tensors: tuple[Tensor, ...], lse: Tensor, grads: tuple[_HeadRows, ...], q_ptr: Tensor, k_ptr: Tensor, longest: int,
+    scale: float,
+) -> _AttentionCall:  # fmt: skip
+    """The call for q, k, v and the result, the gradient of the result, and those of q, k and v."""
+    sizes = q_ptr.numel() - 1, lse.shape[1], longest
+    pointers = q_ptr.data_ptr(), k_ptr.data_ptr()
+    return _AttentionCall(*map(_raw, tensors), lse.data_ptr(), *grads, *pointers, *sizes, scale)
 
 
 def _as_batch(x: Tensor) -> Tensor:
@@ -159,7 +164,7 @@ def _long_segments(q_ptr: Tensor, k_ptr: Tensor, longest: int) -> list[tuple[sli
     return [(slice(a, b), slice(c, d)) for a, b, c, d in zip(*(x.tolist() for x in ends), strict=True) if a < b]
 
 
-def _run(call: _Call, q: Tensor, v: Tensor, *, backward: bool) -> None:
+def _run(call: _AttentionCall, q: Tensor, v: Tensor, *, backward: bool) -> None:
     if _library(q.dtype, q.shape[2], v.shape[2]).gw_attend(ctypes.byref(call), backward, num_threads()):
         raise MemoryError(f"no memory for attention to {v.shape[0]} rows. Free some, or take smaller graphs.")
 
@@ -169,6 +174,6 @@ def _library(dtype: torch.dtype, keys: int, values: int) -> ctypes.CDLL:
     """The native functions for numbers of this type, keys and values of these widths."""
     begins = f"typedef {_NUMBERS[dtype]} Number;\nconstexpr int kKeys = {keys}, kValues = {values};\n"
     found = kernel_cache.library(begins + sources.source("segment_attention.cpp"))
-    found.gw_attend.argtypes = (ctypes.POINTER(_Call), ctypes.c_int32, ctypes.c_int32)
+    found.gw_attend.argtypes = (ctypes.POINTER(_AttentionCall), ctypes.c_int32, ctypes.c_int32)
     found.gw_attend.restype = ctypes.c_int32
     return found

@@ -187,7 +187,7 @@ def _permute(node: fx.Node, known: Known) -> Value | None:
     x = _operand(node, known)
     if not isinstance(x, Padded | Mask):
         return None
-    rank, given = len(x.dims), node.args[1:] or tuple(node.kwargs.values())
+    rank, given = len(x.dims), list[Any](node.args[1:] or node.kwargs.values())
     if call_name(node) == "permute":
         order = [dim_of(d, rank) for d in (given[0] if isinstance(given[0], tuple | list) else given)]
     else:
@@ -321,15 +321,16 @@ def _zeros(node: fx.Node, known: Known) -> Value | None:
 
 def _masked(node: fx.Node, known: Known) -> Value | None:
     """`masked_fill` of padding: real rows stay."""
-    x, mask, value = node.args if len(node.args) == 3 else (None, None, None)
-    x, mask = (known.get(a) if isinstance(a, fx.Node) else None for a in (x, mask))
+    if len(node.args) != 3:
+        return None
+    x, mask = (known.get(a) if isinstance(a, fx.Node) else None for a in node.args[:2])
     if not isinstance(mask, Mask) or mask.kind != "padding" or not isinstance(x, Padded | Mask):
         return None
     if mask.padding != x.padding or not _spreads(mask.dims, x.dims):
         return None
     if isinstance(x, Padded):
         return x if call_name(node) == "masked_fill" else None
-    added = x.kind == "zero" and value == -math.inf and mask.dims == x.dims
+    added = x.kind == "zero" and node.args[2] == -math.inf and mask.dims == x.dims
     return replace(x, kind="added") if added else None
 
 

@@ -51,7 +51,7 @@ def attention_by_segments(gm: fx.GraphModule) -> bool:
     names = [call_name(node) for node in gm.graph.nodes]
     if _ROWS not in names or not {_ATTENTION, _FUSED}.intersection(names) or torch.is_autocast_enabled("cpu"):
         return False
-    search = _Search(gm.graph)
+    search = _PaddedAttention(gm.graph)
     found = search.run()
     if found:
         for node, new in search.replaced.items():
@@ -64,7 +64,7 @@ def attention_by_segments(gm: fx.GraphModule) -> bool:
 
 
 @dataclass(slots=True)
-class _Search:
+class _PaddedAttention:
     """What is known of the calls of a graph, the nodes that were `made` on the way, and which nodes they replace."""
 
     graph: fx.Graph
@@ -129,7 +129,10 @@ class _Search:
         self.replaced[node] = self.graph.call_method("clone", (rows,))  # others may write to the result
 
     def _attention(self, node: fx.Node, name: str) -> Value | None:
-        call, several = _Call.of(node, name), name != _ATTENTION  # several: results, of which the first is wanted
+        call, several = (
+            _DenseAttention.of(node, name),
+            name != _ATTENTION,
+        )  # several: results, of which the first is wanted
         k, v, mask = (self.known.get(a) if isinstance(a, fx.Node) else None for a in (call.k, call.v, call.mask))
         if not isinstance(k, Padded) or not isinstance(v, Padded) or not isinstance(mask, Mask) or not call.is_plain():
             return None
@@ -146,8 +149,8 @@ class _Search:
             self.attended.append(node)
             rows = self._call(queries, keys, values, ptr, ptr, call)
             dims = tuple(as_dim(width(dim)) if is_features(dim) else dim for dim in v.dims)
-            out = Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
-            return (out,) if several else out
+            padded = Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
+            return (padded,) if several else padded
         wanted = list(node.users) if several else [node]
         count = call.queries_of_each(k.padding)
         if count and (not several or all(call_name(n) == "getitem" and n.args[1] == 0 for n in wanted)):
@@ -157,7 +160,9 @@ class _Search:
                 self.replaced[each] = out
         return None
 
-    def _attend_from_others(self, call: _Call, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int) -> fx.Node:
+    def _attend_from_others(
+        self, call: _DenseAttention, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int
+    ) -> fx.Node:
         """Attention of `count` queries for each graph, such as the seeds of a pooling layer: [graphs, heads, count,
         width]."""
         do = self.graph.call_method
@@ -167,7 +172,9 @@ class _Search:
         rows = self._call(queries, keys, values, ends, ptr, call)
         return do("transpose", (do("unflatten", (rows, 0, (-1, count))), 1, 2))
 
-    def _call(self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _Call) -> fx.Node:
+    def _call(
+        self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention
+    ) -> fx.Node:
         attend = torch.ops.graphweave.segment_attention.default
         both = self.graph.call_function(attend, (q, k, v, q_ptr, k_ptr, call.factor()))
         return self.graph.call_function(operator.getitem, (both, 0))
@@ -224,7 +231,7 @@ def _heads(x: Padded) -> fx.Node | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _DenseAttention:
     """The operands of a call of attention, and other arguments by their names."""
 
     q: fx.Node
@@ -234,11 +241,11 @@ class _Call:
     others: Mapping[str, Any]
 
     @staticmethod
-    def of(node: fx.Node, name: str) -> _Call:
+    def of(node: fx.Node, name: str) -> _DenseAttention:
         names = ("attn_mask", "dropout_p", "is_causal") if name == _ATTENTION else ("dropout_p", "is_causal")
         q, k, v, *rest = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)][:6]
         given = dict(zip(names, rest, strict=False)) | dict(node.kwargs)
-        return _Call(q, k, v, given.pop("attn_mask", None), given)  # type: ignore[arg-type]
+        return _DenseAttention(q, k, v, given.pop("attn_mask", None), given)  # type: ignore[arg-type]
 
     def is_plain(self) -> bool:
         """Whether it is attention as we compute it: of float32 or float64 on the CPU, without dropout."""

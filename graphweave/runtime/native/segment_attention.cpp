@@ -9,8 +9,10 @@
 
 #include <graphweave/elementary.h>
 #include <graphweave/folds.h>
+#include <graphweave/lanes.h>
 #include <graphweave/parallel.h>
 #include <graphweave/products.h>
+#include <graphweave/transpose.h>
 
 #include <algorithm>
 #include <new>
@@ -80,32 +82,50 @@ GW_APART void weigh(const Strided& op, int64_t rows, bool add) {
   gw_product<J, Number>(op, rows, add);
 }
 
-// to[c * columns + i] = scale * element c of row i; columns from `count` on are 0.
+// to[c * columns + i] = element c of row i; columns from `count` on are 0.
 template <int J>
-void transpose(Number* to, int64_t columns, const Number* from, int64_t stride, int64_t count, Number scale) {
+void transpose(Number* to, int64_t columns, const Number* from, int64_t stride, int64_t count) {
+  constexpr int whole = J / 8 * 8;
+  const int64_t rows = count / 8 * 8;
+  for (int64_t i = 0; i < rows; i += 8)
+    for (int c = 0; c < whole; c += 8) gw_transpose8(to + c * columns + i, columns, from + i * stride + c, stride);
   for (int c = 0; c < J; ++c) {
     Number* const row = to + c * columns;
-    for (int64_t i = 0; i < count; ++i) row[i] = scale * from[i * stride + c];
+    for (int64_t i = c < whole ? rows : 0; i < count; ++i) row[i] = from[i * stride + c];
     for (int64_t i = count; i < columns; ++i) row[i] = 0;
   }
 }
 
-// Replaces scores by exp(score - the largest of them), 0 from `count` on. Gives the sum, and the logarithm of the sum
-// of the exponentials of the scores.
-GW_INLINE Number exponentials(Number* scores, int64_t count, int64_t columns, Number* lse) {
-  for (int64_t c = count; c < columns; ++c) scores[c] = -gw_infinity;
-  Lanes top = gw_load<kWidth>(scores);
-  for (int64_t c = kWidth; c < columns; c += kWidth) top = gw_larger(top, gw_load<kWidth>(scores + c));
-  const Number largest = gw_across(top, gw_fold_max());
+// The sum of a[c] * b[c].
+template <int J>
+GW_INLINE Number dot(const Number* a, const Number* b) {
+  Number sum = 0;
+  gw_over<J, sizeof(Number)>([&](auto lanes, int64_t c) GW_BODY {
+    constexpr int W = decltype(lanes)::lanes, K = decltype(lanes)::there;
+    sum += gw_across(gw_load<W, K>(a + c) * gw_load<W, K>(b + c), gw_fold_sum());
+  });
+  return sum;
+}
+
+// Replaces scores by exp(scale * score - largest), 0 from `count` on, of which the largest exponential is 1 and which
+// have this sum.
+GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Number scale, Number* largest,
+                            Number* sum) {
+  for (int64_t c = count; c < columns; ++c) scores[c] = scale < 0 ? gw_infinity : -gw_infinity;
+  Lanes top = gw_const<Lanes>(-gw_infinity);
+  for (int64_t c = 0; c < columns; c += kWidth) {
+    const Lanes scaled = gw_load<kWidth>(scores + c) * gw_const<Lanes>(scale);
+    gw_store<kWidth>(scores + c, scaled);
+    top = gw_larger(top, scaled);
+  }
+  *largest = gw_across(top, gw_fold_max());
   Lanes sums{};
   for (int64_t c = 0; c < columns; c += kWidth) {
-    const Lanes e = gw_exp(gw_load<kWidth>(scores + c) - gw_const<Lanes>(largest));
+    const Lanes e = gw_exp(gw_load<kWidth>(scores + c) - gw_const<Lanes>(*largest));
     gw_store<kWidth>(scores + c, e);
     sums = sums + e;
   }
-  const Number sum = gw_across(sums, gw_fold_sum());
-  *lse = largest + gw_log(sum);
-  return sum;
+  *sum = gw_across(sums, gw_fold_sum());
 }
 
 // The memory of one task. `keys` and `values` are transposed.
@@ -132,26 +152,29 @@ struct Task {
   }
   bool left_out() const { return rows > 0 && count > call.longest; }
 
-  // Scores of n queries from i on with all keys.
+  // Scores, not yet scaled, of n queries from i on with all keys.
   void find_scores(const Scratch& s, int64_t i, int64_t n) const {
     score({s.scores, columns, call.q.of(first + i, h), call.q.row, 1, s.keys, columns, kKeys}, n, columns);
   }
 
   void forward(const Scratch& s) const {
-    if (count > 0) transpose<kKeys>(s.keys, columns, call.k.of(key, h), call.k.row, count, (Number)call.scale);
+    if (count == 0) return forward_of_nothing();
+    transpose<kKeys>(s.keys, columns, call.k.of(key, h), call.k.row, count);
     for (int64_t i = 0; i < rows; i += block) {
       const int64_t n = std::min(block, rows - i);
-      Number sums[kMaxBlock];
-      if (count > 0) find_scores(s, i, n);
-      for (int64_t r = 0; r < n; ++r) {
-        Number* const lse = call.lse + (first + i + r) * call.heads + h;
-        *lse = -gw_infinity, sums[r] = 1;
-        if (count > 0) sums[r] = exponentials(s.scores + r * columns, count, columns, lse);
-      }
+      Number largest[kMaxBlock], sums[kMaxBlock] = {};
+      find_scores(s, i, n);
+      for (int64_t r = 0; r < n; ++r)
+        exponentials(s.scores + r * columns, count, columns, (Number)call.scale, largest + r, sums + r);
       Number* const out = call.out.of(first + i, h);
       weigh<kValues>({out, call.out.row, s.scores, columns, 1, call.v.of(key, h), call.v.row, count}, n, false);
-      for (int64_t r = 0; r < n; ++r)
-        for (int c = 0; c < kValues; ++c) out[r * call.out.row + c] /= sums[r];
+      for (int64_t r = 0; r < n; ++r) {
+        const Number share = 1 / sums[r];
+        for (int c = 0; c < kValues; ++c) out[r * call.out.row + c] *= share;
+      }
+      for (int64_t r = 0; r < n; r += kWidth) gw_store<kWidth>(sums + r, gw_log(gw_load<kWidth>(sums + r)));
+      Number* const lse = call.lse + (first + i) * call.heads + h;
+      for (int64_t r = 0; r < n; ++r) lse[r * call.heads] = largest[r] + sums[r];
     }
   }
 
@@ -162,8 +185,8 @@ struct Task {
       fill_zeros<kKeys>(call.k_grad, key, count);
       return fill_zeros<kValues>(call.v_grad, key, count);
     }
-    transpose<kKeys>(s.keys, columns, call.k.of(key, h), call.k.row, count, (Number)call.scale);
-    transpose<kValues>(s.values, columns, call.v.of(key, h), call.v.row, count, 1);
+    transpose<kKeys>(s.keys, columns, call.k.of(key, h), call.k.row, count);
+    transpose<kValues>(s.values, columns, call.v.of(key, h), call.v.row, count);
     for (int64_t i = 0; i < rows; i += block) {
       const int64_t n = std::min(block, rows - i);
       const Number* const grad = call.grad.of(first + i, h);
@@ -186,15 +209,17 @@ private:
   void find_slopes(const Scratch& s, int64_t i, Number* scores, Number* slopes) const {
     const Number lse = call.lse[(first + i) * call.heads + h];
     const Number *const out = call.out.of(first + i, h), *const grad = call.grad.of(first + i, h);
-    Number mean = 0;
-    for (int c = 0; c < kValues; ++c) mean += out[c] * grad[c];
-    for (int64_t c = count; c < columns; ++c) scores[c] = -gw_infinity;
+    const Lanes scale = gw_const<Lanes>((Number)call.scale), mean = gw_const<Lanes>(dot<kValues>(out, grad));
     for (int64_t c = 0; c < columns; c += kWidth) {
-      const Lanes weights = gw_exp(gw_load<kWidth>(scores + c) - gw_const<Lanes>(lse));
-      const Lanes apart = gw_load<kWidth>(slopes + c) - gw_const<Lanes>(mean);
+      const Lanes weights = gw_exp(gw_load<kWidth>(scores + c) * scale - gw_const<Lanes>(lse));
       gw_store<kWidth>(scores + c, weights);
-      gw_store<kWidth>(slopes + c, weights * apart * gw_const<Lanes>((Number)call.scale));
+      gw_store<kWidth>(slopes + c, weights * (gw_load<kWidth>(slopes + c) - mean) * scale);
     }
+  }
+
+  void forward_of_nothing() const {
+    fill_zeros<kValues>(call.out, first, rows);
+    for (int64_t i = first; i < first + rows; ++i) call.lse[i * call.heads + h] = -gw_infinity;
   }
 
   template <int J>
