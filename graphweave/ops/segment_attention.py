@@ -71,21 +71,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor) -> Non
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, scale: float) -> Tensor:
     """The same by attention over padded segments."""
-    queries, keys = _real(ptr), _real(key_ptr)
+    queries, keys = real_places(ptr), real_places(key_ptr)
     mask = keys[:, None, None] | ~keys.any(1)[:, None, None, None]  # without keys, zeros are attended
     out = torch.nn.functional.scaled_dot_product_attention(
-        _spread(q, queries), _spread(k, keys), _spread(v, keys), attn_mask=mask, scale=scale
+        in_places(q, queries), in_places(k, keys), in_places(v, keys), attn_mask=mask, scale=scale
     )
     return out.transpose(1, 2)[queries]
 
 
-def _spread(x: Tensor, real: Tensor) -> Tensor:
+def in_places(x: Tensor, real: Tensor) -> Tensor:
     """[rows, heads, width] -> [segments, heads, longest, width], zeros where there is no row."""
     return x.new_zeros((*real.shape, *x.shape[1:])).masked_scatter(real[..., None, None], x).transpose(1, 2)
 
 
-def _real(ptr: Tensor) -> Tensor:
-    """Which places of each segment, [segments, longest], have a row."""
+def real_places(ptr: Tensor) -> Tensor:
+    """bool [segments, longest]: which of the places of each padded segment have a row."""
     lengths = ptr.diff()
     longest = int(lengths.max()) if lengths.numel() else 0
     return torch.arange(longest, device=ptr.device) < lengths[:, None]
