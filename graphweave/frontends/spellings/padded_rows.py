@@ -319,9 +319,11 @@ def _zeros(node: fx.Node, known: Known) -> Value | None:
     return replace(x, kind="zero") if isinstance(x, Mask) else None
 
 
-def _masked(node: fx.Node, known: Known) -> Value | None:
-    """`masked_fill` of padding: real rows stay."""
-    if len(node.args) != 3:
+def masked(node: fx.Node, known: Known) -> Value | None:
+    """`masked_fill` of padding: real rows stay, and zeros of a mask become those that are added to scores. In place,
+    only the latter is followed."""
+    name = call_name(node)
+    if name not in ("masked_fill", "masked_fill_") or len(node.args) != 3:
         return None
     x, mask = (known.get(a) if isinstance(a, fx.Node) else None for a in node.args[:2])
     if not isinstance(mask, Mask) or mask.kind != "padding" or not isinstance(x, Padded | Mask):
@@ -329,7 +331,7 @@ def _masked(node: fx.Node, known: Known) -> Value | None:
     if mask.padding != x.padding or not _spreads(mask.dims, x.dims):
         return None
     if isinstance(x, Padded):
-        return x if call_name(node) == "masked_fill" else None
+        return x if name == "masked_fill" else None
     added = x.kind == "zero" and node.args[2] == -math.inf and mask.dims == x.dims
     return replace(x, kind="added") if added else None
 
@@ -407,7 +409,7 @@ RULES: Mapping[str, Rule] = {
         ("relu", "gelu", "elu", "silu", "leaky_relu", "sigmoid", "tanh", "exp", "neg", "softplus", "to", "float"), _each
     ),
     **dict.fromkeys(("invert", "logical_not"), _not),
-    "zeros_like": _zeros, "masked_fill": _masked, "masked_fill_": _masked,
+    "zeros_like": _zeros, "masked_fill": masked,
     **dict.fromkeys(("add", "sub", "mul", "truediv"), _pointwise),
 }  # fmt: skip
 """Name of a call -> its rule. Calls that are not listed end what is known."""

@@ -34,6 +34,7 @@ from graphweave.frontends.spellings.padded_rows import (
     example,
     features,
     is_features,
+    masked,
     width,
     writes,
 )
@@ -94,11 +95,13 @@ class _PaddedAttention:
 
     def _visit(self, node: fx.Node) -> bool:
         """Learn about one call. False if it writes to a padded tensor, after which its rows are not known."""
-        value = self._value(node)
-        if writes(node) and not isinstance(value, Mask):
+        if writes(node):
             target = node.args[0] if node.args else None
-            if target in self.known or target in self.derived:
+            value = masked(node, self.known)
+            if value is None and (target in self.known or target in self.derived):
                 return False
+        else:
+            value = self._value(node)
         if value is not None:
             self.known[node] = value
         elif node not in self.replaced and any(n in self.known or n in self.derived for n in node.all_input_nodes):
@@ -129,10 +132,8 @@ class _PaddedAttention:
         self.replaced[node] = self.graph.call_method("clone", (rows,))  # others may write to the result
 
     def _attention(self, node: fx.Node, name: str) -> Value | None:
-        call, several = (
-            _DenseAttention.of(node, name),
-            name != _ATTENTION,
-        )  # several: results, of which the first is wanted
+        call = _DenseAttention.of(node, name)
+        several = name == _FUSED  # results, of which the first is wanted
         k, v, mask = (self.known.get(a) if isinstance(a, fx.Node) else None for a in (call.k, call.v, call.mask))
         if not isinstance(k, Padded) or not isinstance(v, Padded) or not isinstance(mask, Mask) or not call.is_plain():
             return None
