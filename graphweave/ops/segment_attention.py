@@ -65,7 +65,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor) -> Non
     if ptr.shape != key_ptr.shape:
         raise DataError(
             f"ptr and key_ptr must have as many segments (got {ptr.shape[0] - 1} and {key_ptr.shape[0] - 1})."
-            " Repeat a pointer for a segment without rows."
+            " Pass pointers for the same segments."
         )
 
 
