@@ -198,14 +198,13 @@ import torch
 from graphweave import ops
 
 random = torch.Generator().manual_seed(0)
-for heads, width, values in ((1, 1, 1), (2, 5, 3), (4, 16, 16), (1, 33, 40)):
-    for dtype in (torch.float32, torch.float64):
-        for lengths in ([], [0], [1], [5, 0, 7], [70, 3], [31] * 9):
-            ptr = torch.tensor([0, *lengths]).cumsum(0)
-            n = int(ptr[-1])
-            q, k = (torch.randn(n, heads, width, dtype=dtype, generator=random).requires_grad_() for _ in range(2))
-            v = torch.randn(n, heads, values, dtype=dtype, generator=random).requires_grad_()
-            ops.segment_attention(q, k, v, ptr).sum().backward()
+for heads, width, values, dtype in ((2, 5, 3, torch.float64), (4, 16, 16, torch.float32), (1, 33, 1, torch.float32)):
+    for lengths in ([], [0], [1], [5, 0, 7], [70, 3], [31] * 9):
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        n = int(ptr[-1])
+        q, k = (torch.randn(n, heads, width, dtype=dtype, generator=random).requires_grad_() for _ in range(2))
+        v = torch.randn(n, heads, values, dtype=dtype, generator=random).requires_grad_()
+        ops.segment_attention(q, k, v, ptr).sum().backward()
 """
 
 
