@@ -32,6 +32,9 @@ INDEX = torch.tensor([3, 0, 5, 1, 1, 2])
 WITHIN = torch.randint(F, (N, F), generator=torch.Generator().manual_seed(1))
 W, TABLE = torch.randn(F, 3, dtype=torch.float64), torch.randn(9, F, dtype=torch.float64)
 
+HEADS = rows(2, 3, 4), rows(2, 3, 4) + 1, rows(2, 3, 4) / 2
+ATTENDED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*HEADS)
+
 SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "aten.index_select.default": (TABLE, 0, INDEX),
     "aten.gather.default": (X, 1, WITHIN),
@@ -102,6 +105,8 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "aten.bmm.default": (rows(2, 3), rows(3, 2)),
     "aten.matmul.default": (rows(2, 3), rows(3, 2)),
     "aten.einsum.default": (PRODUCT, [rows(2, 3), torch.randn(2, 3, 5, dtype=torch.float64)]),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": HEADS,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (HEADS[1], *HEADS, *ATTENDED, 0.0, False),
     "aten.leaky_relu_backward.default": (X, Y, 0.1, False),
     "aten.elu_backward.default": (X, 1.0, 1.0, 1.0, False, Y),
     "aten.gelu_backward.default": (X, Y),

@@ -19,6 +19,7 @@ from torch_geometric.nn.attention import PerformerAttention, PolynormerAttention
 from torch_geometric.utils import to_dense_batch
 
 import graphweave
+from graphweave.runtime import segment_attention as native
 from tests.support import by_default
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -147,6 +148,8 @@ SPARSE: dict[str, Callable[[], nn.Module]] = {
 }
 WHOLE = ("multihead", "gps", "gps performer", "gmt", "performer", "polynormer")
 """Those that must be captured as one graph."""
+BY_SEGMENTS = ("multihead", "gps", "gmt")
+"""Those whose attention is computed on the rows of each graph."""
 
 
 def batch_of(sizes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,7 +206,9 @@ def float64_by_default() -> Iterator[None]:
 @pytest.mark.usefixtures("float64_by_default")
 @pytest.mark.parametrize("door", by_default(["compile", "backend"], "compile"))
 @pytest.mark.parametrize("name", by_default(SPARSE, "gps"))
-def test_layers_that_pad_the_graphs_of_a_batch(name: str, door: str) -> None:
+def test_layers_that_pad_the_graphs_of_a_batch(name: str, door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, run = [], native._run
+    monkeypatch.setattr(native, "_run", lambda *args, backward: (calls.append(backward), run(*args, backward=backward)))
     torch.manual_seed(0)
     model = SPARSE[name]()
     compiled = through(door, model)
@@ -213,3 +218,5 @@ def test_layers_that_pad_the_graphs_of_a_batch(name: str, door: str) -> None:
     if name in WHOLE:
         assert graphweave.counters()["eager_fallbacks"] == 0
         assert graphweave.counters()["compilations"] <= 2
+    if name in BY_SEGMENTS:
+        assert calls.count(False) == calls.count(True) >= 4, "attention stores all pairs of a padded batch"

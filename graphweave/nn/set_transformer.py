@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import one_of
+from graphweave.ops.segment_attention import in_places, real_places, segment_attention
 
 Widths = tuple[int, int, int, int]
 """The width of rows, the number of heads, the width of a head, and that inside of the network after attention."""
@@ -40,19 +41,27 @@ class SetAttention(nn.Module):
 
     def forward(self, x: Tensor, mem: Tensor, lengths_x: Tensor, lengths_mem: Tensor) -> Tensor:
         """[sum of lengths_x, d_model], [sum of lengths_mem, d_model] -> [sum of lengths_x, d_model]."""
-        of_x, of_mem = _mask(lengths_x), _mask(lengths_mem)
-        q = self._heads(_padded(self.proj_q(x), of_x))
-        k, v = (self._heads(_padded(layer(mem), of_mem)) for layer in (self.proj_k, self.proj_v))
-        score = q @ k.transpose(-1, -2) / self.d_head**0.5  # [B, heads, X, M]
-        readable = of_mem[:, None, None]
-        weight = score.masked_fill(~readable, torch.finfo(score.dtype).min).softmax(-1) * readable
-        read = (self.dropa(weight) @ v).transpose(1, 2).flatten(2)
-        z = self.norm_in(x + self.proj_o(read[of_x]))
+        q = self._heads(self.proj_q(x))
+        k, v = self._heads(self.proj_k(mem)), self._heads(self.proj_v(mem))
+        of_x, of_mem = _pointers(lengths_x), _pointers(lengths_mem)
+        if self.training and self.dropa.p:
+            read = self._dropped(q, k, v, real_places(of_x), real_places(of_mem))
+        else:
+            read = segment_attention(q, k, v, of_x, key_ptr=of_mem)
+        z = self.norm_in(x + self.proj_o(read.flatten(1)))
         out: Tensor = self.norm_inter(z + self.ffn(z))
         return out
 
+    def _dropped(self, q: Tensor, k: Tensor, v: Tensor, of_x: Tensor, of_mem: Tensor) -> Tensor:
+        """Attention with dropout on its weights, over padded sets. [rows, heads, d_head] each, and of the result."""
+        q, k, v = in_places(q, of_x), in_places(k, of_mem), in_places(v, of_mem)
+        score = q @ k.transpose(-1, -2) / self.d_head**0.5  # [B, heads, X, M]
+        readable = of_mem[:, None, None]
+        weight = score.masked_fill(~readable, torch.finfo(score.dtype).min).softmax(-1) * readable
+        return (self.dropa(weight) @ v).transpose(1, 2)[of_x]
+
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, self.d_head)).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, self.d_head))
 
 
 class SetAttentionBlock(nn.Module):
@@ -178,13 +187,5 @@ def _lengths(graph: Any) -> Tensor:
     return counts.long()
 
 
-def _mask(lengths: Tensor) -> Tensor:
-    """bool [sets, longest]: which of the places of each padded set have a row."""
-    longest = int(lengths.max()) if lengths.numel() else 0
-    return torch.arange(longest, device=lengths.device) < lengths[:, None]
-
-
-def _padded(x: Tensor, mask: Tensor) -> Tensor:
-    """Rows behind each other -> [sets, longest, F], 0 where a set is shorter."""
-    out = x.new_zeros(*mask.shape, x.shape[-1])
-    return out.masked_scatter(mask.unsqueeze(-1), x)
+def _pointers(lengths: Tensor) -> Tensor:
+    return nn.functional.pad(lengths.cumsum(0), (1, 0))

@@ -120,7 +120,7 @@ class CallFacts:
     alike: tuple[str, ...] = ()
     """Names of the tensor arguments that have the dims of the result but for `dim`, for a call that works along it."""
     kept: tuple[int, ...] = ()
-    """Positions of results, of several, that have the rows of the first operand."""
+    """Positions of results, of several, that have the rows of `operands`, by default of the first operand."""
     together: tuple[int, ...] = ()
     """Positions of results, of several, that have as many rows as each other."""
     index: IndexUse | None = None

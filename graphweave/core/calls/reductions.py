@@ -28,6 +28,11 @@ REDUCTIONS: Mapping[str, CallFacts] = {
     "aten.mv.default": CallFacts(rows=Lead.matrices, operands=(0,), any_strides=True),
     "aten.bmm.default": _BOTH, "aten.matmul.default": _BOTH,
     "aten.einsum.default": CallFacts(rows=Lead.equation, any_strides=True),
+    # each item of a batch by itself; the elements of a row must be contiguous
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": CallFacts(kept=(0, 1), operands=(0, 1, 2)),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": CallFacts(
+        kept=(0, 1, 2), operands=(0, 1, 2, 3, 4, 5)
+    ),
     **dict.fromkeys(
         (f"aten.{name}" for name in (
             "sum", "mean", "prod", "any", "all", "var", "std", "var_mean", "std_mean", "cumsum", "cumprod",

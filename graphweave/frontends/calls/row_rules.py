@@ -303,7 +303,8 @@ def _item(node: fx.Node) -> Pairs:
         if dim_of(argument(source, known.dim, known.default), rank(source.args[0])) != 0:  # type: ignore[arg-type]
             yield source.args[0], node
     elif item in known.kept:
-        yield source.args[0], node
+        for position in known.operands or (0,):
+            yield source.args[position], node
     elif item in known.together:
         yield next(n for n in source.users if n.args[1] in known.together), node
 

@@ -9,6 +9,7 @@ from torch import fx
 from torch._dynamo.exc import ShortenTraceback, TensorifyScalarRestartAnalysis
 
 import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
+import graphweave.runtime.segment_attention as _attention  # noqa: F401  registers the operator that programs call
 from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
@@ -27,6 +28,7 @@ from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
+from graphweave.frontends.spellings.segment_attention import attention_by_segments
 from graphweave.frontends.spellings.sparse_lookups import join_lookups
 from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
 from graphweave.frontends.stored.store import Slot, slot, unstored
@@ -81,6 +83,8 @@ def _made(
     """The graph, compiled, and kept in its `place` on disk."""
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)
+    if asked.ranks is None and asked.taker is None:
+        changed |= attention_by_segments(module)
     compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)

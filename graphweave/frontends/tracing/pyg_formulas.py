@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphweave.frontends.sparse.sparse_matrix import compressed
 from graphweave.frontends.sparse.sparse_products import sparse_product
+from graphweave.frontends.tracing.dense_batches import dense_mask, dense_rows
 from graphweave.frontends.tracing.edge_pooling import merge_edges
 from graphweave.frontends.tracing.recurrent_formulas import recurrent
 
@@ -152,13 +153,10 @@ def _dense_batch(
     else:
         fits = place < max_num_nodes
         x, batch, place = x[fits], batch[fits], place[fits]
-    size = [batch_size * max_num_nodes, *x.shape[1:]]
-    position = batch * max_num_nodes + place
-    out = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype).expand(size).clone()
-    out[position] = x
-    mask = torch.zeros(batch_size * max_num_nodes, dtype=torch.bool, device=x.device)
-    mask[position] = True
-    return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
+        count = count.clamp(max=max_num_nodes)
+    where = batch * max_num_nodes + place, torch.nn.functional.pad(count.cumsum(0), (1, 0)), batch_size, max_num_nodes
+    fill = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype)
+    return dense_rows(x, fill, *where), dense_mask(*where)
 
 
 def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:

@@ -1,0 +1,208 @@
+"""Attention over the dense form of a batch of graphs is computed on the rows of each graph: the rewrite of Dynamo's
+graph, which runs as PyTorch runs it here, against eager mode. `test_dense_models.py` compiles such layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, fx, nn
+from torch_geometric.nn.aggr import GraphMultisetTransformer
+from torch_geometric.utils import to_dense_batch
+
+import graphweave
+from graphweave.frontends.dynamo import backend
+from graphweave.frontends.spellings.segment_attention import attention_by_segments
+from tests.support import by_default
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+WIDTH = 6
+BATCHES = ((3, 5, 2), (4, 1), (1, 1, 1), (5,), (2, 0, 3))
+"""Nodes of each graph."""
+
+
+class Layer(nn.Module):
+    """Some function of the dense form of a batch, with weights of its own."""
+
+    def __init__(self, function: Callable[..., Tensor], **options: Any) -> None:
+        super().__init__()
+        self.function, self.options = function, options
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.linear, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        dense, mask = to_dense_batch(x, batch, **self.options)
+        return self.function(self, dense, mask)
+
+    def attend(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        out: Tensor = self.attention(x, y, y, key_padding_mask=~mask, need_weights=False)[0]
+        return out
+
+
+def spelled_out(layer: Layer, x: Tensor, mask: Tensor, **options: Any) -> Tensor:
+    """Attention of three heads, as users write it around PyTorch's function."""
+    q, k, v = (t.unflatten(-1, (3, 2)).transpose(1, 2) for t in layer.linear(x).chunk(3, -1))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], **options)
+    return out.transpose(1, 2).flatten(2)
+
+
+def encoder(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """A whole layer of a transformer on padded rows."""
+    x = layer.norm(x + layer.attend(x, x, mask))
+    hidden = F.gelu(layer.linear(x).masked_fill(~mask.unsqueeze(-1), 0))
+    return layer.norm(x + 0.5 * hidden.chunk(3, dim=-1)[1])[mask]
+
+
+class Set(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = GraphMultisetTransformer(WIDTH, k=2, heads=2)
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        return self.pool(x, batch)
+
+
+class Gps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(pyg.GPSConv(WIDTH, None, heads=2, norm="layer_norm") for _ in range(2))
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, None, batch)
+        return x
+
+
+def written_later(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """The rows that were chosen are written to, but not what they were chosen from."""
+    out = layer.attend(x, x, mask)
+    rows = out[mask]
+    rows += 1
+    return rows * out[mask]
+
+
+def input_written(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """A tensor is written to between its padding and the attention, which must not see it."""
+    rows = x[mask] * 2
+    dense, again = to_dense_batch(rows, mask.nonzero()[:, 0], batch_size=mask.size(0))
+    rows.mul_(3)
+    return layer.attend(dense, dense, again)[again] + rows
+
+
+REWRITTEN: dict[str, Callable[[], nn.Module]] = {
+    "multihead": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask]),
+    "other queries": lambda: Layer(lambda m, x, mask: m.attend(torch.tanh(x) * 2, x, mask)[mask]),
+    "spelled out": lambda: Layer(lambda m, x, mask: spelled_out(m, x, mask)[mask]),
+    "scaled": lambda: Layer(lambda m, x, mask: spelled_out(m, x, mask, scale=0.3)[mask]),
+    "encoder": lambda: Layer(encoder),
+    "written later": lambda: Layer(written_later),
+    "input is written": lambda: Layer(input_written),
+    "known graphs": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask], batch_size=5),
+    "most places": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask], max_num_nodes=4),
+    "gps": Gps,
+    "gmt": Set,
+}
+KEPT: dict[str, Callable[[], nn.Module]] = {
+    "padding is read": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask).sum(1)),
+    "padding is read, too": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask] + m.attend(x, x, mask).sum()),
+    "nothing is masked": lambda: Layer(lambda m, x, mask: m.attention(x, x, x, need_weights=False)[0][mask]),
+    "causal": lambda: Layer(lambda m, x, mask: spelled_out_causal(m, x)[mask]),
+    "a bias": lambda: Layer(lambda m, x, mask: biased(m, x, mask)[mask]),
+    "rows are mixed": lambda: Layer(lambda m, x, mask: m.attend(x, x.cumsum(1), mask)[mask]),
+    "written in place": lambda: Layer(lambda m, x, mask: F.relu(m.attend(x, x, mask), inplace=True)[mask]),
+    "padding is written": lambda: Layer(lambda m, x, mask: written(m, x, mask)),
+}
+
+
+def spelled_out_causal(layer: Layer, x: Tensor) -> Tensor:
+    q, k, v = layer.linear(x).unsqueeze(1).chunk(3, -1)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
+
+
+def biased(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """Graphormer's attention: a learned number is added to the score of each pair."""
+    near = (x @ x.transpose(1, 2)).tanh()
+    bias = near.masked_fill(~mask[:, None, :], -torch.inf).unsqueeze(1)
+    q, k, v = layer.linear(x).unsqueeze(1).chunk(3, -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
+
+
+def written(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    out = layer.attend(x, x, mask)
+    out[:, 0] = 0
+    return out[mask]
+
+
+@pytest.fixture
+def rewrites(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each graph that Dynamo hands over, whether it was rewritten. It then runs as it is, call by call."""
+    found: list[bool] = []
+
+    def made(asked: Any, module: fx.GraphModule, *others: Any) -> Callable[..., Any]:
+        found.append(attention_by_segments(module))
+        module.graph.lint()
+        return module.forward
+
+    monkeypatch.setattr(backend, "_made", made)
+    monkeypatch.setattr(backend, "slot", lambda *args: None)
+    return found
+
+
+def batch_of(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    batch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    random = torch.Generator().manual_seed(len(batch))
+    return torch.randn(len(batch), WIDTH, dtype=torch.float64, generator=random).requires_grad_(), batch
+
+
+def results(model: nn.Module, x: Tensor, batch: Tensor) -> list[Tensor]:
+    out = model(x, batch)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    grads = torch.autograd.grad(out, [x, *model.parameters()], weight, allow_unused=True)
+    return [out, *(torch.zeros(()) if g is None else g for g in grads)]
+
+
+def check(model: nn.Module) -> None:
+    model, compiled = model.double(), graphweave.compile(model.double())
+    for sizes in BATCHES:
+        x, batch = batch_of(sizes)
+        torch.testing.assert_close(results(compiled, x, batch), results(model, x, batch))
+
+
+@pytest.mark.parametrize("name", by_default(REWRITTEN, "spelled out", "encoder", "gmt"))
+def test_attention_is_computed_on_rows(name: str, rewrites: list[bool]) -> None:
+    torch.manual_seed(0)
+    check(REWRITTEN[name]())
+    assert rewrites[0]
+
+
+@pytest.mark.parametrize("name", by_default(KEPT, "padding is read", "a bias", "written in place"))
+def test_what_reads_or_mixes_padding_stays(name: str, rewrites: list[bool]) -> None:
+    torch.manual_seed(0)
+    check(KEPT[name]())
+    assert not any(rewrites)
+
+
+def test_dropout_stays_in_training(rewrites: list[bool]) -> None:
+    """It draws a number for each pair of the padded batch."""
+    torch.manual_seed(0)
+    model = Layer(lambda m, x, mask: m.attend(x, x, mask)[mask]).double()
+    model.attention.dropout = 0.5
+    compiled, (x, batch) = graphweave.compile(model), batch_of(BATCHES[0])
+    compiled(x, batch)
+    assert rewrites == [False]
+    model.eval()
+    torch.testing.assert_close(compiled(x, batch), model(x, batch))
+    assert rewrites == [False, True]
+
+
+def test_autocast_stays(rewrites: list[bool]) -> None:
+    model = Layer(lambda m, x, mask: m.attend(x, x, mask)[mask])
+    compiled, (x, batch) = graphweave.compile(model), batch_of(BATCHES[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled(x.float(), batch)
+    assert rewrites == [False]
