@@ -59,6 +59,7 @@ START = {
     "jax": "verbs.py",
     "loops": "scope.py",
     "lower": "region.py",
+    "md": "calculator.py",
     "nn": "gat_conv.py",
     "ops": "verbs.py",
     "pages": "elements.py",

@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"core", "graph", "runtime"},
     "pyg": {"core", "frontends.sparse", "ops", "points", "sampling"},
     "points": {"core", "runtime"},
+    "md": {"core", "exporting", "nn", "points", ""},
     "data": {"core", "graph", "points"},
     "distributed": {
         "core",

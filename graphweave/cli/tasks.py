@@ -48,7 +48,6 @@ from graphweave.data import (
     pyg,
     relational,
 )
-from graphweave.data.atom_clusters import PAIR_POTENTIALS
 from graphweave.data.ogb_files import is_ogb
 from graphweave.distributed.ranks import ALONE, Ranks
 
@@ -65,8 +64,8 @@ class Task:
     models: tuple[str, ...]
     file: Callable[..., Data] | None = None
     """Reads its files, or makes its data by their name, for tasks on data of their own."""
-    made: tuple[str, ...] = ()
-    """Names of data that are made, of which the first is the default; such a task reads no files."""
+    made: str = ""
+    """The name of the default data, for a task whose data are made and not read."""
     decoders: tuple[str, ...] = ()
     dropout: float = 0.5
     weight_decay: float = 0.0
@@ -87,7 +86,7 @@ TASKS: dict[str, Task] = {
     "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
     "points": Task(("dgcnn",), point_set),
     "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
-    "forces": Task(tuple(POTENTIALS), atom_clusters, tuple(PAIR_POTENTIALS), dropout=0.0, epochs=50, lr=0.002),
+    "forces": Task(tuple(POTENTIALS), atom_clusters, made="lennard-jones", dropout=0.0, epochs=50, lr=0.002),
     "table": Task(RELATIONAL_MODELS, dropout=0.2, epochs=20),
 }
 """Tasks by name."""

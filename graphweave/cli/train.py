@@ -95,7 +95,8 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
     add("--data", help="digits (default), karate, FILE.npz, FILE.graphml, FILE.pt, FILE.bin, a folder of PyG, DGL or "
         "OGB, or planetoid:NAME; with relations families (default), FILE.npz or such a file or folder; FILE.npz for "
-        "points and recommend; lennard-jones (default) or morse for forces; with --target a folder of .csv or .parquet files, or the URL of a database")  # fmt: skip
+        "points and recommend; lennard-jones (default) or morse for forces; with --target a folder of .csv or .parquet "
+        "files, or the URL of a database")  # fmt: skip
     add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, systems, pairs or rows of a step "
         f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {SYSTEMS} systems, "
         f"{CHOICES} pairs, {ROWS} rows)")  # fmt: skip
@@ -250,11 +251,11 @@ def _data(args: argparse.Namespace, task: str, model: str) -> Data:
     if given:
         raise DataError(f"--{given[0].replace('_', '-')} is for tables. Give --target, or leave it out.")
     if task and TASKS[task].file is not None:
-        made = TASKS[task].made
-        if (args.data is None and not made) or args.symmetric:
-            which = "a name" if made else "FILE.npz"
+        name = args.data or TASKS[task].made
+        if not name or args.symmetric:
+            which = TASKS[task].made or "FILE.npz"
             raise DataError(f"--task {task} needs --data {which} and no --symmetric. Give the data alone.")
-        return load_for(task, args.data or made[0], seed=args.seed)
+        return load_for(task, name, seed=args.seed)
     if model not in RELATIONAL_MODELS:
         return load(args.data or "digits", symmetric=args.symmetric, seed=args.seed)
     if args.symmetric:

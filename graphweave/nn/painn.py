@@ -35,11 +35,11 @@ class PaiNN(Potential):
         self.filters = nn.ModuleList(nn.Linear(bases, 3 * width) for _ in range(layers))
         self.mixings = nn.ModuleList(nn.Linear(width, 2 * width, bias=False) for _ in range(layers))
         self.updates = nn.ModuleList(_two_layers(2 * width, width) for _ in range(layers))
-        self.register_buffer("waves", torch.arange(1, bases + 1) * (math.pi / cutoff))
+        self.register_buffer("orders", torch.arange(1.0, bases + 1))
 
     def atoms(self, h: Tensor, src: Tensor, dst: Tensor, gap: Tensor, distance: Tensor) -> Tensor:
         """See `Potential`."""
-        bases = torch.sin(distance.unsqueeze(-1) * self.waves) / distance.unsqueeze(-1)
+        bases = torch.sin((math.pi / self.cutoff * distance).unsqueeze(-1) * self.orders) / distance.unsqueeze(-1)
         smooth, unit = self.smooth_cutoff(distance), (gap / distance.unsqueeze(-1)).unsqueeze(-1)
         v = h.new_zeros(len(h), 3, self.width)
         for message, network, mixing, update in zip(

@@ -31,12 +31,12 @@ class SchNet(Potential):
         self.filters = nn.ModuleList(_two_layers(bases, width) for _ in range(layers))
         self.sources = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
         self.updates = nn.ModuleList(_two_layers(width, width) for _ in range(layers))
-        self.register_buffer("centres", torch.linspace(0, cutoff, bases))
+        self.register_buffer("centres", torch.arange(float(bases)))  # in units of the distance between them
 
     def atoms(self, h: Tensor, src: Tensor, dst: Tensor, gap: Tensor, distance: Tensor) -> Tensor:
         """See `Potential`."""
-        narrow = -0.5 * ((len(self.centres) - 1) / self.cutoff) ** 2
-        bases = torch.exp(narrow * (distance.unsqueeze(-1) - self.centres).square())
+        per_length = (len(self.centres) - 1) / self.cutoff
+        bases = torch.exp(-0.5 * (per_length * distance.unsqueeze(-1) - self.centres).square())
         smooth = self.smooth_cutoff(distance)
         for network, source, update in zip(self.filters, self.sources, self.updates, strict=True):
             h = h + update(sum_edges(source(h)[src] * (network(bases) * smooth), dst, len(h)))
