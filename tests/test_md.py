@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ import graphweave
 from graphweave.core.errors import DataError
 from graphweave.data import atom_clusters
 from graphweave.nn import EnergyAndForces, SchNet
+from graphweave.points import neighbours
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 WITHOUT_ASE = "needs ASE: pip install 'graphweave[md]'"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 CUTOFF = 5.0
 
 
@@ -84,32 +89,70 @@ def test_forces_and_stresses_are_derivatives_of_energies() -> None:
         atoms.get_stress()
 
 
-@pytest.mark.parametrize("periodic", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_exported_potential_gives_the_same(periodic: bool, tmp_path: Path) -> None:
-    atoms = crystal(periodic)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs with forces, offsets and the virial, as a library."""
+    folder, pos = tmp_path_factory.mktemp("exported"), torch.rand(4, 3, dtype=torch.float64)
+    edges, offsets = torch.tensor([[0, 1, 2], [1, 0, 1]]), torch.zeros(3, 3, dtype=torch.float64)
+    model = EnergyAndForces(Pairs(), virial=True).eval()
+    graphweave.export(model, (torch.tensor([8, 1, 1, 2]), pos, edges, offsets), folder)
+    return folder
+
+
+def test_an_exported_potential_gives_the_same(exported: Path, tmp_path: Path) -> None:
+    atoms = crystal()
+    from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
+
     from graphweave.md import PotentialCalculator
 
-    model, pos = Pairs(), torch.from_numpy(atoms.positions)
-    edge_index = torch.tensor([[0, 1, 2], [1, 0, 1]])
-    given = (torch.from_numpy(atoms.numbers), pos, edge_index, *([torch.zeros(3, 3).double()] if periodic else []))
-    graphweave.export(EnergyAndForces(model, virial=periodic).eval(), given, tmp_path / "model")
-    atoms.calc = PotentialCalculator(model)
-    energy, forces, stress = atoms.get_potential_energy(), atoms.get_forces(), periodic and atoms.get_stress()
-    atoms.calc = PotentialCalculator(tmp_path / "model", cutoff=CUTOFF)
-    assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-13)
-    np.testing.assert_allclose(atoms.get_forces(), forces, rtol=1e-12, atol=1e-13)
-    if periodic:
-        np.testing.assert_allclose(atoms.get_stress(), stress, rtol=1e-12, atol=1e-14)
-        atoms.pbc = False  # without shifts there is nothing to add
-        apart = atoms.get_forces()
-        atoms.calc = PotentialCalculator(model)
-        np.testing.assert_allclose(atoms.get_forces(), apart, rtol=1e-12, atol=1e-13)
-    else:
-        atoms.pbc = True
-        with pytest.raises(DataError, match="the exported model takes no offsets"):
-            atoms.get_forces()
-        with pytest.raises(Exception, match="stress: it was not exported"):
-            atoms.get_stress()
+    atoms.calc = PotentialCalculator(exported, cutoff=CUTOFF)
+    numbers, pos, cell = (torch.from_numpy(one) for one in (atoms.numbers, atoms.positions, atoms.cell.array))
+    found = neighbours(pos, CUTOFF, cell)
+    energy, forces, virial = EnergyAndForces(Pairs(), True)(numbers, pos, found.pairs, found.shifts @ cell)
+    assert atoms.get_potential_energy() == pytest.approx(energy.item(), rel=1e-13)
+    np.testing.assert_allclose(atoms.get_forces(), forces.detach().numpy(), rtol=1e-11, atol=1e-13)
+    there = virial[0].detach().numpy() / atoms.get_volume()
+    np.testing.assert_allclose(atoms.get_stress(voigt=False), there, rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(atoms.get_stress(), calculate_numerical_stress(atoms), rtol=1e-5, atol=1e-7)
+    atoms.pbc = False
+    wanted = calculate_numerical_forces(atoms, iatoms=[0])
+    np.testing.assert_allclose(atoms.get_forces()[:1], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_what_was_not_exported_is_refused(exported: Path, tmp_path: Path) -> None:
+    atoms = crystal()
+    from graphweave.md import PotentialCalculator
+
+    shutil.copytree(exported, tmp_path / "less")
+    manifest = json.loads((exported / "manifest.json").read_text())
+    less = {"inputs": manifest["inputs"][:3], "outputs": manifest["outputs"][:2]}
+    (tmp_path / "less" / "manifest.json").write_text(json.dumps(less))
+    atoms.calc = PotentialCalculator(tmp_path / "less", cutoff=CUTOFF)
+    with pytest.raises(DataError, match="the exported model takes no offsets"):
+        atoms.get_forces()
+    with pytest.raises(Exception, match="stress: it was not exported"):
+        atoms.get_stress()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_a_simulation_code_in_c_calls_the_potential(exported: Path, tmp_path: Path) -> None:
+    """Energy and forces at the start, and a total energy that stays over 300 steps and several lists."""
+    flags = ["-std=c11", "-Wall", "-Werror", "-D_GNU_SOURCE", f"-I{exported}", f"-Wl,-rpath,{exported}"]
+    program, source = tmp_path / "pair_style", EXAMPLES / "export" / "pair_style.c"
+    subprocess.run(["gcc", *flags, str(source), str(exported / "model.so"), "-lm", "-o", str(program)], check=True)
+    box, at = 10.5, torch.arange(3, dtype=torch.float64) * 3.5
+    pos = torch.cartesian_prod(at, at, at) + 0.8 * torch.rand(27, 3, dtype=torch.float64)
+    numbers, cell = torch.arange(27) % 5 + 1, box * torch.eye(3, dtype=torch.float64)
+    lines = [f"{n} 20.0 {x!r} {y!r} {z!r}" for n, (x, y, z) in zip(numbers.tolist(), pos.tolist(), strict=True)]
+    run = [str(program), str(exported / "weights.safetensors"), str(CUTOFF), "300"]
+    done = subprocess.run(run, input="\n".join([f"27 {box} 0.05", *lines]), capture_output=True, text=True, check=True)
+    energy, *forces, last = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+    found = neighbours(pos, CUTOFF, cell)
+    wanted, slopes = EnergyAndForces(Pairs())(numbers, pos, found.pairs, found.shifts @ cell)
+    assert energy[0] == pytest.approx(wanted.item(), rel=1e-12)
+    np.testing.assert_allclose(forces, slopes.detach().numpy(), rtol=1e-9, atol=1e-11)
+    total, kinetic = last
+    assert kinetic > 1 and total == pytest.approx(energy[0], abs=0.01 * kinetic)
 
 
 def test_what_is_no_potential_is_refused(tmp_path: Path) -> None:
