@@ -155,7 +155,8 @@ def test_virials_are_derivatives_by_the_strain(name: str) -> None:
         assert float(virial[0, i, j].detach()) == pytest.approx(by_step, rel=1e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", by_default(MODELS, "schnet"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_compiled_energies_and_forces_of_cells_that_repeat(name: str) -> None:
     """In one graph and one compilation for all sizes; in float64 and with the virial."""
     model = EnergyAndForces(model_of(name), virial=True).eval()
