@@ -233,4 +233,5 @@ def test_schnet_is_a_potential() -> None:
     pytest.importorskip("ase", reason=WITHOUT_ASE)
     from graphweave.md import PotentialCalculator
 
-    assert PotentialCalculator(SchNet(4, 1, 3)).near.cutoff == 5.0
+    for model in (SchNet(4, 1, 3), EnergyAndForces(SchNet(4, 1, 3))):
+        assert PotentialCalculator(model).near.cutoff == 5.0

@@ -101,7 +101,9 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     command = ["train", "--task", "forces", "--model", "painn", "--hidden", "4", "--epochs", "1"]
     assert main([*command, "--batch", "120", "--no-compile", "--report", str(page)]) == 0
     said = capsys.readouterr().out
-    assert "painn on lennard-jones clusters: 800 systems" in said and f"test {FORCES}" in said and f"test {ENERGY}" in said
+    assert (
+        "painn on lennard-jones clusters: 800 systems" in said and f"test {FORCES}" in said and f"test {ENERGY}" in said
+    )
     assert "Parity on the test data" in page.read_text() and "Edges of a node" in page.read_text()
     assert main(["train", "--task", "forces", "--data", "water.npz"]) == 2
     assert "potential must be one of lennard-jones, morse (got 'water.npz')" in capsys.readouterr().err

@@ -33,10 +33,10 @@ class _Evaluated(Protocol):
 class PotentialCalculator(Calculator):  # type: ignore[misc]
     """Energies, forces and stresses of `model` for ASE: `atoms.calc = PotentialCalculator(model)`.
 
-    `model` is a module that is called as `graphweave.nn.Potential` is, and is compiled here, or the folder to which
-    `graphweave.export` wrote `EnergyAndForces(model).eval()`; its example inputs say whether it takes offsets, which
-    cells that repeat need. Units are those of ASE: angstroms and eV. Numbers have the dtype of the model; float64
-    conserves energy best.
+    `model` is a module that is called as `graphweave.nn.Potential` is, or `EnergyAndForces` of one, and is compiled
+    here; or the folder to which `graphweave.export` wrote `EnergyAndForces(model).eval()`. Cells that repeat need
+    offsets among the example inputs of the export. Units are those of ASE, angstroms and eV. Numbers have the dtype of
+    the model; float64 conserves energy best.
 
     `cutoff`: the distance from which on atoms do not see each other (default: `model.cutoff`). Neighbours are kept in a
     list that is searched again when an atom has moved by half of `skin`. DataError for a model without a cutoff, and a
@@ -49,6 +49,7 @@ class PotentialCalculator(Calculator):  # type: ignore[misc]
         self, model: nn.Module | str | os.PathLike[str], cutoff: float | None = None, skin: float = 1.0, **options: Any
     ) -> None:
         super().__init__(**options)
+        model = model.model if isinstance(model, EnergyAndForces) else model
         cutoff = getattr(model, "cutoff", None) if cutoff is None else cutoff
         if cutoff is None:
             raise DataError("PotentialCalculator: the model has no cutoff. Pass the cutoff that it was trained with.")
@@ -107,7 +108,7 @@ class _Exported:
         if list(inputs) not in (_INPUTS, [*_INPUTS, "offsets"]) or self._outputs not in (2, 3):
             raise DataError(
                 f"{folder}: expected an exported EnergyAndForces of {', '.join(_INPUTS)} and, for cells that repeat,"
-                f" offsets (got {', '.join(inputs) or 'nothing'}, and {self._outputs} outputs). Export one."
+                f" offsets (got {', '.join(inputs) or 'nothing'}, and {self._outputs} outputs). Pass the folder of one."
             )
         self.dtype = getattr(torch, inputs["pos"])
         self._model = LoadedModel(folder)
@@ -117,14 +118,14 @@ class _Exported:
     ) -> Sequence[Tensor]:
         if virial and self._outputs < 3:
             raise PropertyNotImplementedError(
-                "stress: it was not exported. Export EnergyAndForces(model, virial=True)."
+                "stress: it was not exported. Pass virial=True to EnergyAndForces, and export that."
             )
         if offsets is None:
             offsets = pos.new_zeros(edge_index.size(1), 3)
         elif not self._takes_offsets:
             raise DataError(
                 "PotentialCalculator: the exported model takes no offsets, which a cell that repeats needs (got such a"
-                " cell). Export it with offsets among the example inputs."
+                " cell). Add offsets to the example inputs, and export it again."
             )
         return self._model(numbers, pos, edge_index, *([offsets] if self._takes_offsets else []))
 
