@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch._dynamo
@@ -17,7 +17,7 @@ from graphweave.nn import EnergyAndForces, PaiNN, Potential, SchNet
 BATCH = 16
 """Systems of a step, unless the user says otherwise."""
 
-POTENTIALS: dict[str, type[Potential]] = {"schnet": SchNet, "painn": PaiNN}
+POTENTIALS: dict[str, Callable[..., Potential]] = {"schnet": SchNet, "painn": PaiNN}
 FORCES, ENERGY = "force error, meV/A", "energy error, meV/atom"
 """Names of the mean absolute errors of a component of a force, and of the energy of an atom."""
 _MILLI = 1000.0

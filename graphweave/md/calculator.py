@@ -30,7 +30,7 @@ class _Evaluated(Protocol):
     ) -> Sequence[Tensor]: ...
 
 
-class PotentialCalculator(Calculator):  # type: ignore[misc]
+class PotentialCalculator(Calculator):
     """Energies, forces and stresses of `model` for ASE: `atoms.calc = PotentialCalculator(model)`.
 
     `model` is a module that is called as `graphweave.nn.Potential` is, or `EnergyAndForces` of one, and is compiled

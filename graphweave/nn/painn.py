@@ -26,6 +26,8 @@ class PaiNN(Potential):
     torch.Size([1])
     """
 
+    orders: Tensor
+
     def __init__(
         self, width: int = 64, layers: int = 3, bases: int = 20, cutoff: float = 5.0, mean: float = 0.0,
         std: float = 1.0,

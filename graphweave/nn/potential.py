@@ -24,6 +24,9 @@ class Potential(nn.Module):
     depends on its number alone.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, width: int, cutoff: float, activation: nn.Module, mean: float, std: float) -> None:
         super().__init__()
         if not 0 < cutoff < math.inf:

@@ -23,6 +23,8 @@ class SchNet(Potential):
     torch.Size([1])
     """
 
+    centres: Tensor
+
     def __init__(
         self, width: int = 64, layers: int = 3, bases: int = 50, cutoff: float = 5.0, mean: float = 0.0,
         std: float = 1.0,
