@@ -101,14 +101,14 @@ def test_painn_is_the_sum_edge_by_edge() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_energies_stay_and_forces_turn_with_the_system(name: str) -> None:
+def test_energies_stay_and_forces_rotate_with_the_system(name: str) -> None:
     model = EnergyAndForces(model_of(name))
     numbers, pos, edge_index, batch = systems([5, 7])
-    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
+    rotation = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
     energy, forces = model(numbers, pos, edge_index, None, batch, 2)
-    there, turned = model(numbers, pos @ turn + 3.0, edge_index, None, batch, 2)
+    there, rotated = model(numbers, pos @ rotation + 3.0, edge_index, None, batch, 2)
     torch.testing.assert_close(there, energy, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(turned, forces @ turn, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(rotated, forces @ rotation, rtol=1e-10, atol=1e-11)
     order = torch.randperm(len(numbers))
     place = order.argsort()
     swapped, moved = model(numbers[order], pos[order], place[edge_index], None, batch[order], 2)

@@ -17,9 +17,9 @@ class PaiNN(Potential):
     v_i <- v_i + sum of v_j * b_e + u_e c_e, with the unit vector u_e from j to i and
     r_n(d) = sin(n pi d / cutoff) / d, n = 1 .. `bases`. Update: (a, b, c)_i = psi(h_i, |V v_i|),
     h_i <- h_i + a_i + b_i <U v_i, V v_i>, v_i <- v_i + c_i U v_i. phi and psi are networks of two layers with SiLU.
-    Energies are invariant and vectors turn with the system, since they are only added, scaled and mixed over channels.
-    Source: Schütt, Unke and Gastegger, "Equivariant message passing for the prediction of tensorial properties and
-    molecular spectra", ICML 2021, section 4 (equations 7 to 10).
+    Energies are invariant and vectors rotate with the system, since vectors are only added, scaled and mixed over
+    channels. Source: Schütt, Unke and Gastegger, "Equivariant message passing for the prediction of tensorial
+    properties and molecular spectra", ICML 2021, section 4 (equations 7 to 10).
 
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     >>> PaiNN(width=8)(torch.tensor([8, 1, 1]), torch.randn(3, 3), edge_index).shape

@@ -14,7 +14,7 @@ class SchNet(Potential):
 
     The filter f is a network of two layers on `bases` Gaussians of the length d_e, whose centres lie evenly in
     [0, cutoff]; c is the cosine cutoff and ssp the softplus, shifted to be 0 at 0. Energies depend on lengths alone, so
-    that they stay and forces turn when a system is turned. Source: Schütt et al., "SchNet: A continuous-filter
+    they stay the same, and forces rotate, when a system is rotated. Source: Schütt et al., "SchNet: A continuous-filter
     convolutional neural network for modeling quantum interactions", NIPS 2017, section 4; the filter ends in a linear
     layer with the cutoff behind it, as in SchNetPack and PyG.
 
