@@ -3,9 +3,9 @@
  *   pair_style WEIGHTS.safetensors CUTOFF STEPS < ATOMS
  *   cc pair_style.c -I MODEL -o pair_style MODEL/model.so -Wl,-rpath,MODEL -lm
  *
- * The model is an exported EnergyAndForces(..., virial=True) of float64 that takes offsets. ATOMS has their number, the edge of the cubic
- * box and the time of a step, and a line for each atom: atomic number, mass, x, y, z. Prints the energy and the forces
- * at the start, and the total energy before and after STEPS of velocity Verlet. */
+ * The model is an exported EnergyAndForces(..., virial=True) of float64 that takes offsets. ATOMS has their number, the
+ * edge of the cubic box and the time of a step, and a line for each atom: atomic number, mass, x, y, z. Prints the
+ * energy and the forces at the start, and the total and the kinetic energy after STEPS of velocity Verlet. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
