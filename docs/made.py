@@ -59,6 +59,7 @@ START = {
     "jax": "verbs.py",
     "loops": "scope.py",
     "lower": "region.py",
+    "md": "calculator.py",
     "nn": "gat_conv.py",
     "ops": "verbs.py",
     "pages": "elements.py",
@@ -252,7 +253,7 @@ def _is_about_graphs(name: str) -> bool:
 
 API_MODULES = (
     "graphweave.ops", "graphweave.jax", "graphweave.loops", "graphweave.nn", "graphweave.sampling", "graphweave.points",
-    "graphweave.distributed", "graphweave.data", "graphweave.extend", "graphweave.extend.algebra",
+    "graphweave.md", "graphweave.distributed", "graphweave.data", "graphweave.extend", "graphweave.extend.algebra",
 )  # fmt: skip
 """Modules with a section of `docs/api.md`."""
 

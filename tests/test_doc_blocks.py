@@ -61,6 +61,8 @@ def test_a_program_runs(
     program = programs()[name]
     if any("graphweave.jax" in block.text for block in program):
         pytest.importorskip("jax")
+    if any("graphweave.md" in block.text for block in program):
+        pytest.importorskip("ase")
     if any('"CXX"' in block.text for block in program):
         skip_without_compiler()
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ QUICK = {"graph_classification", "own_rule", "recommender"}
 """Programs that run by default, one each of PyG's models, of `graphweave.extend` and of plain PyTorch. Each takes some
 10 seconds to compile, so the others are slow tests."""
 
-NEEDS = {"jax_attention": "jax", "train_ray": "ray"}
+NEEDS = {"jax_attention": "jax", "molecular_dynamics": "ase", "train_ray": "ray"}
 """Program -> the package without which it is skipped."""
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "train_ray")  # test_cli.py's way of training

@@ -54,7 +54,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"core", "graph", "runtime"},
     "pyg": {"core", "frontends.sparse", "ops", "points", "sampling"},
     "points": {"core", "runtime"},
-    "data": {"core", "graph"},
+    "md": {"core", "exporting", "nn", "points", ""},
+    "data": {"core", "graph", "points"},
     "distributed": {
         "core",
         "data",

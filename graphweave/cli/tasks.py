@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from graphweave.cli.clouds import CloudTraining
 from graphweave.cli.entities import EntityRunner
+from graphweave.cli.forces import POTENTIALS, ForceTraining
 from graphweave.cli.graphs import GraphTraining
 from graphweave.cli.links import LinkRunner
 from graphweave.cli.models import MODELS
@@ -22,6 +23,7 @@ from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
     NO_LABEL,
+    AtomSet,
     GraphSet,
     Interactions,
     KnowledgeGraph,
@@ -30,6 +32,7 @@ from graphweave.data import (
     PointSet,
     TableGraph,
     TypedNodeData,
+    atom_clusters,
     dgl,
     digits,
     families,
@@ -51,7 +54,7 @@ from graphweave.distributed.ranks import ALONE, Ranks
 OfOthers: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | LinkData
 """What is read of the data sets of other libraries."""
 
-Data: TypeAlias = OfOthers | PointSet | Interactions | TableGraph
+Data: TypeAlias = OfOthers | PointSet | Interactions | TableGraph | AtomSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,14 @@ class Task:
 
     models: tuple[str, ...]
     file: Callable[..., Data] | None = None
-    """Reads its files, for tasks on data of their own."""
+    """Reads its files, or makes its data by their name, for tasks on data of their own."""
+    made: str = ""
+    """The name of the default data, for a task whose data are made and not read."""
     decoders: tuple[str, ...] = ()
     dropout: float = 0.5
     weight_decay: float = 0.0
     epochs: int = 100
+    lr: float = 0.01
 
 
 def _first(name: str) -> tuple[str, ...]:
@@ -80,6 +86,7 @@ TASKS: dict[str, Task] = {
     "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
     "points": Task(("dgcnn",), point_set),
     "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
+    "forces": Task(tuple(POTENTIALS), atom_clusters, made="lennard-jones", dropout=0.0, epochs=50, lr=0.002),
     "table": Task(RELATIONAL_MODELS, dropout=0.2, epochs=20),
 }
 """Tasks by name."""
@@ -94,7 +101,7 @@ def load_for(task: str, name: str, *, seed: int) -> Data:
         if not isinstance(data, GraphSet):
             raise DataError(f"--data must be a set of graphs for --task graph (got one graph, {name}). Name another.")
         return data
-    if not name.endswith(".npz"):
+    if not TASKS[task].made and not name.endswith(".npz"):
         raise DataError(f"--data must be FILE.npz for --task {task} (got {name!r}). Name such a file.")
     return read(name, seed=seed)
 
@@ -181,7 +188,7 @@ def check_trainable(data: Data, task: str) -> None:
                 raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
         case TableGraph():
             check_target(data)
-        case GraphSet() | PointSet():
+        case GraphSet() | PointSet() | AtomSet():
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
 
@@ -196,6 +203,8 @@ def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> Train
             return GraphTraining(way, job, data, ranks)
         case PointSet():
             return CloudTraining(way, job, data, ranks)
+        case AtomSet():
+            return ForceTraining(way, job, data, ranks)
         case Interactions():
             return RecommenderTraining(way, job, data, ranks)
         case TableGraph() if ranks.size == 1:
@@ -240,6 +249,8 @@ def described(model: str, data: Data) -> str:
             sizes = f"{data.described()}; {target.table}.{target.column}: {what} of {described_parts(target)} rows"
         case PointSet():
             sizes = f"{data.points.size(0)} clouds of {data.points.size(1)} points, {data.num_classes} classes"
+        case AtomSet():
+            sizes = f"{len(data.energy)} systems, {len(data.pos)} atoms, {data.edge_index.size(1)} edges"
         case Interactions():
             sizes = (
                 f"{data.num_users} users, {data.num_items} items, "

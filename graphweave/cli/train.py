@@ -14,6 +14,7 @@ from rich.console import Console
 from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, seed, share
 from graphweave.cli.checkpoint import kept, resume, save
 from graphweave.cli.clouds import BATCH as CLOUDS
+from graphweave.cli.forces import BATCH as SYSTEMS
 from graphweave.cli.graphs import BATCH as GRAPHS
 from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.notes import told_after
@@ -64,7 +65,7 @@ def add_epochs(sub: argparse.ArgumentParser) -> None:
     """The options that say how long is trained, and what is kept and written of it."""
     add = sub.add_argument
     add("--epochs", type=positive_int, help="times all training data are used (default: "
-        f"{TASKS['node'].epochs}, tables {TASKS['table'].epochs})")  # fmt: skip
+        f"{TASKS['node'].epochs}, tables {TASKS['table'].epochs}, forces {TASKS['forces'].epochs})")  # fmt: skip
     add_outputs(sub)
     add("--checkpoint", type=Path, metavar="DIR", help="keep there what continues the training after each epoch")
     add("--checkpoint-every", type=positive_int, metavar="STEPS", help="keep it within epochs, too, every STEPS steps "
@@ -94,17 +95,19 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations")  # fmt: skip
     add("--data", help="digits (default), karate, FILE.npz, FILE.graphml, FILE.pt, FILE.bin, a folder of PyG, DGL or "
         "OGB, or planetoid:NAME; with relations families (default), FILE.npz or such a file or folder; FILE.npz for "
-        "points and recommend; with --target a folder of .csv or .parquet files, or the URL of a database")  # fmt: skip
-    add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, pairs or rows of a step "
-        f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {CHOICES} pairs, "
-        f"{ROWS} rows)")  # fmt: skip
+        "points and recommend; lennard-jones (default) or morse for forces; with --target a folder of .csv or .parquet "
+        "files, or the URL of a database")  # fmt: skip
+    add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, systems, pairs or rows of a step "
+        f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {SYSTEMS} systems, "
+        f"{CHOICES} pairs, {ROWS} rows)")  # fmt: skip
     add("--fanout", type=fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
         f"(default: {','.join(map(str, FANOUT))}) or, by each relation, of rows (default: "
         f"{','.join(map(str, NEAR))})")  # fmt: skip
     add("--hidden", type=positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
     add("--dropout", type=share, help="share of hidden features dropped (default: 0.5, links 0.2)")
-    add("--lr", type=positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
+    add("--lr", type=positive, help=f"learning rate of Adam (default: {TASKS['node'].lr}, forces "
+        f"{TASKS['forces'].lr})")  # fmt: skip
     add("--weight-decay", type=not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
     add("--seed", type=seed, default=0, help="of weights, dropout and random splits (default: %(default)s)")
@@ -248,9 +251,11 @@ def _data(args: argparse.Namespace, task: str, model: str) -> Data:
     if given:
         raise DataError(f"--{given[0].replace('_', '-')} is for tables. Give --target, or leave it out.")
     if task and TASKS[task].file is not None:
-        if args.data is None or args.symmetric:
-            raise DataError(f"--task {task} needs --data FILE.npz and no --symmetric. Give the file alone.")
-        return load_for(task, args.data, seed=args.seed)
+        name = args.data or TASKS[task].made
+        if not name or args.symmetric:
+            which = TASKS[task].made or "FILE.npz"
+            raise DataError(f"--task {task} needs --data {which} and no --symmetric. Give the data alone.")
+        return load_for(task, name, seed=args.seed)
     if model not in RELATIONAL_MODELS:
         return load(args.data or "digits", symmetric=args.symmetric, seed=args.seed)
     if args.symmetric:
@@ -297,7 +302,7 @@ def _job(args: argparse.Namespace, task: str, model: str, data: Data) -> Trainin
     negatives = _ROTATE_NEGATIVES if decoder == "rotate" else 0
     decay = 0.0 if model in RELATIONAL_MODELS else TASKS[task].weight_decay
     return TrainingJob(
-        model, args.hidden, args.heads, _or(args.dropout, TASKS[task].dropout), args.lr,
+        model, args.hidden, args.heads, _or(args.dropout, TASKS[task].dropout), _or(args.lr, TASKS[task].lr),
         _or(args.weight_decay, decay), _or(args.epochs, TASKS[task].epochs), args.seed, args.threads,
         Links(decoder, args.batch or _TRIPLES, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
         task, args.batch, args.fanout or (),

@@ -15,7 +15,7 @@ from graphweave.cli.plot import page_figures
 from graphweave.cli.report import Measured, mebibytes, pays
 from graphweave.cli.tasks import Data, described
 from graphweave.cli.training import Predictions, TrainingJob, TrainingWay
-from graphweave.data import GraphSet, Interactions, KnowledgeGraph, NodeData, TypedNodeData
+from graphweave.data import AtomSet, GraphSet, Interactions, KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.pages.elements import facts, join, section, table, tag
 from graphweave.pages.frame import page
 from graphweave.runtime.machine_facts import NOT_INSTALLED, compiler, cpu, versions
@@ -125,6 +125,8 @@ def _degrees(data: Data) -> Chart | None:
             return charts.degrees(data.edge_index[1], data.num_nodes)
         case GraphSet():
             return charts.degrees(data.edge_index[1], data.x.size(0))
+        case AtomSet():
+            return charts.degrees(data.edge_index[1], len(data.pos))
         case KnowledgeGraph():
             return charts.degrees(data.train[:, [0, 2]].flatten(), data.num_nodes)
         case Interactions():

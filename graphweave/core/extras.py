@@ -13,6 +13,7 @@ USES: dict[str, str] = {
     "clusters": "clusters of nodes by METIS",
     "gpu": "kernels for tensors on a GPU",
     "jax": "operators on edges for JAX",
+    "md": "molecular dynamics by ASE",
     "completion": "completion of the command line in a shell",
 }
 """Extra -> its uses, in the order in which reports name them. pyproject.toml says what it installs."""
@@ -29,6 +30,7 @@ EXTRA_OF: dict[str, str] = {
     "pymetis": "clusters",
     "triton": "gpu",
     "jax": "jax",
+    "ase": "md",
     "shtab": "completion",
 }
 """Package, as it is imported -> the extra that installs it."""

@@ -42,6 +42,7 @@ TESTED: dict[str, Releases] = {
     "pyarrow": Releases("", "26"),
     "sqlalchemy": Releases("2", "2.1"),
     "pymetis": Releases("2025.2", "2025.2"),
+    "ase": Releases("3.23", "3.29"),
     "pytest": Releases("", "9"),
     "hypothesis": Releases("", "6"),
 }

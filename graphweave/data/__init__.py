@@ -1,5 +1,6 @@
 """Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads anything at all."""
 
+from graphweave.data.atom_clusters import AtomBatch, AtomSet, atom_clusters
 from graphweave.data.dgl import dgl
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families
@@ -26,6 +27,8 @@ from graphweave.data.typed_node_data import TypedNodeData
 __all__ = [
     "FAMILY_RELATIONS",
     "NO_LABEL",
+    "AtomBatch",
+    "AtomSet",
     "GraphBatch",
     "GraphSet",
     "Interactions",
@@ -37,6 +40,7 @@ __all__ = [
     "Ranking",
     "TableGraph",
     "TypedNodeData",
+    "atom_clusters",
     "dgl",
     "digits",
     "families",

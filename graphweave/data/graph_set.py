@@ -76,13 +76,17 @@ class GraphSet:
 
     def batch(self, graphs: Tensor) -> GraphBatch:
         """The graphs with the numbers `graphs` [B], in this order."""
-        sizes = self.graph_ptr.diff()[graphs]
-        nodes = _ranges(self.graph_ptr[graphs], sizes)
-        counts = self._edge_ptr.diff()[graphs]
-        edges = _ranges(self._edge_ptr[graphs], counts)
-        shift = (sizes.cumsum(0) - sizes - self.graph_ptr[graphs]).repeat_interleave(counts)
-        number = torch.arange(graphs.numel()).repeat_interleave(sizes)
-        return GraphBatch(self.x[nodes], self.edge_index[:, edges] + shift, number, self.y[graphs])
+        nodes, edge_index, number = take_graphs(self.graph_ptr, self._edge_ptr, self.edge_index, graphs)
+        return GraphBatch(self.x[nodes], edge_index, number, self.y[graphs])
+
+
+def take_graphs(ptr: Tensor, edge_ptr: Tensor, edge_index: Tensor, graphs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The nodes of some graphs in their order, edges by their places among these, and the number of each one's graph
+    among `graphs`. Graph i has the nodes from ptr[i] to ptr[i + 1], and the edges between the same of edge_ptr."""
+    sizes, counts = ptr.diff()[graphs], edge_ptr.diff()[graphs]
+    nodes, edges = _ranges(ptr[graphs], sizes), _ranges(edge_ptr[graphs], counts)
+    shift = (sizes.cumsum(0) - sizes - ptr[graphs]).repeat_interleave(counts)
+    return nodes, edge_index[:, edges] + shift, torch.arange(graphs.numel()).repeat_interleave(sizes)
 
 
 def _ranges(first: Tensor, counts: Tensor) -> Tensor:

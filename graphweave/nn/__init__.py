@@ -3,7 +3,8 @@
 Arguments, parameter names and results are those of `dgl.nn` (DGL 2.1), so its weights load. Every layer is called with
 a graph and features, one tensor or a pair for sources and destinations, and leaves the graph's data unchanged. Layers
 run by themselves, or within a model compiled by `graphweave.compile`. No layer refuses nodes without incoming edges:
-each docstring says what they get.
+each docstring says what they get. Models of the energy of atoms (`SchNet`, `PaiNN`) take numbers, positions and edges,
+and are written in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from graphweave.nn.edge_mlp_conv import EdgeMLPConv
 from graphweave.nn.edge_weight_norm import EdgeWeightNorm
 from graphweave.nn.egat_conv import EGATConv
 from graphweave.nn.egnn_conv import EGNNConv
+from graphweave.nn.energy_and_forces import EnergyAndForces
 from graphweave.nn.gat_conv import GATConv
 from graphweave.nn.gated_gcn_conv import GatedGCNConv
 from graphweave.nn.gated_graph_conv import GatedGraphConv
@@ -43,12 +45,15 @@ from graphweave.nn.hetero_graph_conv import HeteroEmbedding, HeteroGraphConv, He
 from graphweave.nn.hgt_conv import HGTConv
 from graphweave.nn.label_propagation import LabelPropagation
 from graphweave.nn.nn_conv import NNConv
+from graphweave.nn.painn import PaiNN
 from graphweave.nn.pna_conv import PNAConv
 from graphweave.nn.pooling import AvgPooling, MaxPooling, SortPooling, SumPooling
+from graphweave.nn.potential import Potential
 from graphweave.nn.rel_graph_conv import RelGraphConv
 from graphweave.nn.rgat_conv import RGATConv
 from graphweave.nn.rotat_e import RotatE
 from graphweave.nn.sage_conv import SAGEConv
+from graphweave.nn.schnet import SchNet
 from graphweave.nn.scores import EdgePredictor, TransE, TransR
 from graphweave.nn.set2set import Set2Set
 from graphweave.nn.set_transformer import SetTransformerDecoder, SetTransformerEncoder
@@ -84,6 +89,7 @@ __all__ = [
     "EdgeMLPConv",
     "EdgePredictor",
     "EdgeWeightNorm",
+    "EnergyAndForces",
     "GATConv",
     "GATv2Conv",
     "GCN2Conv",
@@ -108,12 +114,15 @@ __all__ = [
     "MaxPooling",
     "NNConv",
     "PNAConv",
+    "PaiNN",
     "PathEncoder",
+    "Potential",
     "RGATConv",
     "RelGraphConv",
     "RotatE",
     "SAGEConv",
     "SGConv",
+    "SchNet",
     "Sequential",
     "Set2Set",
     "SetTransformerDecoder",
