@@ -116,7 +116,7 @@ def test_an_instruction_set_that_no_compiler_knows_is_refused() -> None:
 
 def functions() -> list[str]:
     """The functions of the interface."""
-    return re.findall(r"^[a-z][\w ]*[ *](gw_\w+)\(", own("model.h"), flags=re.MULTILINE)
+    return re.findall(r"^[a-z][\w *]*\b(gw_\w+)\(", own("model.h"), flags=re.MULTILINE)
 
 
 def stand_in(folder: Path, level: str) -> None:
@@ -294,14 +294,15 @@ def program_for(target: str, folder: Path, scratch: Path) -> list[str | Path]:
     sources are part of the program, which then needs no library at all."""
     command = zig.installed()
     assert command is not None
+    machine = json.loads((folder / "manifest.json").read_text())["machine"]
     program, header = scratch / "run_model", f"-I{folder}"
-    compiler = [*zig.with_subcommand(command, "cc"), "-target", target, "-g0", "-O2"]
+    compiler = [*zig.with_subcommand(command, "cc"), "-target", machine["target"], "-g0", "-O2"]
     if target in LOADERS:
         if not Path(LOADERS[target]).exists():
             pytest.skip(f"{LOADERS[target]} is not there")
         linked = ["-dynamic", str(folder / "model.so"), f"-Wl,-rpath,{folder}"]
     else:
-        flags = json.loads((folder / "manifest.json").read_text())["machine"]["libraries"][0]["flags"]
+        flags = machine["libraries"][0]["flags"]
         source, linked = folder / "sources" / "model.cpp", [str(scratch / "model.o")]
         toolchain.run_compiler([*command, *flags, f"-I{folder / 'sources'}", "-c", str(source), "-o", linked[0]])
     done = toolchain.run_compiler([*compiler, header, str(RUNNER), *linked, "-o", str(program)])

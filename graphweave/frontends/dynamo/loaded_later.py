@@ -19,7 +19,7 @@ from graphweave.core.garbage import collected_seldom
 from graphweave.frontends.dynamo import compile_thread
 from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.shadow_modules import Shadows
-from graphweave.frontends.dynamo.uncompiled import inside_a_transform
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, is_traced
 from graphweave.frontends.halves.forward_mode import in_forward_mode
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LoadedLater:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._captured is None:
-            if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
+            if is_traced():
                 return self._target(*args, **kwargs)
             if self._background:
                 return self._while_loading(args, kwargs)
