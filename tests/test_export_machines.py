@@ -214,9 +214,12 @@ def read_tensors(content: bytes) -> list[Tensor]:
     while content:
         number, dims = np.frombuffer(content[:8], dtype=np.int32).tolist()
         sizes = np.frombuffer(content[8 : 8 + 8 * dims], dtype=np.int64).tolist()
-        count, values = int(np.prod(sizes)), content[8 + 8 * dims :]
-        nbytes = count * DTYPES[number].itemsize
-        found.append(torch.frombuffer(bytearray(values[:nbytes]), dtype=DTYPES[number]).reshape(sizes))
+        values = content[8 + 8 * dims :]
+        nbytes = int(np.prod(sizes)) * DTYPES[number].itemsize
+        made = torch.empty(sizes, dtype=DTYPES[number])
+        if nbytes:
+            made.copy_(torch.frombuffer(bytearray(values[:nbytes]), dtype=made.dtype).reshape(sizes))
+        found.append(made)
         content = values[nbytes:]
     return found
 

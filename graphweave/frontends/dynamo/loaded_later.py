@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from graphweave.core import locks
 from graphweave.core.garbage import collected_seldom
 from graphweave.frontends.dynamo import compile_thread
