@@ -127,7 +127,7 @@ def _arch_flags(command: tuple[str, ...], arch: str, target: tuple[str, ...]) ->
         return ()
     names = "generic or cortex-a72" if "aarch64" in " ".join(target) else "native, x86-64-v3 or x86-64"
     raise ToolchainError(
-        "GRAPHWEAVE_ARCH, or the instruction set of an export, must be a processor that "
+        "GRAPHWEAVE_ARCH (or the instruction set of an export) must be a processor that "
         f"{shlex.join(command)} knows as {flag} (got {arch!r}). Use {names}."
     )
 
