@@ -167,11 +167,11 @@ def _opened(library: Path) -> ctypes.CDLL:
     except OSError as error:
         manifest = library.with_name("manifest.json")
         if not manifest.exists():
-            raise ExportError(f"{library} cannot be opened ({error}). Export the model again.") from error
+            raise ExportError(f"{library} cannot be opened: {error}. Call graphweave.export again.") from error
         target = json.loads(manifest.read_text(encoding="utf-8"))["machine"]["target"]
         raise ExportError(
             f"{library} cannot be opened on this machine, {platform.machine()}, since it was exported for {target} "
-            f"({error}). Export the model again without a target."
+            f"({error}). Call graphweave.export again, without a target."
         ) from error
 
 
