@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -89,13 +90,10 @@ def test_state_dicts_are_those_of_the_model(model: nn.Module, tmp_path: Path) ->
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("called", [False, True])
-def test_a_copy_has_weights_of_its_own(model: nn.Module, called: bool) -> None:
+def test_a_copy_has_weights_of_its_own(model: nn.Module) -> None:
     compiled = gw.compile(model)
-    if called:
-        compiled(*example())
-    copied = copy.deepcopy(compiled)
     want = compiled(*example())
+    copied = copy.deepcopy(compiled)
     assert torch.equal(copied(*example()), want)
     with torch.no_grad():
         compiled.get_parameter("second.bias").add_(1)
@@ -116,6 +114,7 @@ assert counts["kernel_launches"] > 0 and counts["eager_fallbacks"] == 0, counts
 """
 
 
+@pytest.mark.slow
 def test_another_process_loads_what_was_saved(model: nn.Module, tmp_path: Path) -> None:
     compiled = gw.compile(model)
     want = compiled(*example())
@@ -177,9 +176,15 @@ def test_a_compiled_model_has_the_signature_of_its_forward(model: nn.Module) -> 
     assert list(inspect.signature(spread).parameters) == ["x", "edge_index"]
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("make", [lambda: gw.compile(Model()), PartlyCompiled, WithFunction, WithLayer])
-def test_pytorch_exports_what_is_compiled(make: type[nn.Module], strict: bool) -> None:
+def compiled_model() -> nn.Module:
+    return gw.compile(Model())
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "make", [compiled_model, pytest.param(PartlyCompiled, marks=pytest.mark.slow), WithFunction, WithLayer]
+)
+def test_pytorch_exports_what_is_compiled(make: Callable[[], nn.Module], strict: bool) -> None:
     torch.manual_seed(1)
     model = make().eval()
     nodes, edges = torch.export.Dim("nodes", min=2), torch.export.Dim("edges", min=2)
