@@ -147,6 +147,10 @@ for dtype in (torch.float32, torch.float64, torch.bfloat16):
 counts = graphweave.counters()
 assert counts["kernel_launches"] > 0 and counts["eager_fallbacks"] == 0, counts
 assert threads.find_pool() is not None
+
+x, weight = torch.randn(300, 33), torch.randn(33) / 6
+library = graphweave.export(attend, (x, edge_index, weight), "exported").load()
+torch.testing.assert_close(library(x, edge_index, weight)[0], attend(x, edge_index, weight), rtol=1e-4, atol=1e-5)
 print(toolchain.toolchain().version)
 """
 
@@ -164,7 +168,8 @@ def test_a_bare_environment_compiles_with_the_package_alone(tmp_path: Path) -> N
     kept = {name: value for name, value in os.environ.items() if name not in ("GRAPHWEAVE_CXX", "CXX", "PYTHONPATH")}
     python = tmp_path / "bare" / "bin" / "python"
     environment = {**kept, "PATH": str(python.parent), "GRAPHWEAVE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([str(python), "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    run = [str(python), "-c", PROGRAM]
+    done = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "zig" in done.stdout
     doctor = [str(python), "-m", "graphweave.cli.main", "doctor"]

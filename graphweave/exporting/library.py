@@ -1,8 +1,10 @@
-"""An exported model's shared library: built from its sources, and called from Python as other programs call it."""
+"""An exported model's shared library, called from Python as other programs call it."""
 
 from __future__ import annotations
 
 import ctypes
+import json
+import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,26 +15,9 @@ from torch import Tensor
 from graphweave.core.errors import ExportError, IndexRangeError
 from graphweave.exporting.dtypes import DTYPE_CODE, NUMBER_OF
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
-from graphweave.runtime.toolchain import build_library
 
 _MAX_DIMS = 8
 _OUT_OF_RANGE = 2
-
-EXPORTED = ("gw_model_*", "gw_graph_*", "gw_free")
-"""The symbols that a library shows."""
-
-FLAGS = (
-    "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-ffunction-sections", "-fdata-sections",
-    "-fno-threadsafe-statics",
-)  # fmt: skip
-"""Flags besides those of every kernel."""
-
-
-def build(folder: Path, out: Path) -> None:
-    """Compile `folder`/model.cpp to the library `out`."""
-    script = folder / "exports.map"
-    script.write_text(f"{{ global: {' '.join(f'{name};' for name in EXPORTED)} local: *; }};\n")
-    build_library(folder / "model.cpp", out, (*FLAGS, f"-I{folder}"), script, what="an exported model")
 
 
 class _Given(ctypes.Structure):
@@ -78,7 +63,7 @@ class LoadedModel:
     def __init__(self, folder: str | Path, threads: int = 1) -> None:
         """`folder` is what `graphweave.export` has written."""
         folder = Path(folder)
-        self._native = native = ctypes.CDLL(str(folder / "model.so"))
+        self._native = native = _opened(folder / "model.so")
         for name in ("gw_model_open_version", "gw_model_run", "gw_model_load", "gw_graph_new", "gw_graph_run"):
             getattr(native, name).restype = ctypes.c_int32
         native.gw_model_outputs.restype = ctypes.c_void_p
@@ -173,6 +158,21 @@ class PreparedGraph:
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         return self._model._run(self._model._native.gw_graph_run, (self._model._model, self._graph), inputs)
+
+
+def _opened(library: Path) -> ctypes.CDLL:
+    """A library of this process. ExportError if it is for another machine."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        manifest = library.with_name("manifest.json")
+        if not manifest.exists():
+            raise ExportError(f"{library} cannot be opened: {error}. Call graphweave.export again.") from error
+        target = json.loads(manifest.read_text(encoding="utf-8"))["machine"]["target"]
+        raise ExportError(
+            f"{library} cannot be opened on this machine, {platform.machine()}, since it was exported for {target} "
+            f"({error}). Call graphweave.export again, without a target."
+        ) from error
 
 
 def _given(inputs: Sequence[Tensor]) -> tuple[Any, list[Any]]:

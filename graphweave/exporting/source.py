@@ -24,11 +24,12 @@ RUNTIME = (
 )  # fmt: skip
 """The files of the runtime that a model needs, in order."""
 
-_BEGIN = """\
-#define GW_EXPORTED_MODEL
+_INTERFACE = """\
 #define GW_API __attribute__((visibility("default")))
 #include "model.h"
 """
+
+_BEGIN = f"#define GW_EXPORTED_MODEL\n{_INTERFACE}"
 
 _MEMORY = """\
 // The operators that C++ itself calls, so that no library of C++ is needed. Where there is no memory, the process ends.
@@ -65,6 +66,18 @@ def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> So
     found = {"model.cpp": whole, "model.h": own("model.h")}
     found |= {f"graphweave/{name}": sources.headers()[name].decode() for name in sorted(sources.included(whole))}
     return Sources(found)
+
+
+def chooser_source(levels: Sequence[str]) -> str:
+    """The text of a library that opens the one of several that is for the processor."""
+    names = _array("const char* const kLevels", [quoted(level) for level in levels])
+    return f"{_INTERFACE}\nnamespace {{\n{names}}}  // namespace\n\n{own('chooser.cpp')}"
+
+
+def makefile(instruction_sets: Sequence[str], chooses: bool) -> str:
+    """The Makefile, which builds what the export has built."""
+    begin = f"LEVELS ?= {' '.join(instruction_sets)}" if chooses else f"ARCH ?= {instruction_sets[0]}"
+    return f"{begin}\n{own('Makefile')}"
 
 
 def _functions(forms: Sequence[ModelForm]) -> Iterator[str]:

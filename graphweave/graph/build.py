@@ -147,7 +147,8 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
 
 def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str, of: str = "nodes") -> int:
     """The number of nodes: `given`, or one more than the largest index. Checks all indices, except under tracing."""
-    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
+    counts = (int, np.integer, torch.SymInt)
+    if given is not None and (isinstance(given, bool) or not isinstance(given, counts) or given < 0):
         raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}). Pass such a number, or none.")
     if given is not None and torch.compiler.is_compiling():
         return given  # indices have no values under tracing; the compiled code checks them when it uses them

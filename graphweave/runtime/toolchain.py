@@ -51,6 +51,8 @@ class Toolchain:
     version: str
     flags: tuple[str, ...]
     cpu: str
+    target: str | None = None
+    """The machines that it compiles for, as zig names them; None stands for this one."""
 
     @property
     def identity(self) -> str:
@@ -115,17 +117,18 @@ def _cpu() -> str:
     return f"{platform.machine()} {lines.get('model name', '')} {digest[:16]}"
 
 
-def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
-    """The flag -march. A compiler that does not know `native` generates code for its default processor; it must know
-    any other name."""
+def _arch_flags(command: tuple[str, ...], arch: str, target: tuple[str, ...]) -> tuple[str, ...]:
+    """The flag -march, for a compiler with the flags of a `target`. A compiler that does not know `native` generates
+    code for its default processor; it must know any other name."""
     flag = zig.arch_flag(arch) if zig.is_zig(command) else f"-march={arch}"
-    if _accepts(command, (flag,)):
+    if _accepts(command, (*target, flag)):
         return (flag,)
     if arch == "native":
         return ()
+    names = "generic or cortex-a72" if "aarch64" in " ".join(target) else "native, x86-64-v3 or x86-64"
     raise ToolchainError(
-        f"GRAPHWEAVE_ARCH must be a processor that {shlex.join(command)} knows as {flag} (got {arch!r}). "
-        "Use native, x86-64-v3 or x86-64."
+        "GRAPHWEAVE_ARCH (or the instruction set of an export) must be a processor that "
+        f"{shlex.join(command)} knows as {flag} (got {arch!r}). Use {names}."
     )
 
 
@@ -135,26 +138,27 @@ def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
     return (f"-fsanitize={','.join(names)}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
 
 
-def _ask(command: tuple[str, ...], arch: str) -> Answer | None:
+def _ask(command: tuple[str, ...], arch: str, target: str) -> Answer | None:
     """The version of a compiler and the flags to use with it, in four runs or five. None if it does not accept those
     that it must."""
     banner = run_compiler((*command, "--version"))
-    required: tuple[str, ...] = _REQUIRED
-    if zig.is_zig(command):
-        required = (*_REQUIRED, *zig.FLAGS, *zig.level_flags(_REQUIRED))
+    of_target = zig.flags(target) if zig.is_zig(command) else ()
+    required = (*_REQUIRED, *of_target, *(zig.level_flags(_REQUIRED) if of_target else ()))
     if banner.returncode != 0 or not _accepts(command, required):
         return None
     version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
     if zig.is_zig(command):
         version = f"{version}, of zig {run_compiler(zig.with_subcommand(command, 'version')).stdout.strip()}"
     wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
-    return version, (*required, *_supported(command, wanted), *_arch_flags(command, arch))
+    return version, (*required, *_supported(command, wanted), *_arch_flags(command, arch, of_target))
 
 
 @lru_cache(maxsize=8)
-def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
+def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...], target: str | None = None) -> Toolchain:
     tried: list[str] = []
     for command in _candidates(cxx):
+        if target is not None and not zig.is_zig(command):
+            continue
         shown = shlex.join(command)
         if not command or shutil.which(command[0]) is None:
             tried.append(f"{shown or '(empty)'}: not found")
@@ -163,13 +167,20 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
             tried.append(f"{shown}: has no sanitizers")
             continue
         cpu = _cpu()
-        asked = (*_REQUIRED, *_WANTED, *_WANTED_OF_GCC, *zig.FLAGS, arch, cpu)
-        answer = answer_of(command, asked, partial(_ask, command, arch))
+        meant = target or zig.THIS_MACHINE
+        asked = (*_REQUIRED, *_WANTED, *_WANTED_OF_GCC, *zig.flags(meant), arch, cpu)
+        answer = answer_of(command, asked, partial(_ask, command, arch, meant))
         if answer is None:
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
         version, usual = answer
-        return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), cpu)
+        return Toolchain(command, version, (*usual, *_sanitizer_flags(sanitize)), cpu, target)
+    if target is not None:
+        got = f" (got {'; '.join(tried)})" if tried else ""
+        raise ToolchainError(
+            f"expected the compiler zig, which compiles for {target} on this machine{got}. "
+            'Run `pip install "graphweave[toolchain]"`, or set GRAPHWEAVE_CXX to `zig c++`.'
+        )
     raise ToolchainError(f"expected a C++17 compiler (got {'; '.join(tried)}). {REMEDY}")
 
 
@@ -177,6 +188,13 @@ def toolchain() -> Toolchain:
     """The compiler in force, found once per process and setting. Raises ToolchainError if there is none."""
     current = settings()
     return _find(current.cxx, current.arch, current.sanitize)
+
+
+def toolchain_for(target: str | None, arch: str) -> Toolchain:
+    """The compiler for processors with the instruction set `arch`, of this machine or of a `target` such as
+    aarch64-linux-musl, for which it is zig."""
+    current = settings()
+    return _find(current.cxx, arch, () if target else current.sanitize, target)
 
 
 def available() -> str | None:
@@ -210,21 +228,21 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = (), what: s
         compiled.unlink(missing_ok=True)
 
 
-def build_library(source: Path, out: Path, extra: tuple[str, ...], exports: Path, what: str) -> None:
+def build_library(tools: Toolchain, source: Path, out: Path, extra: tuple[str, ...], exports: Path, what: str) -> None:
     """Compile one C++ file to a shared library that needs no library of C++ and shows only the symbols of the linker
     script `exports`."""
-    tools = toolchain()
     command, is_zig = (*tools.command, *tools.flags, *extra), zig.is_zig(tools.command)
     linked = ("-shared", "-Wl,--gc-sections", f"-Wl,--version-script={exports}", "-s")
     if is_zig:
         compiled = out.with_suffix(".o")
         try:
             _run((*command, "-c", str(source), "-o", str(compiled)), source, what)
-            _run((*zig.c_link_command(tools.command), *linked, str(compiled), "-o", str(out)), source, what)
+            linker = zig.c_link_command(tools.command, tools.target or zig.THIS_MACHINE)
+            _run((*linker, *linked, str(compiled), "-o", str(out)), source, what)
         finally:
             compiled.unlink(missing_ok=True)
         return
-    libraries = ("-nodefaultlibs", "-lm", "-lpthread", "-lc", "-lgcc")
+    libraries = ("-nodefaultlibs", "-Wl,--as-needed", "-lm", "-lpthread", "-ldl", "-lc", "-lgcc")
     _run((*command, *linked, "-Wl,-z,defs", str(source), *libraries, "-o", str(out)), source, what)
 
 

@@ -30,20 +30,28 @@ _NAMES = ("zig", "ziglang")
 _SUBCOMMANDS = ("c++", "cc", "version")
 """What zig is run for here."""
 
-# zig's default is to keep debugging information and frame pointers. The target is named so that zig takes its own
-# headers even where the system has some; 2.28 is the glibc for which PyTorch's wheels are made.
-_TARGET = ("-target", f"{platform.machine()}-linux-gnu.2.28", "-g0")
-
-# libc++ throws what only libc++ itself has, such as where a vector would be longer than memory. No kernel catches
-# anything, so the process ends there with and without exceptions.
-FLAGS = (*_TARGET, "-fomit-frame-pointer", "-fno-exceptions", "-D_LIBCPP_VERBOSE_ABORT(...)=__builtin_abort()")
-"""Flags with which zig compiles as other compilers do."""
+THIS_MACHINE = f"{platform.machine()}-linux-gnu.2.28"
+"""The target that kernels are compiled for. It is named so that zig takes its own headers even where the system has
+some; 2.28 is the glibc for which PyTorch's wheels are made."""
 
 HEADER_FLAGS = ("-Xclang", "-fno-pch-timestamp")
 """Flags for a precompiled header. It holds as long as the headers have the same content, whenever they were written."""
 
 _LIBRARIES = ("libstdc++.so", "libgcc_s.so", "libc.so", "libm.so", "ld-linux")
 """Prefixes of the file names of libraries that kernels may use."""
+
+
+def flags(target: str) -> tuple[str, ...]:
+    """Flags with which zig compiles for `target` as other compilers do."""
+    # libc++ throws what only libc++ itself has, such as where a vector would be longer than memory. No kernel catches
+    # anything, so the process ends there with and without exceptions.
+    aborts = ("-fno-exceptions", "-D_LIBCPP_VERBOSE_ABORT(...)=__builtin_abort()")
+    return (*_target_flags(target), "-fomit-frame-pointer", *aborts)
+
+
+def _target_flags(target: str) -> tuple[str, ...]:
+    """The flags of a target, for compiling and linking. By default zig would keep debugging information."""
+    return ("-target", target, "-g0")
 
 
 def installed() -> tuple[str, ...] | None:
@@ -84,18 +92,19 @@ def link_command(command: Sequence[str], compiled: Path, out: Path) -> tuple[str
     """The command that makes the shared library `out` of an object file, with libraries that are there. It fails if
     they do not have all that is used."""
     libraries = sorted(str(path) for path in loaded_files() if path.name.startswith(_LIBRARIES))
-    flags = (*_TARGET, "-O3", "-shared", "-nostdlib", "-Wl,-z,defs")
-    return (*with_subcommand(command, "cc"), *flags, str(compiled), *libraries, "-o", str(out))
+    flags = ("-O3", "-shared", "-nostdlib", "-Wl,-z,defs")
+    return (*c_link_command(command, THIS_MACHINE), *flags, str(compiled), *libraries, "-o", str(out))
 
 
-def c_link_command(command: Sequence[str]) -> tuple[str, ...]:
+def c_link_command(command: Sequence[str], target: str) -> tuple[str, ...]:
     """The beginning of a command that links what needs the library of C alone."""
-    return (*with_subcommand(command, "cc"), *_TARGET)
+    return (*with_subcommand(command, "cc"), *_target_flags(target))
 
 
 def whole_link_command(command: Sequence[str], compiled: Path, out: Path) -> tuple[str, ...]:
     """The same, with a libc++ that zig compiles if it has not yet done so on this machine."""
-    return (*with_subcommand(command, "c++"), *_TARGET, "-O3", "-shared", str(compiled), "-o", str(out))
+    flags = (*_target_flags(THIS_MACHINE), "-O3", "-shared")
+    return (*with_subcommand(command, "c++"), *flags, str(compiled), "-o", str(out))
 
 
 @contextmanager
@@ -103,14 +112,14 @@ def folders(command: Sequence[str]) -> Iterator[dict[str, str]]:
     """Environment variables for one run of `command`: for zig, the folders of its two caches, else none.
 
     They go to a folder that is deleted after the run, since zig would keep every object file, which nothing reads
-    again. What a whole link compiles stays in a folder of our cache.
+    again. What zig compiles of its own libraries to link with them stays in a folder of our cache.
     """
     if not is_zig(command):
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="graphweave-zig-") as scratch:
-        is_whole_link = {"c++", "-shared"} <= {*command}
-        kept = in_own_folder(folder_of("zig"), _make, _log) if is_whole_link else scratch
+        needs_libraries = "-shared" in command and "-nostdlib" not in command
+        kept = in_own_folder(folder_of("zig"), _make, _log) if needs_libraries else scratch
         yield {"ZIG_GLOBAL_CACHE_DIR": str(kept), "ZIG_LOCAL_CACHE_DIR": scratch}
 
 

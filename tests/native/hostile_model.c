@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     } else {
       status = gw_model_run(model, inputs, outputs, below(2) ? &options : NULL, &error);
     }
-    if (status < GW_OK || status > GW_TOO_LARGE) return fprintf(stderr, "status %d\n", status), 1;
+    if (status < GW_OK || status > GW_WRONG_MACHINE) return fprintf(stderr, "status %d\n", status), 1;
     well += status == GW_OK, refused += status != GW_OK;
     for (int32_t i = 0; i < num_outputs; ++i)
       if (outputs[i].data != little) gw_free(outputs[i].data);

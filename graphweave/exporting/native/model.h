@@ -30,7 +30,8 @@ typedef enum {
   GW_NO_MEMORY = 4,
   GW_WRONG_FILE = 5,     /* the weights cannot be read, or are those of another model */
   GW_WRONG_VERSION = 6,  /* the caller was compiled with a header of another major version */
-  GW_TOO_LARGE = 7       /* more than 2^31 - 1 rows or edges */
+  GW_TOO_LARGE = 7,      /* more than 2^31 - 1 rows or edges */
+  GW_WRONG_MACHINE = 8   /* no library of the model is for this processor, or that library cannot be opened */
 } gw_status;
 
 typedef struct {

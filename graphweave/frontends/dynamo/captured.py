@@ -42,7 +42,7 @@ from graphweave.frontends.dynamo.size_guards import guard_sizes
 from graphweave.frontends.dynamo.steps import listeners
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
-from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, transformed
+from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, is_traced, transformed
 from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
@@ -90,7 +90,6 @@ compilations."""
 _COMPILE_HERE = object()
 """Stands for no result, in a call that has to compile what the thread cannot."""
 
-_is_traced = torch.compiler.is_dynamo_compiling
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 """Errors that PyTorch only raises while it traces."""
 
@@ -164,7 +163,7 @@ class Captured:
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_traced():  # part of a larger function that is being compiled
+        if is_traced():
             return self._target(*args, **kwargs)
         for tell in listeners:
             tell(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,8 @@ class CompiledModule(torch.nn.Module):
             _gw_original=original,
             _gw_arguments=(dynamic, options, fullgraph),
             _gw_background=background,
-            _gw_call=LoadedLater(original, dynamic, options, fullgraph, background),
         )
+        self._make_call()
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[torch.nn.Module]:  # type: ignore[override]
@@ -45,6 +46,17 @@ class CompiledModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._gw_call(*args, **kwargs)
+
+    def _make_call(self) -> None:
+        """Make what runs compiled, and a forward with the signature of the original's, which torch.export reads."""
+        original, (dynamic, options, fullgraph) = self._gw_original, self._gw_arguments
+        call = LoadedLater(original, dynamic, options, fullgraph, self._gw_background)
+
+        @functools.wraps(original.forward)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
+
+        self.__dict__.update(_gw_call=call, forward=forward)
 
     def train(self, mode: bool = True) -> CompiledModule:
         self._gw_original.train(mode)
@@ -69,14 +81,11 @@ class CompiledModule(torch.nn.Module):
         return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_gw_call", "forward")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        dynamic, options, fullgraph = self._gw_arguments
-        self.__dict__["_gw_call"] = LoadedLater(
-            self._gw_original, dynamic, options, fullgraph, background=self._gw_background
-        )
+        self._make_call()
 
     def _get_name(self) -> str:
         return type(self).__name__

@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from graphweave.core import locks
 from graphweave.core.garbage import collected_seldom
 from graphweave.frontends.dynamo import compile_thread
 from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.shadow_modules import Shadows
-from graphweave.frontends.dynamo.uncompiled import inside_a_transform
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, is_traced
 from graphweave.frontends.halves.forward_mode import in_forward_mode
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class LoadedLater:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._captured is None:
-            if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
+            if is_traced():
                 return self._target(*args, **kwargs)
             if self._background:
                 return self._while_loading(args, kwargs)

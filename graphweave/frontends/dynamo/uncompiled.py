@@ -22,6 +22,12 @@ def inside_a_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_traced() -> bool:
+    """Whether PyTorch traces a larger function, to compile or to export it, whose graph has what a compiled object
+    computes."""
+    return torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()
+
+
 def runs_eagerly(why: str) -> None:
     """Count and report a call that runs eagerly. `why` also says what to do, and does not end in a full stop."""
     bump("eager_fallbacks")
