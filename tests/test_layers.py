@@ -88,6 +88,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/plot.py": "matplotlib is optional",
     "data/networks.py": "networkx is optional",
     "data/pyg.py": "PyG is optional and takes seconds to load",
+    "data/dgl.py": "pandas and PyYAML are optional",
     "data/tables/door.py": "pandas is optional and takes long to load",
     "data/tables/graph.py": "PyG is optional and takes seconds to load",
     "data/tables/source.py": "SQLAlchemy and pyarrow are optional",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a clone")
 PACKAGE = ROOT / "graphweave"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Package as it is imported -> its name for pip, where they differ."""
 
 
