@@ -120,7 +120,7 @@ def tried(combination: Combination, wheel: Path) -> Result:
 def last_words(output: str) -> str:
     """The last line of an output, where Python and pip say what was wrong, without the environment's paths."""
     lines = output.strip().splitlines() or ["nothing was printed"]
-    return re.sub(r" \(/\S+\)", "", lines[-1])[:200]
+    return re.sub(r" \((?:/|\.\./)\S+\)", "", lines[-1])[:250]
 
 
 def interpreter(release: str) -> str | None:
