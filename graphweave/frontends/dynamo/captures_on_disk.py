@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -119,6 +120,7 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
     compilations = given["cache_size"].num_cache_entries
     modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     whys = {
+        "Python before 3.11 does not tell the full name of code": sys.version_info < (3, 11),
         "they are switched off": not settings().store_compilations or stages_wanted(),
         "the compilation is to be explained": collecting(),
         "PyTorch exports the function": given["export"] or package is not None,
