@@ -8,10 +8,12 @@ stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that ev
 from __future__ import annotations
 
 import ast
+import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -30,6 +32,7 @@ from tests.test_layers import MAY_IMPORT, PACKAGE
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+DECISIONS = ROOT / "docs/design/decisions.md"
 _MARK = re.compile(r"(<!-- made: ([^|]*?)(?: \| (.*?) \| (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _LANGUAGES = {"layer": "python", "relations": "python", "cpp": "cpp"}
 
@@ -318,9 +321,18 @@ def written(page: str) -> str:
     return _MARK.sub(fill, page)
 
 
+def numbered(decisions: str, today: datetime.date) -> str:
+    """The page of decisions, where each entry that had no number has the next one, and this date."""
+    after = count(1 + max((int(number) for number in re.findall(r"^- D(\d+), ", decisions, re.MULTILINE)), default=0))
+    return re.sub(r"^- (?=\*\*)", lambda _: f"- D{next(after)}, {today}:\n  ", decisions, flags=re.MULTILINE)
+
+
 if __name__ == "__main__":
     for path in PAGES:
         before = path.read_text(encoding="utf-8")
-        if (after := written(before)) != before:
+        after = written(before)
+        if path == DECISIONS:
+            after = numbered(after, datetime.date.today())
+        if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")

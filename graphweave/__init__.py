@@ -11,7 +11,17 @@ from graphweave.core.garbage import collected_seldom
 from graphweave.core.versions import tell_newer_torch
 
 if TYPE_CHECKING:
-    from graphweave import extend, loops
+    from graphweave import data as data
+    from graphweave import dgl as dgl
+    from graphweave import distributed as distributed
+    from graphweave import extend as extend
+    from graphweave import function as function
+    from graphweave import jax as jax
+    from graphweave import loops as loops
+    from graphweave import nn as nn
+    from graphweave import ops as ops
+    from graphweave import points as points
+    from graphweave import sampling as sampling
     from graphweave.certificate.check import check
     from graphweave.core.counters import counters, reset_counters
     from graphweave.core.schedule import Schedule
@@ -178,7 +188,7 @@ takes seconds to load."""
 
 _PACKAGES = ("data", "dgl", "distributed", "extend", "function", "jax", "loops", "nn", "ops", "points", "sampling")
 """Modules with public names of their own, loaded when they are first asked for. (`graphweave.graph` is the
-function.)"""
+function. `graphweave.pyg` changes PyG, so whoever wants it imports it by its name.)"""
 
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
@@ -186,6 +196,8 @@ _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return _load(name)
+    if name == "pyg":
+        raise AttributeError("graphweave.pyg changes PyG, so it has to be imported by its name: import graphweave.pyg")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(_load(_MODULE_OF[name]), name)

@@ -7,6 +7,7 @@ uses, a changelog that calls the version not released yet is right.
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Collection
 from release.environment import ROOT, say
 
 _LATER = "(not released yet)"
+_KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+"""Headings within a version, as Keep a Changelog has them."""
 
 
 def problems(*, next_release: bool) -> list[str]:
@@ -25,7 +28,7 @@ def problems(*, next_release: bool) -> list[str]:
     if version is None:
         return ['graphweave/__init__.py has no line __version__ = "...". It is the one place of the version.']
     if next_release:
-        changelog = changelog.replace(f"## {version[1]} {_LATER}\n", f"## {version[1]}\n", 1)
+        changelog = changelog.replace(f"## {version[1]} {_LATER}\n", f"## {version[1]} - {datetime.date.today()}\n", 1)
     before = set(_git("tag", "--list")) - set(_git("tag", "--points-at", "HEAD"))
     changed = [] if next_release else _git("status", "--porcelain")
     found = [f"files differ from the commit: {', '.join(changed)}. Commit or remove them."] if changed else []
@@ -38,11 +41,12 @@ def version_problems(version: str, changelog: str, tags: Collection[str]) -> lis
     sections = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     heading, changes = sections[0] if sections else ("", "")
     if heading == f"{version} {_LATER}":
-        found.append(f"docs/changelog.md calls {version} not released. Remove the words.")
-    elif heading != version:
-        found.append(
-            f"docs/changelog.md begins with {heading or 'no version'}, the package says {version}. Make them equal."
-        )
+        found.append(f"docs/changelog.md calls {version} not released. Write the day in place of the words.")
+    elif not re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", heading):
+        found.append(f"docs/changelog.md begins with {heading or 'no version'}. Write: {version} - YEAR-MONTH-DAY.")
+    for kind in re.findall(r"^### (.*)$", changes, re.MULTILINE):
+        if kind not in _KINDS:
+            found.append(f"docs/changelog.md has changes of the kind {kind}. Name one of {', '.join(_KINDS)}.")
     if not re.search(r"^- ", changes, re.MULTILINE):
         found.append(f"docs/changelog.md lists no change of {version}. Add what users notice.")
     if f"v{version}" in tags:

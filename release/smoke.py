@@ -20,13 +20,14 @@ DATA = ("py.typed", "runtime/native/graphweave", "ir/message/GRAMMAR.md")
 
 
 def gcn_loss(x: Tensor, edge_index: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """The loss of two layers of a GCN, in plain PyTorch."""
+    """A loss on some nodes of two layers of a GCN, in plain PyTorch. How many nodes these are depends on the data, for
+    which PyTorch breaks the graph where graphweave's trace has failed."""
     src, dst = edge_index
     scale = torch.zeros(x.size(0), dtype=x.dtype).index_add(0, dst, x.new_ones(dst.size(0))).add(1).rsqrt()
     for weight in (first, second):
         h = (x @ weight) * scale[:, None]
         x = torch.relu((h + torch.zeros_like(h).index_add(0, dst, h[src])) * scale[:, None])
-    return x.square().mean()
+    return x[dst.bincount(minlength=x.size(0)) > 5].square().mean()
 
 
 def values(function: Callable[..., Tensor], arguments: list[Tensor]) -> list[Tensor]:
@@ -53,14 +54,16 @@ def main(expected: str) -> None:
     counters = graphweave.counters()
     launches = counters["kernel_launches"]
     if expected == "cpp":
-        assert launches and not told, f"expected kernels without a warning (got {counters}, {told})"
+        breaks = counters["graph_breaks"]
+        found = f"{launches} launches, {breaks} graph breaks, warnings {told}"
+        assert launches and not breaks and not told, f"expected kernels of one graph without a warning (got {found})"
     else:
         assert not launches and len(told) == 1, f"expected no kernel and one warning (got {counters}, {told})"
     folder = Path(graphweave.__file__).parent
     absent = [part for part in DATA if not (folder / part).exists()]
     assert not absent, f"expected the package's data in {folder} (missing: {absent})"
-    found = {"graphweave": graphweave.__version__, "torch": torch.__version__, "folder": str(folder), "told": told}
-    print(json.dumps(found | {"launches": launches}))
+    facts = {"graphweave": graphweave.__version__, "torch": torch.__version__, "folder": str(folder), "told": told}
+    print(json.dumps(facts | {"launches": launches}))
 
 
 if __name__ == "__main__":

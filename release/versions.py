@@ -107,7 +107,9 @@ def tried(combination: Combination, wheel: Path) -> Result:
     try:
         with bare_environment(python) as bare:
             bare.install(f"torch=={combination.torch}")
-            bare.install(f"{wheel}[pyg,train]", f"torch_geometric=={combination.torch_geometric}")
+            # named again, since pip would take another one where the wheel accepts none that old
+            pinned = f"torch=={combination.torch}", f"torch_geometric=={combination.torch_geometric}"
+            bare.install(f"{wheel}[pyg,train]", *pinned)
             smoke(bare, "cpp")
             passed, failed, first = tests(bare)
             return Result(combination, True, passed, failed, first, today)
@@ -118,7 +120,7 @@ def tried(combination: Combination, wheel: Path) -> Result:
 def last_words(output: str) -> str:
     """The last line of an output, where Python and pip say what was wrong, without the environment's paths."""
     lines = output.strip().splitlines() or ["nothing was printed"]
-    return re.sub(r" \(/\S+\)", "", lines[-1])[:200]
+    return re.sub(r" \((?:/|\.\./)\S+\)", "", lines[-1])[:250]
 
 
 def interpreter(release: str) -> str | None:

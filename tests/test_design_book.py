@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
 
@@ -21,6 +22,17 @@ def test_tables_and_excerpts_are_what_the_code_gives() -> None:
         pytest.skip("another version of PyTorch captures other graphs than those in the book")
     stale = [p.name for p in made.PAGES if made.written(p.read_text(encoding="utf-8")) != p.read_text(encoding="utf-8")]
     assert not stale, f"run `python -m docs.made`, read what it changed, and mend the words around it: {stale}"
+
+
+def test_decisions_have_numbers_and_dates() -> None:
+    text = made.DECISIONS.read_text(encoding="utf-8")
+    found = re.findall(r"^- D(\d+), \d{4}-\d\d-\d\d:$", text, re.MULTILINE)
+    assert sorted(map(int, found)) == list(range(1, len(found) + 1))
+    today = datetime.date(2030, 1, 2)
+    assert made.numbered(text, today) == text, "run `python -m docs.made`"
+    assert made.numbered("- D7, 2029-01-01:\n  **Old.**\n- **New.**\n", today).endswith(
+        "- D8, 2030-01-02:\n  **New.**\n"
+    )
 
 
 def test_the_example_is_graph_attention() -> None:

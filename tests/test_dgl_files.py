@@ -50,7 +50,7 @@ def test_several_graphs_are_a_set(tmp_path: Path) -> None:
     assert small.edge_index.tolist() == [[0, 2, 3, 5, 6, 7, 9, 11, 12], [1, 3, 4, 6, 7, 8, 10, 12, 13]]
     assert isinstance(load_for("graph", str(tmp_path), seed=0), GraphSet)
     shutil.copy(FILES / "one.bin", tmp_path)
-    with pytest.raises(DataError, match=r"expected one file \.bin \(got one\.bin, small\.bin"):
+    with pytest.raises(DataError, match=r"expected meta\.yaml, or one file \.bin \(got one\.bin, small\.bin"):
         data.dgl(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
         data.dgl(FILES / "tensors.bin")
     with pytest.raises(DataError, match="no such file"):
         data.dgl(tmp_path / "none.bin")
-    with pytest.raises(DataError, match=r"expected one file \.bin \(got none"):
+    with pytest.raises(DataError, match=r"expected meta\.yaml, or one file \.bin \(got none"):
         data.dgl(tmp_path)
     dgl.save_graphs(tmp_path / "ours.bin", dgl.rand_graph(3, 5))
     with pytest.raises(DataError, match="does not begin as such files do"):

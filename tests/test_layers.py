@@ -65,12 +65,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runtime",
         "sampling",
     },  # reads graphs' files, partitions as clusters do
-    "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling", ""},
+    "dgl": _MODEL_SIDE | {"data", "ops", "nn", "sampling"},
     "certificate": {"core", "ir", "compiler", "runtime", "pages"}
     | {"frontends.dynamo", "frontends.halves", "frontends.tracing"},  # runs compiled programs beside eager mode
     "exporting": {"core", "ir", "analysis", "lower", "compiler", "runtime", "execute"}
     | {"frontends.dynamo", "frontends.tracing"},  # a frontend of its own end: programs that no Python runs
-    "": _MODEL_SIDE | {"certificate", "exporting", "extend", "frontends.dynamo", "loops"},
+    "": _MODEL_SIDE
+    | {"certificate", "data", "dgl", "distributed", "exporting", "extend", "frontends.dynamo", "jax", "loops", "nn"}
+    | {"ops", "points", "sampling"},  # loads each of them when it is first asked for
     "pages": {"core"},
     "cli": _STAGES
     | _MODEL_SIDE
@@ -89,6 +91,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/plot.py": "matplotlib is optional",
     "data/networks.py": "networkx is optional",
     "data/pyg.py": "PyG is optional and takes seconds to load",
+    "data/dgl.py": "pandas and PyYAML are optional",
     "data/tables/door.py": "pandas is optional and takes long to load",
     "data/tables/graph.py": "PyG is optional and takes seconds to load",
     "data/tables/source.py": "SQLAlchemy and pyarrow are optional",

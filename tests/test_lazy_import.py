@@ -74,7 +74,7 @@ def test_what_checks_types_and_what_is_loaded_are_the_same() -> None:
     (block,) = (n for n in tree.body if isinstance(n, ast.If))
     seen = {(n.module, a.name) for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
     said = {(f"graphweave.{module}", name) for module, names in graphweave._FROM.items() for name in names}
-    assert seen == said | {("graphweave", "extend"), ("graphweave", "loops")}
+    assert seen == said | {("graphweave", name) for name in graphweave._PACKAGES}
     assert {name for _, name in seen} | {"__version__"} >= set(graphweave.__all__)
 
 
@@ -98,6 +98,20 @@ def test_packages_are_attributes_without_an_import_of_their_own() -> None:
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [f"graphweave.{name}" for name in names]
     assert {*graphweave._PACKAGES} <= {*dir(graphweave)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", graphweave._PACKAGES)
+def test_each_package_is_an_attribute_where_no_other_is_loaded(name: str) -> None:
+    text = f"import graphweave as gw\nprint(gw.{name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == f"graphweave.{name}\n"
+
+
+def test_the_package_that_changes_pyg_is_imported_by_its_name() -> None:
+    text = "import graphweave as gw\nprint('pyg' in dir(gw), hasattr(gw, 'pyg'))\ngw.pyg"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.stdout == "False False\n" and "has to be imported by its name" in done.stderr
 
 
 def test_every_package_with_public_names_is_an_attribute() -> None:

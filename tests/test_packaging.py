@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a clone")
 PACKAGE = ROOT / "graphweave"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Package as it is imported -> its name for pip, where they differ."""
 
 
@@ -186,8 +186,9 @@ def test_this_version_could_be_released_next() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "tags", "problem"),
-    [("0.1.0", ["v0.0.9"], None), ("0.2.0", [], "begins with 0.2.0"), ("0.1.0 (not released yet)", [], "not released"),
-     ("0.1.0", ["v0.1.0"], "tag v0.1.0")],
+    [("0.1.0 - 2026-12-01", ["v0.0.9"], None), ("0.2.0 - 2026-12-01", [], "begins with 0.2.0"),
+     ("0.1.0", [], "Write: 0.1.0 - YEAR"), ("0.1.0 (not released yet)", [], "not released"),
+     ("0.1.0 - 2026-12-01", ["v0.1.0"], "tag v0.1.0"), ("0.1.0 - 2026-12-01\n\n### Neu", [], "the kind Neu")],
 )  # fmt: skip
 def test_what_stands_in_the_way_of_a_release(heading: str, tags: list[str], problem: str | None) -> None:
     found = check.version_problems("0.1.0", f"# Changelog\n\n## {heading}\n\n- A change.\n", tags)

@@ -48,6 +48,7 @@ from graphweave.data import (
     pyg,
     relational,
 )
+from graphweave.data.dgl import is_dgl
 from graphweave.data.ogb_files import is_ogb
 from graphweave.distributed.ranks import ALONE, Ranks
 
@@ -154,8 +155,7 @@ def _of_others(name: str, *, seed: int, symmetric: bool = False) -> OfOthers:
         raise DataError(f"--symmetric is for FILE.npz and OGB's folders (got {name}). Leave it out.")
     if name.endswith(".graphml"):
         return graphml(name, seed=seed)
-    is_dgl = name.endswith(".bin") or any(Path(name).glob("*.bin"))
-    return dgl(name, seed=seed) if is_dgl else pyg(name, seed=seed)
+    return dgl(name, seed=seed) if is_dgl(Path(name)) else pyg(name, seed=seed)
 
 
 def load_tables(source: str, target: str, **options: Any) -> TableGraph:

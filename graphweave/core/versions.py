@@ -29,7 +29,7 @@ class Releases:
 
 
 TESTED: dict[str, Releases] = {
-    "torch": Releases("2.12", "2.13"),
+    "torch": Releases("2.11", "2.13"),
     "torch_geometric": Releases("2.6", "2.8"),
     "triton": Releases("", "3.9"),
     "jax": Releases("0.6", "0.10"),

@@ -79,6 +79,7 @@ def _guards(
 ) -> KeptGuards:  # fmt: skip
     """The guards, on the objects of this call. Raises Misfit if they ask for something else here."""
     scope: dict[str, Any] = given["globals"]
+    earlier = given["cache_entries"] if "cache_entries" in given else given["cache_entry"]  # before PyTorch 2.13
     found: list[str] = []
     stable = {names[name]: word for name, word in stable_names(dict.fromkeys(capture.fresh)).items()}
     try:
@@ -99,7 +100,7 @@ def _guards(
         with compile_context(CompileContext(given["compile_id"])), _untold():
             made = KeptGuards(
                 lambda kept: found.extend(kept.words(digests, stable)),
-                given["code"], OutputGraphCommon(state), given["cache_entries"], given["hooks"].guard_fail_fn,
+                given["code"], OutputGraphCommon(state), earlier, given["hooks"].guard_fail_fn,
                 given["hooks"].guard_filter_fn, shape_code_parts=guards.sizes,
             )  # fmt: skip
     except Exception as error:  # a place that a guard asks for is not there, or holds another kind of object

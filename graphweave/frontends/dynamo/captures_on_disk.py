@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -116,16 +117,17 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
     """Raises Unkeyed where another compilation cannot take the place of this one."""
     hooks, package = given["hooks"], given.get("package")
     watched = hooks.guard_export_fn or hooks.guard_filter_fn or convert_frame._bytecode_hooks
-    full = len(given["cache_entries"]) >= MAX_COMPILATIONS
+    compilations = given["cache_size"].num_cache_entries
     modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     whys = {
+        "Python before 3.11 does not tell the full name of code": sys.version_info < (3, 11),
         "they are switched off": not settings().store_compilations or stages_wanted(),
         "the compilation is to be explained": collecting(),
         "PyTorch exports the function": given["export"] or package is not None,
         "a hook watches the compilation": watched,
-        "an error is to be raised in place of a compilation": given["cache_entries"] and config.error_on_recompile,
+        "an error is to be raised in place of a compilation": compilations and config.error_on_recompile,
         "a mode of PyTorch's is in force": modes,
-        "it has been compiled too often": full,
+        "it has been compiled too often": compilations >= MAX_COMPILATIONS,
         "several processes compile together": get_compile_pg() is not None,
     }
     for why, holds in whys.items():
