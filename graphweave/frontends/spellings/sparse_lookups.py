@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from graphweave.frontends.spellings.padded_rows import writes
+
 _SIGNATURE = inspect.signature(F.embedding)
 _OF_SHAPE = frozenset({"size", "dim", "numel", "shape", "detach", "getattr"})
 """Uses of a table that add nothing to its gradient."""
-_WRITES = frozenset({"setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +90,7 @@ def _join(graph: fx.Graph, table: fx.Node, lookups: Sequence[_Lookup]) -> bool:
     order = {node: at for at, node in enumerate(graph.nodes)}
     later = _later_ancestors([lookup.index for lookup in lookups], order, order[first])
     written = (n for n, at in order.items() if order[first] < at < max(map(order.__getitem__, later), default=0))
-    if later & {lookup.node for lookup in lookups} or any(map(_is_write, written)):
+    if later & {lookup.node for lookup in lookups} or any(map(writes, written)):
         return False
     for node in sorted(later, key=order.__getitem__):
         first.prepend(node)
@@ -120,11 +121,6 @@ def _later_ancestors(nodes: Sequence[fx.Node], order: dict[fx.Node, int], behind
             found.add(node)
             waiting += node.all_input_nodes
     return found
-
-
-def _is_write(node: fx.Node) -> bool:
-    name = _name(node)
-    return name in _WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
 
 
 def _name(node: fx.Node) -> str:
