@@ -16,7 +16,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.nn.aggr import GraphMultisetTransformer
 from torch_geometric.nn.attention import PerformerAttention, PolynormerAttention, SGFormerAttention
-from torch_geometric.utils import to_dense_batch
+from torch_geometric.utils import to_dense_adj, to_dense_batch
 
 import graphweave
 from graphweave.runtime import segment_attention as native
@@ -137,6 +137,20 @@ class Gps(nn.Module):
         return self.conv(x, edges, batch)
 
 
+class Clustered(nn.Module):
+    """A model with one row for each graph, whose number only the data tells: a graph of clusters for each graph."""
+
+    def __init__(self, pool: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.pool, self.assign = pool, nn.Linear(WIDTH, CLUSTERS)
+        self.conv, self.last = pyg.GCNConv(WIDTH, WIDTH), pyg.DenseGraphConv(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        dense, mask = to_dense_batch(self.conv(x, edges).relu(), batch)
+        rows, adj, *losses = self.pool(dense, to_dense_adj(edges, batch), self.assign(dense), mask)
+        return self.last(rows, adj).mean(1), sum(losses[-2:], x.new_zeros(()))
+
+
 SPARSE: dict[str, Callable[[], nn.Module]] = {
     "multihead": lambda: Unpadded(Padded()),
     "gps": Gps,
@@ -145,8 +159,10 @@ SPARSE: dict[str, Callable[[], nn.Module]] = {
     "performer": lambda: Unpadded(PerformerAttention(WIDTH, 2, head_channels=4)),
     "sgformer": lambda: Unpadded(SGFormerAttention(WIDTH, 2, head_channels=4)),
     "polynormer": lambda: Unpadded(PolynormerAttention(WIDTH, 2, head_channels=4)),
+    "mincut": lambda: Clustered(pyg.dense_mincut_pool),
+    "diff pool": lambda: Clustered(pyg.dense_diff_pool),
 }
-WHOLE = ("multihead", "gps", "gps performer", "gmt", "performer", "polynormer")
+WHOLE = ("multihead", "gps", "gps performer", "gmt", "performer", "polynormer", "mincut", "diff pool")
 """Those that must be captured as one graph."""
 BY_SEGMENTS = ("multihead", "gps", "gmt")
 """Those whose attention is computed on the rows of each graph."""
@@ -205,7 +221,7 @@ def float64_by_default() -> Iterator[None]:
 
 @pytest.mark.usefixtures("float64_by_default")
 @pytest.mark.parametrize("door", by_default(["compile", "backend"], "compile"))
-@pytest.mark.parametrize("name", by_default(SPARSE, "gps"))
+@pytest.mark.parametrize("name", by_default(SPARSE, "gps", "mincut"))
 def test_layers_that_pad_the_graphs_of_a_batch(name: str, door: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, run = [], native._run
     monkeypatch.setattr(native, "_run", lambda *args, backward: (calls.append(backward), run(*args, backward=backward)))

@@ -29,6 +29,11 @@ def is_random(node: fx.Node) -> bool:
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
+def is_tangent(node: fx.Node) -> bool:
+    """Whether a node of a joint graph is the gradient of a result, which only the backward has."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
 def copied(gm: fx.GraphModule) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
     """A copy of the graph of `gm` whose nodes have the names of their originals, and the copy of each node."""
     graph = fx.Graph()

@@ -19,6 +19,7 @@ from graphweave.core.log import logger
 from graphweave.core.options import Options
 from graphweave.core.spans import IMPORT, span
 from graphweave.core.types import Space
+from graphweave.frontends.calls.captured_graph import is_tangent
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.halves.added_rules import Suspects, in_force
 from graphweave.frontends.halves.over_ranks import OverRanks
@@ -136,7 +137,7 @@ def capture(
     rows = known_rows(imported.program, imported.space_rows, at_hand)
     known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
     _analysis_log.info("%s: choices by cost are made for rows %s", graph_place(module), known or "unknown")
-    tangents = frozenset(n.name for n in placeholders if num_forward is not None and "tangents" in str(n.target))
+    tangents = frozenset(n.name for n in placeholders if num_forward is not None and is_tangent(n))
     orders = choices.relabel == "auto" and choices.schedule != "tune" and options.target == "cpp"
     facts = PassFacts(
         keep=imported.effects, tangents=tangents, statistics=statistics_of(rows), measure=at_hand,

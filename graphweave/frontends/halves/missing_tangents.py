@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from graphweave.frontends.calls.captured_graph import is_tangent
+
 aten = torch.ops.aten
 
 
 def tangents_of(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.find_nodes(op="placeholder") if "tangents" in str(n.target)]
+    return [n for n in graph.find_nodes(op="placeholder") if is_tangent(n)]
 
 
 def reaching(graph: fx.Graph) -> dict[fx.Node, int]:

@@ -18,7 +18,7 @@ from torch import fx
 from graphweave.core.calls import Elements
 from graphweave.core.log import logger
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_graph import copy_of
+from graphweave.frontends.calls.captured_graph import copy_of, is_tangent
 from graphweave.frontends.calls.captured_sizes import Size, fixed, is_tensor, rank, shape, unbacked, val
 from graphweave.frontends.spellings.product_calls import flat_call
 from graphweave.frontends.spellings.product_moves import FlatCall
@@ -199,7 +199,10 @@ class _Region:
         return self.sizes[str(expr)]
 
     def _note_sizes(self, node: fx.Node) -> None:
-        """Note the sizes that are known behind `node`, each with a node that computes it."""
+        """Note the sizes that are known behind `node`, each with a node that computes it. A forward cannot read them of
+        the gradients of its results, which stand in front of it."""
+        if is_tangent(node):
+            return
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             self._note(value, node)
