@@ -151,6 +151,9 @@ assert threads.find_pool() is not None
 x, weight = torch.randn(300, 33), torch.randn(33) / 6
 library = graphweave.export(attend, (x, edge_index, weight), "exported").load()
 torch.testing.assert_close(library(x, edge_index, weight)[0], attend(x, edge_index, weight), rtol=1e-4, atol=1e-5)
+at = torch.rand(200, 3, dtype=torch.float64)
+distance = (torch.cdist(at, at) < 0.3).nonzero().t()
+assert torch.equal(graphweave.points.radius(at, at, 0.3), distance)
 print(toolchain.toolchain().version)
 """
 

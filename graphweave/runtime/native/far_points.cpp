@@ -82,21 +82,18 @@ void choose_far(Metric<D>, const Forest& points, const Tree& tree, int64_t start
 // Writes their numbers, set after set. Returns 0, or 1 without memory.
 extern "C" int64_t gw_far_points(const PointSets* sets, const int64_t* starts, const int64_t* offsets, int64_t* out,
                                  int32_t threads) {
-  try {
+  std::atomic<bool> failed{false};
+  const bool built = has_memory([&] {
     Forest points;
     points.build(*sets, threads);
-    std::atomic<bool> failed{false};
     gw_parallel(sets->sets, threads_for(sets->starts[sets->sets], threads), [&](int64_t s, int32_t) {
-      try {
+      const bool chosen = has_memory([&] {
         with_metric(sets->dims, [&](auto metric) {
           choose_far(metric, points, points.trees[s], starts[s], offsets[s + 1] - offsets[s], out + offsets[s]);
         });
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
+      });
+      if (!chosen) failed = true;
     });
-    return failed;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+  });
+  return !built || failed;
 }

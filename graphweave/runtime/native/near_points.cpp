@@ -299,13 +299,9 @@ private:
     std::vector<Scratch> scratch(threads);
     std::atomic<bool> failed{false};
     gw_parallel(static_cast<int64_t>(found_.size()), threads, [&](int64_t range, int32_t thread) {
-      try {
-        body(range, scratch[thread]);
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
+      if (!has_memory([&] { body(range, scratch[thread]); })) failed = true;
     });
-    if (failed) throw std::bad_alloc();
+    if (failed) end_without_memory();
   }
 
   template <class Body>
@@ -374,8 +370,9 @@ struct NearPoints {
 extern "C" NearPoints* gw_near_new(const PointSets* points, const PointSets* queries, const int64_t* set_of,
                                    int64_t nearest, double square, int32_t others, int64_t most, int32_t threads,
                                    int64_t* pairs) {
-  try {
-    auto made = std::make_unique<NearPoints>();
+  std::unique_ptr<NearPoints> made;
+  const bool counted = has_memory([&] {
+    made = std::make_unique<NearPoints>();
     Search& search = made->search;
     search.points.build(*points, threads);
     if (queries) {
@@ -388,24 +385,19 @@ extern "C" NearPoints* gw_near_new(const PointSets* points, const PointSets* que
     for (int64_t i = 0; others && i < count; ++i) made->own.push_back(i);
     search.question = {nearest, square, square, others ? made->own.data() : nullptr};
     *pairs = search.count(count, most, threads);
-    return made.release();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  });
+  return counted ? made.release() : nullptr;
 }
 
 // Writes the pairs: queries to out[0..pairs], points behind them. Returns 0, or 1 without memory.
 extern "C" int64_t gw_near_take(NearPoints* near, int64_t* out, int32_t threads) {
   const int64_t pairs = near->search.offsets.back();
-  try {
+  return !has_memory([&] {
     near->search.each_query(threads, [&](int64_t query, int64_t first, const int64_t* points, int64_t count) {
       std::fill_n(out + first, count, query);
       std::copy_n(points, count, out + pairs + first);
     });
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+  });
 }
 
 extern "C" void gw_near_free(NearPoints* near) { delete near; }

@@ -215,11 +215,12 @@ struct Neighbours {
 // if it, or the number of cells, is beyond what is counted. `most` is that of `gw_near_new`. Returns null without memory.
 extern "C" Neighbours* gw_neighbours_new(const Periodic* given, double cutoff, int64_t most, int32_t threads,
                                          int64_t* pairs) {
-  try {
-    auto made = std::make_unique<Neighbours>();
+  std::unique_ptr<Neighbours> made;
+  const bool counted = has_memory([&] {
+    made = std::make_unique<Neighbours>();
     Search& search = made->search;
     *pairs = -1;
-    if (!made->images.make(*given, cutoff, threads)) return made.release();
+    if (!made->images.make(*given, cutoff, threads)) return;
     search.points.build(made->images.images(), threads);
     search.own_queries.build(made->images.wrapped(), threads);
     search.queries = &search.own_queries;
@@ -228,25 +229,20 @@ extern "C" Neighbours* gw_neighbours_new(const Periodic* given, double cutoff, i
     search.question = {0, widest * widest, certain * certain, made->images.own()};
     search.doubt = &made->images;
     *pairs = search.count(given->systems.starts[given->systems.sets], most, threads);
-    return made.release();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  });
+  return counted ? made.release() : nullptr;
 }
 
 // Writes pairs [2, count] and shifts [count, dims]. Returns 0, or 1 without memory.
 extern "C" int64_t gw_neighbours_take(Neighbours* found, int64_t* pairs, double* shifts, int32_t threads) {
   const int64_t total = found->search.offsets.back(), dims = found->search.points.dims;
-  try {
+  return !has_memory([&] {
     found->search.each_query(threads, [&](int64_t query, int64_t first, const int64_t* images, int64_t count) {
       std::fill_n(pairs + first, count, query);
       for (int64_t i = 0; i < count; ++i)
         pairs[total + first + i] = found->images.shifted(query, images[i], shifts + dims * (first + i));
     });
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+  });
 }
 
 extern "C" void gw_neighbours_free(Neighbours* found) { delete found; }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -17,6 +18,29 @@
 #include <vector>
 
 namespace {
+
+// Whether there was memory for what `body` does. Code that is compiled without exceptions ends the process there.
+template <class Body>
+bool has_memory(const Body& body) {
+#if defined(__cpp_exceptions)
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+#else
+  body();
+#endif
+  return true;
+}
+
+[[noreturn]] inline void end_without_memory() {
+#if defined(__cpp_exceptions)
+  throw std::bad_alloc();
+#else
+  std::abort();
+#endif
+}
 
 constexpr int kLanes = 16;                                      // points of a block
 constexpr int64_t kSerial = 1 << 10;                            // below this many points one thread is quicker
