@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv, global_max_pool
+from torch_geometric.nn import GATConv, GCNConv, TopKPooling, global_max_pool
 
 import graphweave as gw
 from graphweave.core.errors import ExportError
@@ -286,6 +286,34 @@ def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedMo
             assert all(torch.equal(a, b) for a, b in zip(outputs, want, strict=True))
     with pytest.raises(ExportError, match=r"output\[0\] needs 720 bytes .got 4.. Give that many"):
         library.bound(given, [torch.empty(1), outputs[1]])()
+
+
+# ---------------------------------------------------------------- rows in order
+
+
+class Ordered(nn.Module):
+    """The best nodes of each graph, running sums over them from both ends, and the rows of a mask written anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = TopKPooling(WIDTH, 0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
+        best, edges, _, chosen, place, _ = self.pool(x, edge_index, None, batch)
+        return best.cumsum(0), edges, chosen, place, best.flip(0).cumsum(0), place.cumsum(0)
+
+
+def test_rows_that_are_sorted_and_chosen_leave_python(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = Ordered().eval()
+    library = gw.export(module, (*example(20, 60), torch.arange(20) // 6), tmp_path / "model").load()
+    for nodes, edges, graphs in ((20, 60, 4), (1, 3, 1), (40, 0, 3), (2_000, 9_000, 50)):
+        x, edge_index = example(nodes, edges, seed=nodes)
+        given = x, edge_index, torch.arange(nodes) * graphs // nodes
+        with torch.no_grad():
+            want = module(*given)
+        for got, expected in zip(library(*given), want, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------- random numbers

@@ -46,10 +46,49 @@ def _select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
 
 def _slice(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     ref = _ref(call, args[0])
-    dim, start, stop, step = (*args[1:], *(None,) * 4)[:4]
-    dim = call.dim(dim or 0, ref)
-    bounds = ["int64_t(0)" if start is None else call.text(start), "INT64_MAX" if stop is None else call.text(stop)]
-    return f"sliced({call.name(ref)}, {dim}, {', '.join(bounds)}, {1 if step is None else step})"
+    return f"sliced({call.name(ref)}, {_bounds(call, ref, args[1:])})"
+
+
+def _slice_scatter(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref, part = _ref(call, args[0]), _ref(call, args[1])
+    if call.dtype(part) is not call.dtype(ref):
+        raise call.refused()
+    return f"with_slice(run, {call.name(ref)}, {call.name(part)}, {_bounds(call, ref, args[2:])})"
+
+
+def _bounds(call: NamedNode, ref: Ref, given: _Args) -> str:
+    """The dim, first, last and step of a slice."""
+    dim, start, stop, step = (*given, *(None,) * 4)[:4]
+    first = "int64_t(0)" if start is None else call.text(start)
+    last = "INT64_MAX" if stop is None else call.text(stop)
+    return f"{call.dim(dim or 0, ref)}, {first}, {last}, {1 if step is None else step}"
+
+
+def _index_put(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """Rows are written at one index of rows, or at a mask of rows."""
+    ref, listed, rows = _ref(call, args[0]), args[1], _ref(call, args[2])
+    adds = len(args) > 3 and args[3]
+    if adds or not isinstance(listed, tuple) or len(listed) != 1 or call.dtype(rows) is not call.dtype(ref):
+        raise call.refused()
+    index = _ref(call, listed[0])
+    if (
+        call.dims(index) != 1
+        or call.dims(rows) not in (0, call.dims(ref))
+        or (call.dims(ref) > 1 and not call.dims(rows))
+    ):
+        raise call.refused()
+    by_mask = call.dtype(index) is DType.bool
+    text = f"places_of(run, {call.name(index)})" if by_mask else call.name(index)
+    return f'with_rows(run, {call.name(ref)}, {text}, {call.name(rows)}, true, "{call.words(index)}")'
+
+
+def _scatter(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """Numbers are written at an index, in tensors of one dim."""
+    ref, index, numbers = _ref(call, args[0]), _ref(call, args[2]), _ref(call, args[3])
+    if any(call.dims(r) != 1 for r in (ref, index, numbers)) or call.dtype(numbers) is not call.dtype(ref):
+        raise call.refused()
+    written = f"sliced({call.name(numbers)}, 0, 0, {call.name(index)}.sizes[0], 1)"
+    return f'with_rows(run, {call.name(ref)}, {call.name(index)}, {written}, false, "{call.words(index)}")'
 
 
 def _unsqueeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
@@ -266,6 +305,19 @@ def _nothing(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return "(void)0"
 
 
+def _all(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    if call.dtype(ref) is not DType.bool or call.dims(ref) == 0:
+        raise call.refused()
+    dims = ", ".join(map(str, range(call.dims(ref))))
+    return f"folded(run, {call.name(ref)}, {{{dims}}}, false, 1, [](auto a, auto b) {{ return a && b; }})"
+
+
+def _assert_async(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    said = args[1] if len(args) > 1 and isinstance(args[1], str) else "the inputs do not fit the model"
+    return f'if (number_in({call.text(args[0])}) == 0) run.fail(GW_WRONG_ARGUMENT, -1, "%s", {quoted(said)})'
+
+
 def _seed(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     """The seed of a call that draws; numbers that are drawn for something else cannot leave."""
     if not is_seed(call.program, call.ref):
@@ -284,6 +336,9 @@ _VIEWS: dict[str, _Make] = {
     "aten.expand.default": _expand,
     "aten.permute.default": _permute,
     "aten.flip.default": _flip,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.index_put.default": _index_put,
+    "aten.scatter.src": _scatter,
     "aten.transpose.int": _transpose,
     "aten.t.default": _transpose,
     **dict.fromkeys(
@@ -333,6 +388,8 @@ _NUMBERS: dict[str, _Make] = {
     "builtin._assert_rows": lambda call, args, kwargs: f"require(run, {call.text(args[0])} != 0, {quoted(args[1])})",
     "aten.sum.dim_IntList": _sum_of_dims,
     "aten.sum.default": _reduce("a + b", may_be_empty=True),
+    "aten.all.default": _all,
+    "aten._assert_async.msg": _assert_async,
     **{
         f"builtin.{name}": _arithmetic(text)
         for name, text in {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphweave.core.types import UNIT, Op
+from graphweave.core.types import UNIT, DType, Op
 from graphweave.exporting.aten_calls import CALLS
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
@@ -33,6 +33,11 @@ def call_lines(call: NamedNode) -> Iterator[str]:
             yield from _join_indices(call, node)
         case ir.EqualRuns(of, space):
             yield f"Value {name} = equal_runs(run, {call.count(of)}, {call.count(space)});"
+        case ir.Order(keys, descending):
+            falls = ", ".join(str(d).lower() for d in descending)
+            yield f"Value {name} = order_of(run, {{{', '.join(map(call.name, keys))}}}, {{{falls}}});"
+        case ir.RunningSum(x, reverse) if call.dtype(x) in (DType.f32, DType.f64, DType.i64):
+            yield f"Value {name} = running_sum(run, {call.name(x)}, {str(reverse).lower()});"
         case ir.Chosen(mask):
             yield f"Value {name} = places_of(run, {call.name(mask)});"
         case ir.RowsOfSegments(of, at):

@@ -24,6 +24,9 @@ RUNTIME = (
 )  # fmt: skip
 """The files of the runtime that a model needs, in order."""
 
+SORTING = ("orders.cpp", "running_sums.cpp")
+"""Those that a model needs which sorts rows, or adds them up in order, each in a namespace of its name."""
+
 _INTERFACE = """\
 #define GW_API __attribute__((visibility("default")))
 #include "model.h"
@@ -40,6 +43,9 @@ void* operator new(size_t nbytes) {
   return made;
 }
 void* operator new[](size_t nbytes) { return operator new(nbytes); }
+void* operator new(size_t nbytes, const std::nothrow_t&) noexcept { return std::malloc(nbytes ? nbytes : 1); }
+void* operator new[](size_t nbytes, const std::nothrow_t&) noexcept { return std::malloc(nbytes ? nbytes : 1); }
+const std::nothrow_t std::nothrow{};
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete[](void* data) noexcept { std::free(data); }
 void operator delete(void* data, size_t) noexcept { std::free(data); }
@@ -58,9 +64,13 @@ class Sources:
 def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> Sources:
     """The sources of a model in one form or several, of which the first one tells what all take and give."""
     kernels = dict(pair for form in forms for segment in form.text.segments for pair in segment.kernels)
+    functions = list(_functions(forms))
+    sorts = any(call in text for call in ("order_of(", "running_sum(") for text in functions)
+    sorting = [*map(_in_namespace, SORTING), own("sorted_rows.cpp")] if sorts else []
     parts = [
-        _BEGIN, *map(sources.source, RUNTIME), _MEMORY, *kernels.values(), own("values.cpp"), own("threads.cpp"),
-        own("weights.cpp"), _described(forms, weights), own("model.cpp"), *_functions(forms), own("interface.cpp"),
+        _BEGIN, *map(sources.source, RUNTIME), _MEMORY, *kernels.values(), own("values.cpp"), *sorting,
+        own("threads.cpp"), own("weights.cpp"), _described(forms, weights), own("model.cpp"), *functions,
+        own("interface.cpp"),
     ]  # fmt: skip
     whole = "\n".join(parts)
     found = {"model.cpp": whole, "model.h": own("model.h")}
@@ -78,6 +88,14 @@ def makefile(instruction_sets: Sequence[str], chooses: bool) -> str:
     """The Makefile, which builds what the export has built."""
     begin = f"LEVELS ?= {' '.join(instruction_sets)}" if chooses else f"ARCH ?= {instruction_sets[0]}"
     return f"{begin}\n{own('Makefile')}"
+
+
+def _in_namespace(name: str) -> str:
+    """A file of the runtime in a namespace of its name, since other files have names of their own that are the same."""
+    lines = sources.source(name).splitlines()
+    included = [line for line in lines if line.startswith("#include")]
+    rest = [line for line in lines if not line.startswith("#include")]
+    return "\n".join([*included, f"namespace {name.removesuffix('.cpp')} {{", *rest, "}", ""])
 
 
 def _functions(forms: Sequence[ModelForm]) -> Iterator[str]:

@@ -409,6 +409,42 @@ Value rows_at(Run& run, const Value& x, const Value& index, bool wraps, const ch
   return made;
 }
 
+// A copy of x in which the rows at `index` are those of `rows`, or all the single one that it has. Negative numbers count
+// from the end if `wraps`.
+Value with_rows(Run& run, const Value& x, const Value& index, const Value& rows, bool wraps, const char* name) {
+  Value made = empty(run, x.dtype, x.sizes, x.dims);
+  const Value wide = dense(run, converted(run, index, GW_INT64)), from = dense(run, rows);
+  if (run.failed) return made;
+  copy_into(x, made);
+  check_numbers(run, wide, wraps ? -x.sizes[0] : 0, x.sizes[0], name);
+  if (run.failed) return made;
+  const int64_t count = numel_of(wide), row = x.sizes[0] ? numel_of(x) / x.sizes[0] : 0, given = numel_of(from);
+  if (given != row && given != count * row)
+    return run.fail(GW_WRONG_ARGUMENT, -1, "%s has %lld rows where others are written", name,
+                    static_cast<long long>(count)),
+           made;
+  const int64_t nbytes = row * itemsize_of(x.dtype), next = given == row ? 0 : nbytes;
+  const auto* const at = reinterpret_cast<const int64_t*>(wide.data);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(made.data + (at[i] < 0 ? at[i] + x.sizes[0] : at[i]) * nbytes, from.data + i * next,
+                static_cast<size_t>(nbytes));
+  return made;
+}
+
+// A copy of x in which `part` stands in place of a slice.
+Value with_slice(Run& run, const Value& x, const Value& part, int32_t dim, int64_t start, int64_t stop, int64_t step) {
+  Value made = empty(run, x.dtype, x.sizes, x.dims);
+  if (run.failed) return made;
+  copy_into(x, made);
+  Value place = sliced(made, dim, start, stop, step);
+  if (part.dims != place.dims || !std::equal(part.sizes, part.sizes + part.dims, place.sizes))
+    return run.fail(GW_WRONG_ARGUMENT, -1, "a part of %lld rows is written over %lld",
+                    static_cast<long long>(part.sizes[dim]), static_cast<long long>(place.sizes[dim])),
+           made;
+  copy_into(part, place);
+  return made;
+}
+
 // ---------------------------------------------------------------- as generated text calls them
 
 template <int32_t kLength>

@@ -74,7 +74,8 @@ def user_name(source: str, parameters: Sequence[str] = ()) -> str:
         return ""
     text = re.sub(r"^[LG]\['args'\]\[(\d+)\]", lambda m: _positional(int(m[1]), parameters), source)
     text = re.sub(r"^L\['kwargs'\]\['(\w+)'\]", r"\1", text)
-    text = re.sub(r"^L\['(?:self|target)'\](?:\.__self__)?(?=[.\[])", "", text)
+    around = r"\.__self__|\.__closure__\[0\]\.cell_contents"  # a bound method; a model that is exported
+    text = re.sub(rf"^L\['(?:self|target)'\](?:{around})?(?=[.\[])", "", text)
     text = re.sub(r"^G\['__import_[^']*'\]\.", "", text)
     text = re.sub(r"^[LG]\['([^']*)'\]", r"\1", text)
     for pattern, words in _FIELDS_OF_GRAPHS:
