@@ -37,7 +37,7 @@ _LEAST_BYTES = 32
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
 
-class Walk(NamedTuple):
+class EdgeWalk(NamedTuple):
     """A kernel that needs a value of edges: whether it is in the backward, how many kernels run before it one after the
     other, and the map along which it goes, or the value that it computes for all edges."""
 
@@ -48,28 +48,28 @@ class Walk(NamedTuple):
 
 def stored_rows(program: Program, flow: Flow, cones: Cones) -> frozenset[Ref]:
     """The values of edges that kernels of `program`, one half or a whole function, store for other kernels of it."""
-    return frozenset(_Choice(program, flow, cones, frozenset()).choose())
+    return frozenset(_StoredChoice(program, flow, cones, frozenset()).choose())
 
 
 def saved_rows(program: Program, flow: Flow, cones: Cones, tangents: frozenset[Ref]) -> frozenset[Ref]:
     """The values of edges that the forward of a joint program stores for other kernels of its own, and saves for the
     backward, whose inputs are `tangents`."""
     late = flow.depending(tangents)
-    chosen = _Choice(program, flow, cones, late).choose()
+    chosen = _StoredChoice(program, flow, cones, late).choose()
     return frozenset(r for r, early in chosen.items() if r not in late and early > 1)
 
 
 @dataclass(slots=True)
-class _Choice:
+class _StoredChoice:
     """Chooses values from the leaves on, and then drops those that later ones have made needless."""
 
     program: Program
     flow: Flow
     cones: Cones
     late: frozenset[Ref]
-    walks: dict[Ref, frozenset[Walk]] = field(default_factory=dict)
+    walks: dict[Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
     """The walks that need each value of edges, where those that are stored are there."""
-    _readers: dict[Ref, frozenset[Walk]] = field(default_factory=dict)
+    _readers: dict[Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
     """The walks in which each node reads its operands."""
     _stored: dict[Ref, int] = field(default_factory=dict)
     _outputs: frozenset[Ref] = frozenset()
@@ -109,7 +109,7 @@ class _Choice:
     def _find_walks(self, on_edges: Iterable[Ref], levels: dict[Ref, int]) -> None:
         """Follow the pushes along maps, and the values that are computed alone, back to the values that they need."""
         program, cones, here = self.program, self.cones, frozenset(on_edges)
-        needed: dict[Ref, set[Walk]] = {}
+        needed: dict[Ref, set[EdgeWalk]] = {}
         self._readers = {}
         for ref in reversed(range(len(program.nodes))):
             own = needed.setdefault(ref, set())
@@ -117,7 +117,9 @@ class _Choice:
                 own.add(self._alone(ref, levels))
             if cones.is_push(ref):
                 along = cones.pushed_along(ref)  # a total over all edges joins some walk
-                read = frozenset() if along is None else frozenset([Walk(ref in self.late, levels.get(ref, 0), along)])
+                read = (
+                    frozenset() if along is None else frozenset([EdgeWalk(ref in self.late, levels.get(ref, 0), along)])
+                )
             elif ref not in here or not cones.is_light(ref):
                 read = frozenset([self._alone(ref, levels)])
             elif isinstance(program.nodes[ref], ir.Pull):
@@ -132,8 +134,8 @@ class _Choice:
                     needed.setdefault(r, set()).update(read)
         self.walks = {r: frozenset(w) for r, w in needed.items() if w}
 
-    def _alone(self, ref: Ref, levels: dict[Ref, int]) -> Walk:
-        return Walk(ref in self.late, levels.get(ref, 0), ref)
+    def _alone(self, ref: Ref, levels: dict[Ref, int]) -> EdgeWalk:
+        return EdgeWalk(ref in self.late, levels.get(ref, 0), ref)
 
     # -------------------------------------------------------- what it costs
 
@@ -157,7 +159,7 @@ class _Choice:
     def _row(self, ref: Ref) -> int:
         return max(row_bytes(self.program, ref), _LEAST_BYTES)
 
-    def _work_for(self, ref: Ref, walk: Walk) -> float:
+    def _work_for(self, ref: Ref, walk: EdgeWalk) -> float:
         """The work of `walk` on values that it needs for `ref` alone."""
         alone, total = {ref}, self._work(ref, walk)
         todo = set(self.flow.operands[ref]) if self._is_open(ref) else set()
@@ -177,7 +179,7 @@ class _Choice:
     def _is_open(self, ref: Ref) -> bool:
         return not isinstance(self.program.nodes[ref], ir.Pull) and self.cones.is_light(ref)
 
-    def _work(self, ref: Ref, walk: Walk | None) -> float:
+    def _work(self, ref: Ref, walk: EdgeWalk | None) -> float:
         """What it takes to compute a row of `ref` from its operands, in bytes moved in the same time."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Pull):

@@ -22,6 +22,13 @@ class Potential(nn.Module):
     energies and forces are continuous where atoms pass it. `mean` and `std`, the energy of an atom and its spread in
     the training data, are buffers. A system without atoms has the energy 0, and an atom without neighbours one that
     depends on its number alone.
+
+    >>> class Pairs(Potential):
+    ...     def atoms(self, h, src, dst, gap, distance):
+    ...         return h + sum_edges(h[src] * self.smooth_cutoff(distance), dst, len(h))
+    >>> model = Pairs(8, cutoff=5.0, activation=nn.SiLU(), mean=0.0, std=1.0)
+    >>> model(torch.tensor([8, 1]), torch.randn(2, 3), torch.tensor([[0, 1], [1, 0]])).shape
+    torch.Size([1])
     """
 
     mean: Tensor
