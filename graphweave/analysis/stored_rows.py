@@ -117,9 +117,8 @@ class _StoredChoice:
                 own.add(self._alone(ref, levels))
             if cones.is_push(ref):
                 along = cones.pushed_along(ref)  # a total over all edges joins some walk
-                read = (
-                    frozenset() if along is None else frozenset([EdgeWalk(ref in self.late, levels.get(ref, 0), along)])
-                )
+                walks = [] if along is None else [EdgeWalk(ref in self.late, levels.get(ref, 0), along)]
+                read = frozenset(walks)
             elif ref not in here or not cones.is_light(ref):
                 read = frozenset([self._alone(ref, levels)])
             elif isinstance(program.nodes[ref], ir.Pull):
