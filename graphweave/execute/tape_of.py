@@ -35,7 +35,7 @@ from graphweave.lower.schedule import Region, TorchCall
 
 @dataclass(frozen=True, slots=True)
 class RunnerTraits:
-    """What a tape's runner can do and knows."""
+    """The abilities and knowledge of a tape's runner."""
 
     joins: Callable[[int], bool]
     """Whether kernel i may run in one native call with others."""
@@ -435,7 +435,8 @@ class TapeMaker:
 
     @cached_property
     def _maybe_saved(self) -> set[Ref]:
-        """What is kept for the backward, and all that calls of PyTorch make it of, of which it may be a view."""
+        """Values that are kept for the backward, and those from which calls of PyTorch make them: they may be views of
+        these."""
         saved = (r for r in self._outputs[len(self._contract.promises) :] if r is not None)
         return ancestors(self._program, saved, frozenset(self._written))
 

@@ -435,7 +435,7 @@ class _Grouping:
         return found
 
     def _made_of(self, ref: Ref) -> tuple[Ref, ...]:
-        """What a value is computed from, if no group computes it by itself."""
+        """The values that a value is computed from, if no group computes it by itself."""
         inlined = ref in self.floating or (ref not in self.stored and not isinstance(self.program.nodes[ref], Input))
         return self.operands[ref] if inlined and ref not in self.group_of else ()
 

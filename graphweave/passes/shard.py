@@ -47,7 +47,7 @@ Folded: TypeAlias = ir.Push | ir.Gram
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What is received of inputs that are steady is kept."""
+    """Rows that are received of steady inputs are kept."""
 
     name: str = "shard"
 

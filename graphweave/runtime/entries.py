@@ -211,7 +211,7 @@ class ByteStore:
         return folder_of(self.name)
 
     def read(self, key: str) -> bytes | None:
-        """What was written under `key` by this user; None if there is nothing, or nothing that can be trusted."""
+        """The bytes that this user wrote under `key`; None if there is nothing, or nothing that can be trusted."""
         target = self._KIND.path(self.folder, key)
         try:
             if not target.exists():

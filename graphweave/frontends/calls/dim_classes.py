@@ -301,7 +301,8 @@ class PickedRows:
 
 
 def picked(node: fx.Node, how: IndexUse) -> PickedRows | None:
-    """What a call along an index picks; None for calls with masks, with indices that are apart, or with numbers."""
+    """The rows that a call along an index picks; None for calls with masks, with indices that are apart, or with
+    numbers."""
     x: Any = node if how.pushes else node.args[0]
     items: Any = node if not how.pushes else node.args[how.source] if how.source is not None else None
     if not is_tensor(x) or not is_tensor(items) or rank(x) == 0:

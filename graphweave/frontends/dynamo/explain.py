@@ -47,7 +47,7 @@ by cost, the message IR, the passes that ran, the seconds of each stage, when co
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the compiler made of a function. It prints as the short form (on a terminal as a table), followed by
+    """A record of how a function was compiled. It prints as the short form (on a terminal as a table), followed by
     `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,

@@ -21,7 +21,7 @@ _MIN_WIDTH = 60
 """Columns that a narrower terminal is taken to have."""
 _BOLD = "\x1b[1m{}\x1b[0m"
 _HALVES = ("inference", "forward", "backward")
-"""What compiled graphs are, in the order of the report."""
+"""The kinds of compiled graphs, in the order of the report."""
 _PRELUDE = "once-a-graph"
 """The word for kernels that run once a graph."""
 _MAX_PADDED = 76
@@ -169,7 +169,8 @@ def _work(report: Explained) -> list[Row]:
 
 
 def _tuned(note: TuningNote) -> Iterator[Row]:
-    """What tuning chose for a graph, and the predicted and measured times of it and of the compiler's own choice."""
+    """The choice that tuning made for a graph, and the predicted and measured times of it and of the compiler's own
+    choice."""
     if note.measured is None:
         yield Row("tuned", f"no: {note.why}")
         return

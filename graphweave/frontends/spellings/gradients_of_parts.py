@@ -88,7 +88,7 @@ def _sums(graph: fx.Graph) -> list[_Sum]:
 
 
 def _sum(node: fx.Node) -> _Sum:
-    """What `node` adds up, through sums that nothing else reads; `node` itself if it is no sum."""
+    """The terms that `node` adds up, through sums that nothing else reads; `node` itself if it is no sum."""
     calls, terms, todo = [node], list[fx.Node](), [node]
     while todo:
         x = todo.pop()

@@ -19,7 +19,7 @@ from torch._dynamo import variables
 _RETAIN_GRAPH = 3
 """The position of `retain_graph` among the parameters of `torch.autograd.grad`."""
 _MARK = "graphweave_requires_grad"
-"""What the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
+"""The key that the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
 
 
 def keeps_graphs(original: Callable[..., Any]) -> Callable[..., Any]:

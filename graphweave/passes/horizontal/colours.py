@@ -40,8 +40,8 @@ class Colours:
         return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
 
     def seed(self, i: Ref) -> Hashable:
-        """What pulls or pushes that are packed must share: the number of pulls and pushes before it, the origin of its
-        index, and the colour of what it pushes.
+        """The key that pulls or pushes must share to be packed: the number of pulls and pushes before it, the origin of
+        its index, and the colour of what it pushes.
 
         Nodes of equal seeds do not need each other.
         """
