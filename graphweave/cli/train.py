@@ -202,8 +202,8 @@ def _write(args: argparse.Namespace, done: FinishedTraining, console: Console) -
 
 
 def _ticks(within: Tick, keep: Callable[[], None], number: int, count: int, every: int | None) -> Tick:
-    """What is called after each step of runner `number` of `count`: it shows the share of the epoch that is done, and
-    keeps a checkpoint after `every` steps."""
+    """The function that is called after each step of runner `number` of `count`: it shows the share of the epoch that
+    is done, and keeps a checkpoint after `every` steps."""
     steps = 0
 
     def tick(share: float) -> None:

@@ -103,7 +103,7 @@ def sort_csr_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", t
 
 
 def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
-    """As `sort_csr_by_tag`, by destination, with the tags of sources."""
+    """Like `sort_csr_by_tag`, by destination, with the tags of sources."""
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 
 

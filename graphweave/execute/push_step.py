@@ -1,5 +1,4 @@
-"""Parts that the steps of a fused push share on every target: indices that its kernel walks, and tables made of
-them."""
+"""Parts that steps of a fused push share on every target: indices that its kernel walks, and tables made of them."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: boo
 
 
 def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
-    """As `in_subgraph`, for the edges that start in the given nodes."""
+    """Like `in_subgraph`, for the edges that start in the given nodes."""
     kept = _nodes_by_type(g, nodes)
     edges = {
         key: query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])[0]

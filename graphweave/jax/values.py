@@ -21,7 +21,7 @@ from graphweave.ir.message.nodes import Broadcast, Const, Node, Permute, Pointwi
 
 
 class CannotSay(Exception):
-    """What a message program cannot say, in words that end a sentence about the primitive."""
+    """A computation that a message program cannot express, in words that end a sentence about the primitive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _ROUNDED = 1e-9
 
 
 class _Candidates(NamedTuple):
-    """What is known since the list was built."""
+    """The facts that are known since the list was built."""
 
     pairs: Tensor
     """int64 [2, candidates]"""

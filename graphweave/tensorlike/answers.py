@@ -92,7 +92,7 @@ class TensorLike:
         raise NotImplementedError
 
     def moved(self, data: Tensor, outer: tuple[int, ...]) -> Any:
-        """As `like`, with the outer dims at the positions `outer`."""
+        """Like `like`, with the outer dims at the positions `outer`."""
         return self.like(data)
 
     def wrapped(self, dim: Any, more: int = 0) -> int:
