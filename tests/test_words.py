@@ -72,12 +72,12 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("beside", lambda: _in_prose(r"\bbeside\b"), 134, 'Write "next to", "as well as", "besides" or "and".'),
-    Row("behind each other", lambda: _in_prose(r"\bbehind\s+each\s+other\b"), 18,
+    Row("beside", lambda: _in_prose(r"\bbeside\b"), 20, 'Write "next to", "as well as", "besides" or "and".'),
+    Row("behind each other", lambda: _in_prose(r"\bbehind\s+each\s+other\b"), 0,
         'Write "concatenated" or "one after the other".'),
-    Row("turned", lambda: _in_prose(r"\bturned\b(?! o(?:n|ff)\b)"), 60,
+    Row("turned", lambda: _in_prose(r"\bturned\b(?! o(?:n|ff)\b)"), 5,
         'Write "transposed", "converted", "reversed" or "rotated", whichever is meant.'),
-    Row("docstrings that begin with What or As", _docstrings, 286,
+    Row("docstrings that begin with What or As", _docstrings, 0,
         'Begin with the noun ("The rows that ...") or the verb; for "As `f`, but ..." write "Like `f`, but ...".'),
     Row("Any in signatures", _any, 3950, "Write the type of the parameter or result, a TypeVar, or `object`."),
     Row("fmt: skip", lambda: _in_sources("fmt: skip"), 605, "Let Ruff format the lines, or shorten them."),

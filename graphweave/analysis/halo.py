@@ -69,7 +69,7 @@ class _Choice:
         self.asked, self.owned = frozenset(asked), frozenset(owned)
 
     def _joined(self, ref: Ref) -> tuple[Ref, ...]:
-        """The values whose halo rows those of `ref` are: the operands of rows behind each other, else `ref` itself."""
+        """The values whose halo rows those of `ref` are: the operands if rows are concatenated, else `ref` itself."""
         node = self.program.nodes[ref]
         of = self.halo.unions.get(row_space(self.program, ref))
         if not isinstance(node, ir.Join) or of != tuple(row_space(self.program, x) for x in node.xs):

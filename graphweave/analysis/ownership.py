@@ -173,7 +173,7 @@ class WhyRefused(Enum):
                 "Choose them by a mask, or pass them in that order.")
     equal_runs = ("rows are cut into runs of equal length, while a rank has only some of them",
                   "Pass an index of the runs, or leave these rows out of the graph that is divided.")
-    two_orders = ("rows that were sorted stand beside rows in another order, while each rank sorts its own",
+    two_orders = ("rows that were sorted stand next to rows in another order, while each rank sorts its own",
                   "Bring all of them into the same order.")
     sorted_by_rank = ("rows are put into the order of what is computed for them, while a rank sees its own alone",
                       "Sort outside of the model.")

@@ -1,5 +1,4 @@
-"""The parts that trainings by batches share: epochs of timed steps on any number of ranks, validation, and what is
-kept."""
+"""Parts that trainings by batches share: epochs of timed steps on any number of ranks, validation, and checkpoints."""
 
 from __future__ import annotations
 

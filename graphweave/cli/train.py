@@ -1,4 +1,4 @@
-"""`graphweave train`: trains a model on real data through the compiler, beside eager and torch.compile if requested."""
+"""`graphweave train`: trains a model on real data, compiled, and in eager mode and by torch.compile if requested."""
 
 from __future__ import annotations
 

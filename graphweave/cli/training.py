@@ -1,5 +1,4 @@
-"""The parts that all trainings of the command line share: ways to run a module, options, a history, and their
-methods."""
+"""Parts that all trainings of the command line share: ways to run a module, options, a history, and methods."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The parts that samplers of `dgl.dataloading` share: base classes, seeds, and the fields of the blocks that they
-return."""
+"""Parts that samplers of `dgl.dataloading` share: base classes, seeds, and the fields of the blocks they return."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class CppStretch:
         return Maker(shape, dtype, rows=space != UNIT), at, self._sent.get(ref)
 
 
-def turned(program: Program, ref: Ref) -> Ref | None:
+def untransposed(program: Program, ref: Ref) -> Ref | None:
     """The matrix of shared data of which `ref` is the transpose; None if it is no transpose."""
     node, t = program.nodes[ref], program.types[ref]
     is_matrix = isinstance(t, Type) and t.space == UNIT and t.dtype.is_float

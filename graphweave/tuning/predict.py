@@ -33,7 +33,7 @@ _UNFETCHED = 1.6
 """Factor of lines from beyond the second-level cache where nothing is prefetched."""
 
 _STEP = 0.8e-9
-"""Seconds that an edge takes beside its rows: its index, and the loop."""
+"""Seconds that an edge takes besides its rows: its index, and the loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Expr, IndexSum
 
 _OWN = "element"
-"""Name of an array's own dimension, beside those of axes."""
+"""Name of an array's own dimension, which is that of no axis."""
 
 
 def read(scope: TritonScope, held: Held, at: Position) -> Printed:

@@ -325,7 +325,7 @@ def picked(node: fx.Node, how: IndexUse) -> PickedRows | None:
 
 
 def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
-    """x[..., i, j, ...]: indices beside each other, which broadcast against each other."""
+    """x[..., i, j, ...]: adjacent indices, which broadcast against each other."""
     x = found.x
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     places = [d for d, _ in given]

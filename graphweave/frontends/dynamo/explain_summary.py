@@ -210,7 +210,7 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
     for s in (s for g in graphs for s in g.keeps):
         found.setdefault((s.space, s.where.own), []).append(s)
     held = sum(s.bytes for notes in found.values() for s in notes)
-    total = f"{size(held)} beside the arguments" if found else "nothing beside the arguments"
+    total = f"{size(held)} besides the arguments" if found else "nothing besides the arguments"
     rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]
     for (space, _), notes in sorted(found.items(), key=lambda item: -sum(s.bytes for s in item[1])):
         shapes = Counter(s.shape for s in notes)

@@ -23,7 +23,7 @@ _MARK = "graphweave_requires_grad"
 
 
 def keeps_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy beside
+    """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy next to
     its forces. Dynamo would break the graph there. (In eager mode such a result has gradients that raise an error.)"""
 
     def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -22,7 +22,7 @@ class Colours:
     """`signature(i)`: operator and parameters of a node, the types of it and its operands without their spaces, and
     whether it belongs to the backward.
 
-    `seed(i)`: what must agree, beside the signature, before a pull or push is packed with those of other relations.
+    `seed(i)`: what must agree, besides the signature, before a pull or push is packed with those of other relations.
     """
 
     def __init__(self, graph: NodeGraph) -> None:
