@@ -36,7 +36,7 @@ def _sources() -> tuple[str, ...]:
 def _prose() -> str:
     """All that a reader of the package and its documents may read."""
     root = PACKAGE.parent
-    documents = [*(root / "docs").glob("*.md"), root / "README.md", root / "CONTRIBUTING.md"]
+    documents = [*(root / "docs").rglob("*.md"), root / "README.md", root / "CONTRIBUTING.md"]
     others = [path for path in PACKAGE.rglob("*") if path.suffix in TEXTS - {".py"}]
     return "\n".join((*_sources(), *(path.read_text() for path in (*others, *documents))))
 
@@ -62,7 +62,7 @@ def _in_sources(words: str) -> int:
     return sum(text.count(words) for text in _sources())
 
 
-class Row(NamedTuple):
+class CountedWords(NamedTuple):
     """Words that are counted, the largest count that is allowed, and what to write instead."""
 
     words: str
@@ -71,23 +71,39 @@ class Row(NamedTuple):
     instead: str
 
 
-ROWS = (
-    Row("beside", lambda: _in_prose(r"\bbeside\b"), 20, 'Write "next to", "as well as", "besides" or "and".'),
-    Row("behind each other", lambda: _in_prose(r"\bbehind\s+each\s+other\b"), 0,
-        'Write "concatenated" or "one after the other".'),
-    Row("turned", lambda: _in_prose(r"\bturned\b(?! o(?:n|ff)\b)"), 5,
-        'Write "transposed", "converted", "reversed" or "rotated", whichever is meant.'),
-    Row("docstrings that begin with What or As", _docstrings, 0,
-        'Begin with the noun ("The rows that ...") or the verb; for "As `f`, but ..." write "Like `f`, but ...".'),
-    Row("Any in signatures", _any, 3950, "Write the type of the parameter or result, a TypeVar, or `object`."),
-    Row("fmt: skip", lambda: _in_sources("fmt: skip"), 605, "Let Ruff format the lines, or shorten them."),
-    Row("type: ignore", lambda: _in_sources("type: ignore"), 190, "Give the value a type that holds, or narrow it."),
-)  # fmt: skip
+COUNTED = (
+    CountedWords("beside", lambda: _in_prose(r"\bbeside\b"), 20, 'Write "next to", "as well as", "besides" or "and".'),
+    CountedWords(
+        "behind each other",
+        lambda: _in_prose(r"\bbehind\s+each\s+other\b"),
+        0,
+        'Write "concatenated" or "one after the other".',
+    ),
+    CountedWords(
+        "turned",
+        lambda: _in_prose(r"\bturned\b(?! o(?:n|ff)\b)"),
+        5,
+        'Write "transposed", "converted", "reversed" or "rotated", whichever is meant.',
+    ),
+    CountedWords(
+        "docstrings that begin with What or As",
+        _docstrings,
+        0,
+        'Begin with the noun ("The rows that ...") or the verb; for "As `f`, but ..." write "Like `f`, but ...".',
+    ),
+    CountedWords("Any in signatures", _any, 3950, "Write the type of the parameter or result, a TypeVar, or `object`."),
+    CountedWords("fmt: skip", lambda: _in_sources("fmt: skip"), 605, "Let Ruff format the lines, or shorten them."),
+    CountedWords(
+        "type: ignore", lambda: _in_sources("type: ignore"), 190, "Give the value a type that holds, or narrow it."
+    ),
+)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.words for row in ROWS])
-def test_words_to_avoid_become_fewer(row: Row) -> None:
-    count = row.count()
-    assert count <= row.largest, f"{row.words}: {count} times, {row.largest} are allowed. {row.instead}"
-    slack = max(5, row.largest // 20)
-    assert count >= row.largest - slack, f"{row.words}: {count} times only. Lower the number {row.largest} to {count}."
+@pytest.mark.parametrize("counted", COUNTED, ids=[counted.words for counted in COUNTED])
+def test_words_to_avoid_become_fewer(counted: CountedWords) -> None:
+    count = counted.count()
+    assert count <= counted.largest, f"{counted.words}: {count} times, {counted.largest} are allowed. {counted.instead}"
+    slack = max(5, counted.largest // 20)
+    assert count >= counted.largest - slack, (
+        f"{counted.words}: {count} times only. Lower the number {counted.largest} to {count}."
+    )

@@ -40,8 +40,7 @@ _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
-    """The rows that a rank has of each value of `program`; `refused` says why it cannot run over ranks, if it
-    cannot."""
+    """The rows that a rank has of each value of `program`; `refused` says why, if it cannot run over ranks."""
     return _Rules(program, sharding).owned()
 
 
@@ -320,8 +319,7 @@ class _Rules:
         return held
 
     def _rearranged(self, ref: Ref, node: ir.Aten, known: CallFacts, chosen: list[Held]) -> Held:
-        """Finds what elements hold after they are moved to other places. A pair of indices stays one if its columns are
-        chosen or joined."""
+        """Finds what moved elements hold. A pair of indices stays one if its columns are chosen or joined."""
         pair, dims = chosen[0], self._dims(node, known)
         if isinstance(pair, PairOfNumbers) and dims == (0,):
             if known.rows is Lead.taken:
