@@ -1,4 +1,4 @@
-"""bfloat16 and float16: stored in 16 bits, computed in float32. Judged by float64, beside eager mode's own error."""
+"""bfloat16 and float16: stored in 16 bits, computed in float32. Judged by float64 and eager mode's own error."""
 
 from __future__ import annotations
 

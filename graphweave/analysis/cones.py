@@ -1,4 +1,4 @@
-"""What a node needs, as kernels see it: values of its own row, and values of other rows.
+"""The values that a kernel needs for a node: values of its own row, and values of other rows.
 
 Row-wise light nodes below a push have no kernel of their own: the push recomputes them for every edge. They are its
 *cone*, whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges are
@@ -79,7 +79,8 @@ class Needs:
 
 
 class Cones:
-    """What the nodes of one program need, and how kernels compute them; `tiled` are its products in tiles."""
+    """The values that each node of one program needs, and how kernels compute them; `tiled` are its products in
+    tiles."""
 
     def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref]) -> None:
         self.program, self.flow, self.tiled = program, flow, tiled

@@ -1,4 +1,4 @@
-"""What a program will cost: the bytes that its kernels move, and their flops.
+"""The cost of a program: the bytes that its kernels move, and their flops.
 
 A value of edges costs nothing by itself: every *walk* that needs it recomputes it. A walk is all pushes along one map
 in one half (forward or backward) of the program. So a pulled row is gathered once for each walk, and a pull along the

@@ -12,7 +12,7 @@ from graphweave.ir.message.nodes import AnyType, MapOf, MapType, Program, Ref, T
 
 
 class EdgeRows:
-    """What the maps of `program` say about sizes: a space is of nodes, or smaller, if several rows of another space may
+    """Sizes as the maps of `program` tell them: a space is of nodes, or smaller, if several rows of another space may
     lead to one of its rows, and it has no two such maps of its own, as the edges have.
 
     A space with a map into such a space that sends no two rows to one is no larger. What nothing is known about counts

@@ -69,7 +69,7 @@ class _Choice:
         self.asked, self.owned = frozenset(asked), frozenset(owned)
 
     def _joined(self, ref: Ref) -> tuple[Ref, ...]:
-        """The values whose halo rows those of `ref` are: the operands of rows behind each other, else `ref` itself."""
+        """The values whose halo rows those of `ref` are: the operands if rows are concatenated, else `ref` itself."""
         node = self.program.nodes[ref]
         of = self.halo.unions.get(row_space(self.program, ref))
         if not isinstance(node, ir.Join) or of != tuple(row_space(self.program, x) for x in node.xs):
@@ -81,7 +81,7 @@ class _Choice:
         return sum(self.mean[t] for t in self.halo.of(space))
 
     def choose(self) -> tuple[frozenset[Ref], float]:
-        """What is computed on halo rows, and the seconds that all of it takes."""
+        """The values that are computed on halo rows, and the seconds that all of it takes."""
         sent = frozenset[Ref]()
         best, price = self._plan(sent)
         for candidate in self._candidates():
@@ -105,8 +105,8 @@ class _Choice:
         return sorted(shared, reverse=True)[:_MAX_CANDIDATES]
 
     def _plan(self, sent: frozenset[Ref]) -> tuple[frozenset[Ref], float]:
-        """What is computed on halo rows, and the seconds that this and sending the rest takes, if the values in `sent`
-        are sent in any case."""
+        """The values that are computed on halo rows, and the seconds that this and sending the rest takes, if the
+        values in `sent` are sent in any case."""
         have: set[Ref] = set()  # with halo rows
         computed: set[Ref] = set()
         seconds = 0.0

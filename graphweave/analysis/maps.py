@@ -1,4 +1,4 @@
-"""What the computation of its index tells about a map."""
+"""Facts about a map that follow from how its index is computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIFFERENT = (Elements.positions, *COUNTED, Elements.shuffled)
 
 
 def elements(nodes: Sequence[Node], ref: Ref) -> Elements:
-    """What the elements of a call's result are, of the item of a call with several, or of rows in an order."""
+    """The kind of elements of a call's result, of the item of a call with several, or of rows in an order."""
     made = nodes[ref]
     if isinstance(made, Order | Chosen):
         return Elements.positions

@@ -31,11 +31,11 @@ from graphweave.ir.message.nodes import Program, Ref
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """What a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the node
-    types of sources and destinations. `halo` has the number of halo rows of each node type on this rank, `mean_halo`
-    the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks have
-    (parameters, buffers). `group` names the ranks (`core/ranks.py`). With `stale`, the forward uses halo rows
-    of the last step."""
+    """Facts that a program knows of its part. `edges` are names of inputs that are a part's `edge_index`, each with the
+    node types of sources and destinations. `halo` has the number of halo rows of each node type on this rank,
+    `mean_halo` the mean over the ranks, from which all make their choices. `shared` are names of inputs that all ranks
+    have (parameters, buffers). `group` names the ranks (`core/ranks.py`). With `stale`, the forward uses halo rows of
+    the last step."""
 
     group: str
     rank: int
@@ -101,7 +101,7 @@ Held: TypeAlias = Numbers | PairOfNumbers | None
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What a rank has of one value: whose rows, and what they number if they are integers. Of a map, `numbers` are
+    """The rows of one value that a rank has, and what they number if they are integers. Of a map, `numbers` are
     those of its index."""
 
     whose: Whose
@@ -173,7 +173,7 @@ class WhyRefused(Enum):
                 "Choose them by a mask, or pass them in that order.")
     equal_runs = ("rows are cut into runs of equal length, while a rank has only some of them",
                   "Pass an index of the runs, or leave these rows out of the graph that is divided.")
-    two_orders = ("rows that were sorted stand beside rows in another order, while each rank sorts its own",
+    two_orders = ("rows that were sorted stand next to rows in another order, while each rank sorts its own",
                   "Bring all of them into the same order.")
     sorted_by_rank = ("rows are put into the order of what is computed for them, while a rank sees its own alone",
                       "Sort outside of the model.")
@@ -206,8 +206,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class OwnedRows:
-    """What a rank has of each value of `program`. `sharded` are the spaces of which each rank has rows of its own,
-    `values` stand next to the types of the program's nodes, and `halo` says which rows of other ranks are read."""
+    """The rows that a rank has of each value of `program`. `sharded` are the spaces of which each rank has rows of its
+    own, `values` stand next to the types of the program's nodes, and `halo` says which rows of other ranks are read."""
 
     program: Program
     sharded: frozenset[Space]

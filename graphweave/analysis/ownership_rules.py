@@ -1,4 +1,4 @@
-"""What a rank has of each value of a program over the parts of a graph, by one rule for each kind of node.
+"""The rows that a rank has of each value of a program over the parts of a graph: a rule for each kind of node.
 
 Whose rows a value has, and what its integers number, follow from the node and from what the rank has of its operands.
 A call of PyTorch answers by its row of `core/calls`. A node whose numbers would not be those of the whole graph is
@@ -40,7 +40,7 @@ _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
 
 
 def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
-    """What a rank has of each value of `program`; `refused` says why it cannot run over ranks, if it cannot."""
+    """The rows that a rank has of each value of `program`; `refused` says why, if it cannot run over ranks."""
     return _Rules(program, sharding).owned()
 
 
@@ -219,7 +219,7 @@ class _Rules:
         return self._held(operands(self.program.nodes[node.distinct])[node.at])
 
     def join_indices(self, ref: Ref, node: ir.JoinIndices) -> Held:
-        """What numbers of rows of several spaces, one after the other, hold."""
+        """Finds what the joined numbers of rows of several spaces hold."""
         held = [self._held(x) for x in node.indices]
         if len(node.of) == 1 or not any(isinstance(h, Numbers) and h.leaves for h in held):
             return self._merged(ref, held)
@@ -304,7 +304,7 @@ class _Rules:
         return self._rearranged(ref, node, known, held[:1] if known.moves_rows else held)
 
     def _item(self, ref: Ref, node: ir.Aten, held: Held) -> Held:
-        """What an item of a call with several results holds, if the call's value holds `held`."""
+        """Finds what an item of a call with several results holds, if the call's value holds `held`."""
         source, item = self.program.nodes[at := operands(node)[0]], node.args[1]
         if not isinstance(source, ir.Aten):
             return held
@@ -319,7 +319,7 @@ class _Rules:
         return held
 
     def _rearranged(self, ref: Ref, node: ir.Aten, known: CallFacts, chosen: list[Held]) -> Held:
-        """What elements in other places hold. A pair of indices stays one if its columns are chosen or joined."""
+        """Finds what moved elements hold. A pair of indices stays one if its columns are chosen or joined."""
         pair, dims = chosen[0], self._dims(node, known)
         if isinstance(pair, PairOfNumbers) and dims == (0,):
             if known.rows is Lead.taken:
@@ -411,7 +411,7 @@ class _Rules:
         return self.values[ref].numbers
 
     def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:
-        """What a value holds whose elements are those of several."""
+        """Finds what a value holds if its elements come from several values."""
         flat: list[Numbers] = []
         for h in held:
             flat += [n for n in ((h.first, h.second) if isinstance(h, PairOfNumbers) else (h,)) if n is not None]
@@ -429,7 +429,7 @@ class _Rules:
         return Numbers(types.pop() if len(types) == 1 else None, leaves)
 
     def _integral(self, ref: Ref, held: Held) -> Held:
-        """What a value holds if it has integers; numbers of rows may not become anything else."""
+        """Finds what a value of integers holds; numbers of rows may not become anything else."""
         t = self.program.types[ref]
         if held is None or not isinstance(t, ir.Type | ir.AnyType) or t.dtype is None:
             return held

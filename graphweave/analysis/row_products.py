@@ -12,7 +12,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Const, Gram, MatMul, Program, Ref, Type
 
 MAX_MATRIX_WIDTH = 256
-"""Upper limit on the rows and columns of the matrix, which then stays in cache beside the rows of a tile."""
+"""Upper limit on the rows and columns of the matrix, which then stays in cache together with the rows of a tile."""
 
 MIN_KERNEL_ROWS = 1024
 """Products over a space that is known to have fewer rows stay calls: the rows would not fill a kernel's threads."""

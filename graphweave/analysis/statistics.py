@@ -1,4 +1,4 @@
-"""What the compiler knows of a graph when it compiles a program: about how many rows each space has."""
+"""Facts about a graph that are known when a program is compiled: about how many rows each space has."""
 
 from __future__ import annotations
 

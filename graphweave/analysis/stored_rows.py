@@ -179,7 +179,7 @@ class _StoredChoice:
         return not isinstance(self.program.nodes[ref], ir.Pull) and self.cones.is_light(ref)
 
     def _work(self, ref: Ref, walk: EdgeWalk | None) -> float:
-        """What it takes to compute a row of `ref` from its operands, in bytes moved in the same time."""
+        """The time that a row of `ref` takes to compute from its operands, in bytes that could be moved instead."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Pull):
             is_near = walk is not None and node.map == walk.along

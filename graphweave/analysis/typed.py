@@ -1,4 +1,4 @@
-"""What a typed product reads: rows that it gathers itself, and matrices that it reads as they lie.
+"""The operands of a typed product: rows that it gathers itself, and matrices that it reads as they lie.
 
 A typed product is part of a kernel whose rows are the types (`is_walked`), or a call of its own. It pulls its rows
 along a map and transposes its matrices on the fly, so neither result has to exist as a tensor. If a push of the product

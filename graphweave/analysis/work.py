@@ -1,4 +1,4 @@
-"""What it takes to compute one row of a value, and the rates at which a machine does that."""
+"""The work of computing one row of a value, and the rates at which a machine does that."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from graphweave.core.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Certificate(Findings):
-    """What `graphweave.check` has found of one function on given data. It prints as text."""
+    """The findings of `graphweave.check` about one function on given data. It prints as text."""
 
     def __str__(self) -> str:
         return as_text(self)

@@ -70,7 +70,7 @@ def _ulps(number: float) -> str:
 
 
 def about(found: Findings) -> dict[str, str]:
-    """What there is to say besides errors, by heading."""
+    """The facts to print besides errors, by heading."""
     rows = {"compared with": found.reference, "random numbers": found.randomness}
     ties = sum(value.ties for value in found.values)
     if ties:

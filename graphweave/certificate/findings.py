@@ -1,4 +1,4 @@
-"""What `graphweave.check` finds, as data."""
+"""The findings of `graphweave.check`, as data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class PlacedReason:
 
 @dataclass(frozen=True, slots=True)
 class CompiledParts:
-    """What was compiled: graphs and kernels, work left to PyTorch, graph breaks, and what was compiled again.
+    """The parts that were compiled: graphs and kernels, work left to PyTorch, graph breaks, and what was compiled
+    again.
 
     `compilations` counts the graphs that were compiled in each call: the first and the second on the same arguments,
     then one on each of the others.
@@ -62,7 +63,7 @@ class Inductor:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What `graphweave.check` has found of one function on given data.
+    """The findings of `graphweave.check` about one function on given data.
 
     `reference` says what results are compared with, `randomness` how random numbers were treated, `uncopied` which
     variables of the function could not be copied and why. `peak_bytes` are those of a step, compiled and in eager mode,
@@ -88,7 +89,7 @@ class Findings:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, a sentence each."""
+        """The problems that were found, a sentence each."""
         return tuple(self._problems())
 
     @property

@@ -1,4 +1,4 @@
-"""Errors of a step's values against float64, judged beside those that eager mode makes in its own precision."""
+"""Errors of a step's values against float64, judged by those that eager mode makes in its own precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainings by batches share: epochs of timed steps on any number of ranks, validation, and what is kept."""
+"""Parts that trainings by batches share: epochs of timed steps on any number of ranks, validation, and checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class RankStep(Generic[Batch]):
-    """What one rank computes in a step: a batch, and the number of terms of the loss in the batches of all ranks.
+    """The work of one rank in a step: a batch, and the number of terms of the loss in the batches of all ranks.
 
     `counts` is false where a batch has fewer rows than there are ranks, and this rank has none: it then computes on
     rows of another, so that every rank takes part in the same exchanges, and its loss counts nothing.
@@ -104,7 +104,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
 
     @abstractmethod
     def drawn(self) -> Iterator[Any]:
-        """What `self.generator` draws for each batch of one epoch: the same on all ranks."""
+        """The random numbers that `self.generator` draws for each batch of one epoch: the same on all ranks."""
 
     @abstractmethod
     def made(self, drawn: Any, own: slice, number: int) -> Batch:
@@ -184,8 +184,8 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         return {f"test {name}": value for name, value in self._measured("test").items()}
 
     def state(self) -> dict[str, Any]:
-        """What every training keeps. Within an epoch, the generator's state is that at its beginning, and the steps
-        since then are counted."""
+        """The state that every training keeps. Within an epoch, the generator's state is that at its beginning, and the
+        steps since then are counted."""
         state = super().state()
         if self._begun is not None:
             state["generator"] = self._begun

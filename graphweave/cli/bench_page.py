@@ -22,7 +22,7 @@ _MOST_RACED = 15
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """What was measured: seconds of the first step and of the others of each way, times of other sizes of the graph,
+    """The measurements: seconds of the first step and of the others of each way, times of other sizes of the graph,
     and what tuning found."""
 
     model: str

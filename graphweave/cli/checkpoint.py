@@ -95,7 +95,7 @@ def _fixed(job: TrainingJob) -> dict[str, Any]:
 
 
 def _difference(there: Any, here: Any) -> str:
-    """What is in the checkpoint, and what was given; of options those that differ."""
+    """The values in the checkpoint and those that were given; of options those that differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         names = [name for name in here if there.get(name) != here[name]]
         there, here = ({name: of.get(name) for name in names} for of in (there, here))

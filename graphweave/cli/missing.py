@@ -22,8 +22,8 @@ _COMPILER_ANYWHERE = "conda install -c conda-forge gxx"
 
 
 def missing(*, compiler: bool) -> list[dict[str, str]]:
-    """What is not installed: its name, what graphweave uses it for, and the command. `compiler` says whether there is
-    a C++ compiler."""
+    """The packages that are not installed: name, use in graphweave, and the command that installs it. `compiler` says
+    whether there is a C++ compiler."""
     found = []
     if not compiler:
         found.append({"what": "a C++ compiler", "uses": "kernels for tensors on the CPU", "install": _for_compiler()})

@@ -64,7 +64,7 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
     """Joined pairs {u, v} are split at random, unless the data have a split; training pairs, both ways, are the graph
     that all encodings see.
 
-    Each step scores a batch of joined pairs, turned around at random, and `negatives` other pairs for each: (u, w), w
+    Each step scores a batch of joined pairs, swapped at random, and `negatives` other pairs for each: (u, w), w
     uniform. These may be joined by chance. Measures: areas under the ROC and the precision-recall curves, against as
     many pairs that are not joined (fewer where hardly any are left), or against those of the data. The baseline counts
     common neighbours in the training graph.
@@ -91,8 +91,8 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         train = self.pairs["train"]
         for rows in self._shuffled(torch.arange(train.size(1)), self.size):
             src, dst = train[:, rows]
-            turned = torch.rand(rows.numel(), generator=self.generator) < 0.5
-            src, dst = torch.where(turned, dst, src), torch.where(turned, src, dst)
+            swapped = torch.rand(rows.numel(), generator=self.generator) < 0.5
+            src, dst = torch.where(swapped, dst, src), torch.where(swapped, src, dst)
             others = torch.randint(self.data.num_nodes, (self.negatives * rows.numel(),), generator=self.generator)
             yield torch.cat([torch.stack([src, dst]), others.view(self.negatives, -1)])
 

@@ -89,14 +89,14 @@ class Recommender(nn.Module):
         lightgcn = name == "lightgcn"
         self.encoder = LightGCN(num_users + num_items, hidden) if lightgcn else GCMC(num_users, num_items, hidden)
 
-    def turned(self, users: Tensor) -> Tensor:
+    def projected(self, users: Tensor) -> Tensor:
         """Embeddings of users whose inner products with those of items are the scores."""
         return users @ self.encoder.bilinear if isinstance(self.encoder, GCMC) else users
 
     def forward(self, edge_index: Tensor, norm: Tensor, users: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
         """[pairs, 2]: the scores of a chosen item and of another one."""
         nodes = self.encoder(edge_index, norm)
-        mine = self.turned(nodes[users])
+        mine = self.projected(nodes[users])
         return torch.stack([(mine * nodes[items]).sum(1) for items in (chosen, other)], 1)
 
 
@@ -143,7 +143,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
     def scores(self, part: str) -> dict[str, float]:
         nodes: Tensor = self.encode(self.edges, self.norm)
         users, items = nodes.split([self.data.num_users, self.data.num_items])
-        return self._ranked(part, lambda some: self.model.turned(users[some]) @ items.T)
+        return self._ranked(part, lambda some: self.model.projected(users[some]) @ items.T)
 
     def baseline(self) -> dict[str, float]:
         popular = torch.bincount(self.data.train[1], minlength=self.data.num_items).float()

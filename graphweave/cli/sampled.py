@@ -26,8 +26,8 @@ FANOUT = (10, 10)
 
 
 class SeedBatch(NamedTuple):
-    """What seeds with the classes `y` [B] depend on: features `x` [N, F] of nodes, seeds first, and the edges [2, E]
-    along which the first and the last layer take sums, with their weights [E] if the model takes such."""
+    """The data on which seeds with the classes `y` [B] depend: features `x` [N, F] of nodes, seeds first, and the edges
+    [2, E] along which the first and the last layer take sums, with their weights [E] if the model takes such."""
 
     x: Tensor
     first: Tensor

@@ -28,9 +28,9 @@ AUC, ERROR, SQUARED, EXPLAINED = "ROC AUC", "mean absolute error", "root mean sq
 
 
 class TableBatch(NamedTuple):
-    """What rows with the targets `y` [B] depend on. Nodes are grouped by table, the rows themselves first. `features`:
-    for each table [n, F]; `edge_features`: for each relation with features [e, F], whose edges end at the nodes
-    `edge_dst` and weigh `edge_norm`, all relations one after the other."""
+    """The data on which rows with the targets `y` [B] depend. Nodes are grouped by table, the rows themselves first.
+    `features`: for each table [n, F]; `edge_features`: for each relation with features [e, F], whose edges end at the
+    nodes `edge_dst` and weigh `edge_norm`, all relations one after the other."""
 
     features: list[Tensor]
     graph: Graph

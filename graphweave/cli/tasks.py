@@ -53,7 +53,7 @@ from graphweave.data.ogb_files import is_ogb
 from graphweave.distributed.ranks import ALONE, Ranks
 
 OfOthers: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | LinkData
-"""What is read of the data sets of other libraries."""
+"""The kinds of data that are read from the data sets of other libraries."""
 
 Data: TypeAlias = OfOthers | PointSet | Interactions | TableGraph | AtomSet
 

@@ -1,4 +1,4 @@
-"""`graphweave train`: trains a model on real data through the compiler, beside eager and torch.compile if requested."""
+"""`graphweave train`: trains a model on real data, compiled, and in eager mode and by torch.compile if requested."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def _write(args: argparse.Namespace, done: FinishedTraining, console: Console) -
 
 
 def _ticks(within: Tick, keep: Callable[[], None], number: int, count: int, every: int | None) -> Tick:
-    """What is called after each step of runner `number` of `count`: it shows the share of the epoch that is done, and
-    keeps a checkpoint after `every` steps."""
+    """The function that is called after each step of runner `number` of `count`: it shows the share of the epoch that
+    is done, and keeps a checkpoint after `every` steps."""
     steps = 0
 
     def tick(share: float) -> None:

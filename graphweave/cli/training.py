@@ -1,4 +1,4 @@
-"""What all trainings of the command line share: ways to run a module, options, a history, and their methods."""
+"""Parts that all trainings of the command line share: ways to run a module, options, a history, and methods."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a model says of the test data, and what is true: numbers of `classes`, which are named, or, if `classes` is
-    (), numbers to predict. `predicted` and `true` [n]."""
+    """A model's predictions for the test data, and the truth: numbers of `classes`, which are named, or, if `classes`
+    is (), numbers to predict. `predicted` and `true` [n]."""
 
     predicted: Tensor
     true: Tensor
@@ -166,7 +166,7 @@ class TrainingWay(Protocol):
         """Some of the same measures of what needs no training."""
 
     def state(self) -> dict[str, Any]:
-        """What continues the training between two epochs, apart from torch's own generator."""
+        """The state from which the training continues between two epochs, apart from torch's own generator."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`, of a training of the same job on the same data."""

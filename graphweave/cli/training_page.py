@@ -81,7 +81,7 @@ def machine_section() -> str:
 
 
 def _headline(done: FinishedTraining) -> Mapping[str, str]:
-    """What a reader wants first."""
+    """The numbers that a reader wants first."""
     name, ours, *_ = done.measured.rows[0]
     history = done.runners[0].history
     shown = {name: ours, "median epoch": duration(history.median), "first epoch": duration(history.seconds[0])}

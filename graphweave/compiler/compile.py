@@ -131,8 +131,8 @@ def _half(made: Halves, part: Extract, name: PlanName, contract: Contract) -> Ha
 
 
 def _watched(given: Iterable[Ref | None], request: Request) -> frozenset[Ref] | None:
-    """What a call looks at for unseen edits besides indices: what it has `given` to the user. None for no look at
-    all."""
+    """Values, besides indices, in which a call looks for unseen edits: those that it has `given` to the user. None for
+    no look at all."""
     return frozenset(r for r in given if r is not None) if request.facts.choices.unseen_edits else None
 
 

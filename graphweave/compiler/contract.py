@@ -1,4 +1,4 @@
-"""What the caller of an executable gets, and what each of its calls looks at."""
+"""The results that the caller of an executable gets, and the tensors in which each call looks for edits."""
 
 from __future__ import annotations
 

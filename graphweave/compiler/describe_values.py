@@ -18,7 +18,7 @@ from graphweave.passes.rewritten import Rewritten
 
 
 def describe_rewrites(name: str, before: Program, done: Rewritten, names: Mapping[str, str]) -> RewriteNote:
-    """What the passes made of the captured graph `name`, whose inputs have the user's `names`. A value before is
+    """How the passes rewrote the captured graph `name`, whose inputs have the user's `names`. A value before is
     "unused" if nothing became of it as it stands there: it was rewritten into others, or is not needed."""
     values = tuple(
         _value_note(before, r, operands, names, "kernel" if r in done.where else "unused")

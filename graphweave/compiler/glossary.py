@@ -133,7 +133,7 @@ def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> l
 
 
 def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list[str]:
-    """What the rows of the spaces are called of which `space` is the disjoint union."""
+    """Names for the rows of the spaces of which `space` is the disjoint union."""
     joins = (n for n in program.nodes if isinstance(n, Join) and n.space == space)
     join = next(joins, None)
     if join is None:

@@ -6,7 +6,7 @@ from graphweave.compiler.report import GraphNote
 
 
 def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
-    """What each kernel computes, and its code; kernels that run once for each graph come first.
+    """The values that each kernel computes, and its code; kernels that run once for each graph come first.
 
     With `wrapper`, the text that calls the kernels follows.
     """

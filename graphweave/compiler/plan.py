@@ -219,7 +219,7 @@ def lower_region(
 
 
 def _code(kernel: Kernel, target: Target) -> tuple[str, str]:
-    """What is compiled for a kernel, and the kernel's name there."""
+    """The code that is compiled for a kernel, and the kernel's name there."""
     return cpp.shared_text(kernel) if target == "cpp" else (_PRINTERS[target](kernel), kernel.name)
 
 

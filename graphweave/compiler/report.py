@@ -1,4 +1,4 @@
-"""What was compiled, as data that `explain` prints and tests read."""
+"""A report of what was compiled, as data that `explain` prints and tests read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SavedNote:
 
 
 Role = Literal["given", "constant", "index", "kernel", "pytorch", "view", "once", "unused"]
-"""What becomes of a value of a program: the caller gives it, it is a constant, a map or a number that holds no data, a
+"""The fate of a value of a program: the caller gives it, it is a constant, a map or a number that holds no data, a
 kernel computes it, PyTorch does, it shares the memory of another value, it is computed once for each graph, or nothing
 needs it."""
 
@@ -221,7 +221,7 @@ class RacedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class TuningNote:
-    """What tuning found for one captured graph: a `choice` in words, its predicted and measured seconds of a call, and
+    """The result of tuning one captured graph: a `choice` in words, its predicted and measured seconds of a call, and
     those of the compiler's own choice (None: not measured, and `why` says why).
 
     `tried` candidates were measured. The search took `seconds`, unless an earlier one had `stored` it, and was

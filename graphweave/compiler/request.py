@@ -1,4 +1,4 @@
-"""What a door asks of the compiler, and what it gets: `Request` -> `Halves`."""
+"""The request of a door to the compiler, and the answer: `Request` -> `Halves`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from graphweave.core.locality import RowOrder
 from graphweave.core.schedule import Schedule
 
 Recompute = Literal["auto", "never", "always"]
-"""What a backward computes again: what costs O(1) an edge, nothing, or everything that is no product or call."""
+"""Values that a backward computes again: those that cost O(1) an edge, none, or everything that is no product or
+call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _option(check: Callable[[str, Any], str], *told: str) -> dict[str, Option]:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user decides about a compilation; every field is an option of `graphweave.compile`.
+    """A user's decisions about a compilation; every field is an option of `graphweave.compile`.
 
     `verify`: at every call, also run the captured graph and the interpreter of every region, and raise VerifyError
     where they differ (`frontends/halves/reference.py`, `execute/region_check.py`). `recompute`: what the backward

@@ -62,7 +62,7 @@ def reset_counters() -> None:
 
 @contextmanager
 def kept_as_they_are() -> Iterator[None]:
-    """What is counted in the block does not count."""
+    """The counters keep their values while the block runs."""
     before = dict(_counts)
     try:
         yield

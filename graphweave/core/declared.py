@@ -1,4 +1,4 @@
-"""Operators that are declared while a process runs: members of `Op` beside the rows of `operators.py`."""
+"""Operators that are declared while a process runs: members of `Op` besides the rows of `operators.py`."""
 
 from __future__ import annotations
 

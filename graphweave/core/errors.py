@@ -22,7 +22,7 @@ class DataError(GraphweaveError, ValueError):
 
 
 class RanksError(GraphweaveError):
-    """What the user has to know of several ranks of a job before their work begins: said once, by rank 0."""
+    """The user has to know this of several ranks of a job before their work begins: rank 0 says it once."""
 
 
 class IndexRangeError(GraphweaveError, IndexError):
@@ -76,7 +76,7 @@ class IRError(GraphweaveError, ValueError):
 
 
 class DeclarationError(GraphweaveError, ValueError):
-    """What `graphweave.extend` was told of an operator or a rule is wrong; the message says where it differs."""
+    """A declaration of an operator or a rule by `graphweave.extend` is wrong; the message says where."""
 
 
 class RuleError(GraphweaveError):

@@ -1,4 +1,4 @@
-"""What programs need of the other ranks: the rows of others, sums over all ranks. Links by name, as programs name them.
+"""Data that programs need of other ranks: rows, and sums over all ranks. Links have the names that programs use.
 
 A program that runs on several ranks names its *group*, such as "part0", and its *links*, such as "part0:_N" for rows of
 the node type "_N" of one part, because programs are text and a link holds a process group. `runtime/rank_link.py` has

@@ -146,7 +146,7 @@ class Schedule:
             _refuse("register_tile", f"a proper divisor of the {features} features of feature_tile", self.register_tile)
 
     def _check_orders(self) -> None:
-        """Refuses `walk` and `row_order` beside fields that already determine how rows are cut and ordered."""
+        """Refuses `walk` and `row_order` together with fields that already determine how rows are cut and ordered."""
         if self.in_pieces and self.walk is not None:
             why = "source_partitions" if self.source_partitions is not None else "edge_order='hilbert'"
             _refuse("walk", f"None with {why}, which cuts every row", self.walk)

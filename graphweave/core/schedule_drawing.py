@@ -190,7 +190,7 @@ def _places(order: Sequence[int]) -> list[int]:
 
 
 def _near_order() -> list[int]:
-    """The reverse Cuthill-McKee order of the graph: breadth first from a node of few edges, and turned around."""
+    """The reverse Cuthill-McKee order of the graph: breadth first from a node of few edges, then reversed."""
     near = {n: {s for r, s in _EDGES if r == n} | {r for r, s in _EDGES if s == n} for n in range(_NODES)}
     order = [min(near, key=lambda n: len(near[n]))]
     for node in order:

@@ -25,7 +25,7 @@ ROOMS = (
 """The packages of graphweave, each with a logger of its own."""
 
 LOGGED = (*ROOMS, "time")
-"""What GRAPHWEAVE_LOGS may name: the rooms, and the seconds of first calls (`core/spans.py`)."""
+"""Names that GRAPHWEAVE_LOGS takes: the rooms, and the seconds of first calls (`core/spans.py`)."""
 
 SANITIZERS = ("address", "undefined", "leak", "thread")
 """Sanitizers that GRAPHWEAVE_SANITIZE may name."""

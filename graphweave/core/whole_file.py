@@ -1,4 +1,4 @@
-"""Files that are whole at any time: written beside their place, and moved there when they are finished."""
+"""Files that are whole at any time: written next to their place, and moved there when they are finished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to within the block. It becomes `path` afterwards, and is removed on an error."""
+    """A path next to `path` to write to within the block. It becomes `path` afterwards, and is removed on an error."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield partial

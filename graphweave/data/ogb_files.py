@@ -201,7 +201,7 @@ def _check_there(file: Path) -> None:
 
 
 def _saved(file: Path) -> Any:
-    """What `torch.save` wrote, read without running what a pickle says, apart from arrays of NumPy."""
+    """The object that `torch.save` wrote, read without running what a pickle says, apart from arrays of NumPy."""
     _check_there(file)
     rebuild = np.empty(0).__reduce__()[0]
     # NumPy 2 has another name for the function that every pickle of an array calls.

@@ -24,8 +24,8 @@ _NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
 
 
 def pyg(path: str | Path, *, seed: int = 0) -> NodeData | GraphSet | TypedNodeData:
-    """What PyG keeps in `path`: the folder of a data set (with `processed/`), a file `processed/data.pt`, or a file to
-    which `torch.save` wrote a `Data` or `HeteroData`. It is read without running what a pickle says.
+    """The data that PyG keeps in `path`: the folder of a data set (with `processed/`), a file `processed/data.pt`, or a
+    file to which `torch.save` wrote a `Data` or `HeteroData`. It is read without running what a pickle says.
 
     One graph is classification of nodes, several are a set of graphs, and a graph with types is classification of the
     type that has `y`. Of masks in several columns, one for each split, the first counts. Attributes other than `x`,

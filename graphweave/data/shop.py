@@ -109,7 +109,7 @@ def _moment(days: float, draw: np.random.Generator) -> datetime.datetime:
 
 
 def _text(moment: datetime.datetime) -> str:
-    """As SQLite keeps times, and as CSV files have them."""
+    """The text of a time in SQLite and in CSV files."""
     return moment.strftime("%Y-%m-%d %H:%M:%S.000000")
 
 

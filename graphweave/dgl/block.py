@@ -17,7 +17,7 @@ from graphweave.graph.frame import Frame, TypedFrames
 from graphweave.graph.relation import CanonicalEtype, Relation
 
 DST = "_dst"
-"""What the names of destination types end in within the graph, so that they are other names than the sources'."""
+"""The ending of names of destination types within the graph, which makes them differ from the sources' names."""
 
 
 class DGLBlock(DGLGraph):

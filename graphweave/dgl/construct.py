@@ -82,7 +82,7 @@ def rand_bipartite(
     idtype: torch.dtype = torch.int64,
     device: torch.device | str = "cpu",
 ) -> DGLGraph:
-    """As `rand_graph`, with edges from nodes of `utype` to nodes of `vtype`."""
+    """Like `rand_graph`, with edges from nodes of `utype` to nodes of `vtype`."""
     ends = _drawn(num_src_nodes, num_dst_nodes, num_edges)
     sizes = {utype: num_src_nodes, vtype: num_dst_nodes}
     return heterograph({(utype, etype, vtype): ends}, sizes, idtype, device)

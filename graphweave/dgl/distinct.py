@@ -102,10 +102,10 @@ def add_reverse_edges(
                 )
             relations[key], numbers = r, every
         else:
-            turned = every[r.src != r.dst] if exclude_self else every
-            rows = turned.long()
+            reversed_edges = every[r.src != r.dst] if exclude_self else every
+            rows = reversed_edges.long()
             ends = torch.cat([r.src, r.dst[rows]]), torch.cat([r.dst, r.src[rows]])
-            relations[key], numbers = Relation(*key, *ends), torch.cat([every, turned])
+            relations[key], numbers = Relation(*key, *ends), torch.cat([every, reversed_edges])
         if copy_edata:
             edata[key] = {**g._edge_frames[key].take(numbers.long()), EID: numbers}
     ndata = {t: frame.take(None) for t, frame in g._node_frames.items()} if copy_ndata else None

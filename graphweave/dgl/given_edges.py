@@ -1,4 +1,4 @@
-"""What DGL's functions take for the edges of a relation, as a pair of index tensors."""
+"""The arguments that DGL's functions take for the edges of a relation, as a pair of index tensors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _FUNCTIONS = frozenset({
 
 
 _SIDES = ("SRC", "DST")
-"""What may stand in front of the name of a node type, and "/" behind it."""
+"""Words that may stand, with "/" behind them, in front of the name of a node type."""
 
 
 class Scheme(NamedTuple):
@@ -199,7 +199,7 @@ class DGLGraph(Graph):
     def set_e_initializer(
         self, initializer: Callable[..., Tensor], field: str | None = None, etype: Any = None
     ) -> None:
-        """As `set_n_initializer`, for new edges."""
+        """Like `set_n_initializer`, for new edges."""
         self._edge_frame(etype).initializers[field] = initializer
 
     # Messages
@@ -272,7 +272,7 @@ class DGLGraph(Graph):
     def adj_external(
         self, transpose: bool = False, ctx: Any = "cpu", scipy_fmt: str | None = None, etype: Any = None
     ) -> Any:
-        """As `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
+        """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
     def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:

@@ -58,7 +58,7 @@ def edge_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> floa
 
 
 def node_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> float:
-    """As `edge_label_informativeness`, where first a node is drawn and then one of its edges (ibid.)."""
+    """Like `edge_label_informativeness`, where first a node is drawn and then one of its edges (ibid.)."""
     both = transform.to_bidirected(graph)
     src, dst = _ends(both)
     classes, degrees = int(y.max()) + 1, both.in_degrees().float()

@@ -111,7 +111,7 @@ def khop_in_subgraph(
 def khop_out_subgraph(
     g: Any, nodes: Any, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
 ) -> Any:
-    """As `khop_in_subgraph`, along edges that start in `nodes`."""
+    """Like `khop_in_subgraph`, along edges that start in `nodes`."""
     return _within(g, nodes, k, inwards=False, relabel=relabel_nodes, store_ids=store_ids, device=output_device)
 
 

@@ -43,7 +43,7 @@ def segmented_knn_graph(
     dist: str = "euclidean",
     exclude_self: bool = False,
 ) -> Any:
-    """`knn_graph` of several sets of points behind each other, x [sum of segs, D], with segs[i] points each."""
+    """`knn_graph` of several sets of points, one after the other in x [sum of segs, D], with segs[i] points each."""
     if x.dim() != 2 or k + exclude_self < 1:
         raise DataError(f"segmented_knn_graph: expected points [N, D], k > 0 (got {list(x.shape)}, {k}). Pass these.")
     if dist not in _DISTANCES:

@@ -31,8 +31,8 @@ def reorder_graph(
     """The graph with its nodes and edges renumbered.
 
     `node_permute_algo`: None keeps the nodes in order, "rcmk" is the reverse Cuthill-McKee order, "metis" puts the
-    nodes of each of `permute_config["k"]` clusters behind each other (label propagation's where pymetis is absent), and
-    with "custom" node i is the node `permute_config["nodes_perm"][i]` of g. `edge_permute_algo`: edges by their
+    nodes of each of `permute_config["k"]` clusters one after the other (label propagation's where pymetis is absent),
+    and with "custom" node i is the node `permute_config["nodes_perm"][i]` of g. `edge_permute_algo`: edges by their
     sources, by their destinations, or "custom": `permute_config["edges_perm"]`. With `store_ids` the field '_ID' holds
     the old numbers. DataError for another algorithm, a missing or wrong entry of `permute_config`, and for graphs with
     several types.
@@ -65,8 +65,8 @@ def reorder_graph(
     ndata, edata = g._node_frames[r.srctype].take(nodes), g._edge_frames[r.key].take(edges)
     if store_ids:
         ndata[NID], edata[EID] = nodes.to(g.idtype), edges.to(g.idtype)
-    turned = Relation(*r.key, src[edges], dst[edges])
-    return assemble(type(g), counts(g), {r.key: turned}, {r.srctype: ndata}, {r.key: edata})
+    reordered = Relation(*r.key, src[edges], dst[edges])
+    return assemble(type(g), counts(g), {r.key: reordered}, {r.srctype: ndata}, {r.key: edata})
 
 
 def _entry(config: Mapping[str, Any], name: str) -> Any:
@@ -103,7 +103,7 @@ def sort_csr_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", t
 
 
 def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
-    """As `sort_csr_by_tag`, by destination, with the tags of sources."""
+    """Like `sort_csr_by_tag`, by destination, with the tags of sources."""
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 
 
@@ -127,5 +127,5 @@ def _sorted_by_tag(g: Any, tag: Tensor, name: str, tag_type: str, rows: str) -> 
     offsets = torch.nn.functional.pad(many.cumsum(1), (1, 0)).to(g.idtype)
     ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
     ndata[r.srctype if rows == "src" else r.dsttype][name] = offsets
-    turned = replace(r, src=r.src[edges], dst=r.dst[edges])
-    return assemble(type(g), counts(g), {r.key: turned}, ndata, {r.key: g._edge_frames[r.key].take(edges)})
+    reordered = replace(r, src=r.src[edges], dst=r.dst[edges])
+    return assemble(type(g), counts(g), {r.key: reordered}, ndata, {r.key: g._edge_frames[r.key].take(edges)})

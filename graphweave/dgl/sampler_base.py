@@ -1,4 +1,4 @@
-"""What samplers of `dgl.dataloading` share: base classes, seeds, and the fields of the blocks that they return."""
+"""Parts that samplers of `dgl.dataloading` share: base classes, seeds, and the fields of the blocks they return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphweave.graph.frame import EID, NID, Frame
 
 
 class DGLSampler:
-    """What a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
+    """A sampler that a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
 
     def sample(self, g: Any, indices: Any) -> Any:
         """The batch of `indices`. NotImplementedError where a class does not define it."""

@@ -77,7 +77,7 @@ def dfs_labeled_edges_generator(
     has_nontree_edge: bool = False,
     return_labels: bool = True,
 ) -> Any:
-    """As `dfs_edges_generator`, with labels: 0 where the search goes along an edge, 1 where it comes back
+    """Like `dfs_edges_generator`, with labels: 0 where the search goes along an edge, 1 where it comes back
     (`has_reverse_edge`), 2 where it sees a node that it knows (`has_nontree_edge`).
 
     Each source has a search of its own, which leaves out what the searches before it have seen. Returns layers of

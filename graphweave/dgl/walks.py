@@ -82,7 +82,7 @@ def node2vec_random_walk(
 
 def pack_traces(traces: Tensor, types: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(nodes, types, lengths, offsets) of walks [starts, steps + 1] and the types of their columns: the nodes of all
-    walks behind each other without the -1 of their ends, the type of each, and where each walk lies in them."""
+    walks one after the other without the -1 of their ends, the type of each, and where each walk lies in them."""
     there = traces >= 0
     lengths = there.sum(1)
     return traces[there], types.expand_as(traces)[there], lengths, lengths.cumsum(0) - lengths

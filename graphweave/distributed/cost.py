@@ -1,4 +1,4 @@
-"""What a training step over parts costs: bytes on the wire, memory and time of each rank (docs/distributed.md).
+"""The cost of a training step over parts: bytes on the wire, memory and time of each rank (docs/distributed.md).
 
 A step runs L layers over the whole graph, forward and backward. Layer l of widths w[l-1] -> w[l] exchanges halo rows of
 the narrower of its input and its product with the weights, m[l] = min(w[l-1], w[l]). Forward, a rank receives
@@ -24,7 +24,7 @@ _FORMAT_BYTES = 12
 
 @dataclass(frozen=True)
 class RankLoad:
-    """What one rank owns, reads and sends; counts of rows and edges."""
+    """The counts of rows and edges that one rank owns, reads and sends."""
 
     num_own: int
     num_halo: int
@@ -79,7 +79,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class RankCost:
-    """What a step costs one rank. Bytes forward are received; as many are sent backward, as gradients."""
+    """The cost of a step for one rank. Bytes forward are received; as many are sent backward, as gradients."""
 
     forward_bytes: int
     """Received forward: halo * sum of m[l] * bytes of a value."""
@@ -97,7 +97,7 @@ class RankCost:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step costs on all ranks together."""
+    """The cost of a step on all ranks together."""
 
     ranks: tuple[RankCost, ...]
     one_rank: float
@@ -129,7 +129,7 @@ class StepCost:
 
 
 def step_cost(loads: Sequence[RankLoad], model: Model, cluster: Cluster) -> StepCost:
-    """What a step costs over parts of these loads."""
+    """The cost of a step over parts of these loads."""
     each = sum(model.every_step) * model.value_bytes
     once = model.widths[0] * model.value_bytes * model.inputs_travel_once
     ranks = tuple(

@@ -1,4 +1,4 @@
-"""What the starter of a process says of its rank: torchrun, Slurm's srun, or variables set by hand."""
+"""A process's rank, as its starter says it: torchrun, Slurm's srun, or variables set by hand."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class EdgeStream:
     place of sources, `indptr` may group the edges of one segment by source."""
 
     name: str
-    """What a message calls the file."""
+    """The name of the file in messages."""
     num_src: int
     num_dst: int
     segments: tuple[tuple[np.ndarray | None, np.ndarray], ...]

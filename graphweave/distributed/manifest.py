@@ -20,7 +20,7 @@ VERSION = 2
 """Version of the layout. It rises when a reader of the last one could not read the next."""
 
 PARTITION, PART = "partition", "part of a partition"
-"""What the marks of the folder and of each part's folder say (`marks.py`)."""
+"""The texts in the marks of the folder and of each part's folder (`marks.py`)."""
 PART_FILES = re.compile(r"(nodes|edges)\d+\.[a-z_]+(\.[^/\\]+)?\.npy")
 """Names of the files of a part."""
 

@@ -27,7 +27,7 @@ FIELDS = (
 
 
 def problem(content: dict[str, Any]) -> str | None:
-    """What is wrong in `content`, the fields of a manifest as JSON values; None if nothing is."""
+    """The first problem in `content`, the fields of a manifest as JSON values; None if nothing is."""
     try:
         _check(content)
     except _Wrong as wrong:

@@ -12,7 +12,7 @@ _PIECE = 1 << 22
 
 
 def inconsistency(part: GraphPart) -> str | None:
-    """What does not fit together in `part`; None if all does. It reads all indices, and no data."""
+    """The first inconsistency in `part`; None if all fits together. It reads all indices, and no data."""
     for kind, nodes in part.nodes.items():
         wrong = _of_nodes(nodes, part.rank)
         if wrong is not None:

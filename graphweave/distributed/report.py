@@ -14,9 +14,9 @@ from graphweave.distributed.manifest import Manifest, part_folder, read_manifest
 
 
 def rank_loads(folder: str | Path) -> list[RankLoad]:
-    """What each part of the partition in a folder owns, reads and sends, nodes and edges of all types together. Only
-    the manifest and the counts by rank are read. DataError, which names the file, for what is absent, damaged or does
-    not fit together."""
+    """The rows that each part of the partition in a folder owns, reads and sends, nodes and edges of all types
+    together. Only the manifest and the counts by rank are read. DataError, which names the file, for what is absent,
+    damaged or does not fit together."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     found = []

@@ -27,8 +27,8 @@ LOST = 75
 """Exit status of a rank that ends because another was lost (EX_TEMPFAIL: it may be tried again)."""
 
 _ALIVE, _DONE, _ENDS = 0, 1, 2
-"""What a rank sends to its left neighbour: signs of life, of which the last is `_DONE`, and one word, which says that
-its work is done, or that it ends and why has been said."""
+"""Messages that a rank sends to its left neighbour: signs of life, of which the last is `_DONE`, and one word, which
+says that its work is done, or that it ends and why has been said."""
 _FOR_EVER = timedelta(days=3650)
 _SIGNS = 4
 """Signs of life within the time after which a silent rank counts as lost."""

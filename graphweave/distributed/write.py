@@ -43,7 +43,7 @@ _MOST_PARTS = 1 << 31
 _DATA_BYTES = 1 << 26
 """Bytes of rows of data that are copied at a time, about."""
 _SPILL, _SPILLED = ".spill", "folder of a partition for the time of its writing"
-"""A folder beside the parts for files that are deleted again, and what its mark says."""
+"""A folder next to the parts for files that are deleted again, and what its mark says."""
 _OURS = re.compile(rf"{re.escape(MANIFEST)}(\.\d+\.part)?|{re.escape(MARK)}")
 """Files in the folder of a partition, even of an unfinished one."""
 _PART_NAME = re.compile(r"part_\d+")
@@ -93,7 +93,7 @@ def _make_room(folder: Path) -> None:
         why = f"{there[0].name} in it, and no file {MARK} that says that it is a partition"
     if why is not None:
         raise DataError(f"{folder} must be new, or hold a partition (got {why}). Name another folder.")
-    (folder / MANIFEST).unlink(missing_ok=True)  # first, so that a reader never sees it beside new parts
+    (folder / MANIFEST).unlink(missing_ok=True)  # first, so that a reader never sees it with new parts
     for path in there:
         if path.name == _SPILL:
             shutil.rmtree(path)

@@ -48,7 +48,8 @@ def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
 
 
 def _kind(value: Any) -> Any:
-    """What PyTorch chooses an operator by: the types of arguments, and whether a tensor could be a number."""
+    """The properties by which PyTorch chooses an operator: the types of arguments, and whether a tensor could be a
+    number."""
     if isinstance(value, Tensor):
         return Tensor, value.dim() == 0
     return (type(value), *map(_kind, value)) if isinstance(value, list | tuple) else type(value)

@@ -226,8 +226,8 @@ def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., Any]:
 
 
 def _chosen_at_first_call(scope: dict[str, Any], name: str, target: Any) -> Callable[..., Any]:
-    """What calls `target` by this name: at first a function that looks what kinds of arguments it gets, from then on
-    the fastest one for these. A node's arguments are of the same kinds in every call."""
+    """The function that calls `target` by this name: at first a function that looks what kinds of arguments it gets,
+    from then on the fastest one for these. A node's arguments are of the same kinds in every call."""
     if not isinstance(target, OpOverload):
         function: Callable[..., Any] = target
         return function

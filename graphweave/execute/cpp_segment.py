@@ -193,7 +193,7 @@ class _Numbers:
 
 
 def _on_graph(given: OnGraph | None, has_totals: bool) -> list[int]:
-    """What is given of a kernel on one graph, besides its formats."""
+    """The numbers that a kernel needs of one graph, besides its formats."""
     if given is None:
         return [0]
     long = given.long

@@ -147,7 +147,7 @@ class CppStep(RegionStep):
         return outputs
 
     def addresses(self, there: OnGraph, held: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[int]:
-        """What the kernel takes, in its order: formats, inputs, outputs."""
+        """Addresses of the kernel's arguments, in its order: formats, inputs, outputs."""
         ptrs = list(there.heads)
         for kind, i in self._slots:
             ptrs.append(there.found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
@@ -162,7 +162,7 @@ class CppStep(RegionStep):
 
     @property
     def operands(self) -> list[Format | Ref]:
-        """What each buffer of the kernel holds."""
+        """The format or value that each buffer of the kernel holds."""
         refs = {"in": self.reads, "out": self.writes}
         return [self._formats[i] if kind == "format" else refs[kind][i] for kind, i in self._slots]
 

@@ -59,7 +59,7 @@ def kernel_by_kernel() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
-    """What makes the tensors that a call gives, and the memory of values inside, for some row counts."""
+    """Makers of a call's results, and of the memory of values inside, for some row counts."""
 
     made: Sequence[Callable[[], Tensor]]
     inside: Callable[[], Tensor]
@@ -179,7 +179,7 @@ class CppStretch:
         return last[1]
 
     def _layout(self, rows: tuple[int, ...]) -> _Sized | None:
-        """What a call makes; None if values are so large that kernels are called one by one."""
+        """The tensors that a call makes; None if values are so large that kernels are called one by one."""
         nbytes = 0 if self._segment is None else self._segment.nbytes(rows)
         counted = (*rows, 1)
         total = nbytes + sum(maker.nbytes(counted[at]) for maker, at, _ in self._outputs)
@@ -191,12 +191,12 @@ class CppStretch:
     def _output(
         self, ref: Ref, shape: tuple[int, ...], dtype: torch.dtype, space: Space
     ) -> tuple[Maker, int, LinkName | None]:
-        """What makes an output, which of the row counts is its own, and the link whose halo it has memory for."""
+        """The maker of an output, which of the row counts is its own, and the link whose halo it has memory for."""
         at = len(self._step.rows) if space == UNIT else self._step.rows.index(space)
         return Maker(shape, dtype, rows=space != UNIT), at, self._sent.get(ref)
 
 
-def turned(program: Program, ref: Ref) -> Ref | None:
+def untransposed(program: Program, ref: Ref) -> Ref | None:
     """The matrix of shared data of which `ref` is the transpose; None if it is no transpose."""
     node, t = program.nodes[ref], program.types[ref]
     is_matrix = isinstance(t, Type) and t.space == UNIT and t.dtype.is_float

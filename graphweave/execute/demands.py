@@ -48,7 +48,7 @@ class Demands:
         return out
 
     def read_elsewhere(self, members: Collection[int]) -> list[Ref]:
-        """What these kernels write and another step, or no step, reads."""
+        """Values that these kernels write and another step, or no step, reads."""
         written = (r for i in members for r in self._kernels[i].writes)
         return [r for r in written if not self._steps_reading[r] or not self._steps_reading[r].issubset(members)]
 

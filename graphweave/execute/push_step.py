@@ -1,5 +1,4 @@
-"""What the steps of a fused push share on every target: the indices that its kernel walks, and the tables made of
-them."""
+"""Parts that steps of a fused push share on every target: indices that its kernel walks, and tables made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every step of a compiled region knows: the values, maps and formats that its kernel takes as parameters."""
+"""Facts that every step of a compiled region knows: values, maps and formats that its kernel takes as parameters."""
 
 from __future__ import annotations
 

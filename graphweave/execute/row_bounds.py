@@ -22,7 +22,7 @@ from graphweave.runtime.long_rows import LONG, PRODUCTS
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a kernel computes on a graph."""
+    """The rows and edges that a kernel computes on a graph."""
 
     rows: int | None
     """Rows below it; None for all."""

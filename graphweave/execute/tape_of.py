@@ -14,7 +14,7 @@ from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import NodeCalls
 from graphweave.execute.cpp_step import CppStep
-from graphweave.execute.cpp_stretch import turned
+from graphweave.execute.cpp_stretch import untransposed
 from graphweave.execute.demands import Demands
 from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.region_step import RegionStep
@@ -35,7 +35,7 @@ from graphweave.lower.schedule import Region, TorchCall
 
 @dataclass(frozen=True, slots=True)
 class RunnerTraits:
-    """What a tape's runner can do and knows."""
+    """The abilities and knowledge of a tape's runner."""
 
     joins: Callable[[int], bool]
     """Whether kernel i may run in one native call with others."""
@@ -202,7 +202,7 @@ class TapeMaker:
                 self._ensure(r)
         elif isinstance(node := self._program.nodes[step.ref], ir.ExchangeBack | ir.Exchange) and travels(node):
             self._begin(step.ref, node)
-        elif turned(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
+        elif untransposed(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
             self._ensure(step.ref)
 
     def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
@@ -239,7 +239,7 @@ class TapeMaker:
         if not writes:  # calls of PyTorch's computed in a way of their own what the kernels were for
             return
         read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
-        turns = {r: x for r in read if self._traits.transposes and (x := turned(program, r)) is not None}
+        turns = {r: x for r in read if self._traits.transposes and (x := untransposed(program, r)) is not None}
         limits = [limit for i in members if (limit := self._limit(i)) is not None]
         told_by = sorted({m for limit in limits for m in limit.maps})
         maps = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
@@ -435,7 +435,8 @@ class TapeMaker:
 
     @cached_property
     def _maybe_saved(self) -> set[Ref]:
-        """What is kept for the backward, and all that calls of PyTorch make it of, of which it may be a view."""
+        """Values that are kept for the backward, and those from which calls of PyTorch make them: they may be views of
+        these."""
         saved = (r for r in self._outputs[len(self._contract.promises) :] if r is not None)
         return ancestors(self._program, saved, frozenset(self._written))
 

@@ -26,7 +26,8 @@ class TwoParts:
 
 
 class Travel:
-    """What travels in a plan. `outputs` are what its program gives, and `results` those of them that users get."""
+    """The values of a plan that are sent. `outputs` are those that its program gives, and `results` those of them that
+    users get."""
 
     def __init__(self, plan: Plan, outputs: Iterable[Ref | None], results: Iterable[Ref | None]) -> None:
         self._program, self._users, self._outputs = plan.program, plan.facts.flow.users, frozenset(outputs)

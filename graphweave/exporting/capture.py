@@ -45,7 +45,7 @@ class WholeModel:
     results: tuple[tuple[str, Tensor, int], ...]
     guards: tuple[Any, ...]
     known_as: Mapping[Size, Size]
-    """What sizes that PyTorch has found to be equal to others are called."""
+    """Sizes that PyTorch has found to be equal to others -> those others."""
 
 
 @dataclass(slots=True)

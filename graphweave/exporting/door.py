@@ -28,7 +28,7 @@ INTERFACE = "1.0"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was exported to `folder`, with its `manifest`. `load` opens it in this process."""
+    """The model that was exported to `folder`, with its `manifest`. `load` opens it in this process."""
 
     folder: Path
     manifest: Mapping[str, Any]

@@ -10,4 +10,4 @@ FOLDS: dict[Fold, tuple[str, str]] = {
     Fold.max: ("kNothing", "a != a || a > b ? a : b"),
     Fold.min: ("kNothing", "a != a || a < b ? a : b"),
 }
-"""What a fold begins with, and how it takes another element; a largest one begins with the first."""
+"""The value that a fold begins with, and how it takes another element; a maximum begins with the first element."""

@@ -137,7 +137,7 @@ def _text(whole: WholeModel, executable: Executable, weights: Mapping[str, int])
 
 
 def _expressions(whole: WholeModel, plan: Plan, weights: Mapping[str, int]) -> dict[Ref, str]:
-    """What each input of a program that is no weight is in C++: an input of the model, or a size."""
+    """The C++ expression of each input of a program that is no weight: an input of the model, or a size."""
     inputs = {a.placeholder: f"in[{i}]" for i, a in enumerate(whole.inputs) if a.placeholder}
     symbols: dict[Size, str] = {symbol: f"sizes[{i}]" for i, symbol in enumerate(symbols_of(whole.inputs))}
     found: dict[Ref, str] = {}

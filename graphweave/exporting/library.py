@@ -93,7 +93,7 @@ class LoadedModel:
         return self._run(self._native.gw_model_run, (self._model,), inputs)
 
     def prepared(self, *inputs: Tensor) -> PreparedGraph:
-        """What depends on the graph alone, made once."""
+        """The values that depend on the graph alone, made once."""
         graph, error = ctypes.c_void_p(), _Error()
         given, held = _given(inputs)
         self._native.gw_graph_new(

@@ -35,7 +35,7 @@ _CPU_FLAGS = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "x86-64": "",
 }
-"""What Linux calls the parts of an instruction set that the next smaller one does not have."""
+"""Names that Linux gives to the parts of an instruction set that the next smaller one does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Machines:
 
 
 def machines_of(target: str | None, instruction_set: str | Sequence[str] | None) -> Machines:
-    """What the arguments of `export` mean. ExportError for a value that it does not take."""
+    """The machines that the arguments of `export` ask for. ExportError for a value that it does not take."""
     if target is not None and not _TARGET.fullmatch(target):
         raise ExportError(
             "target must be x86_64-linux or aarch64-linux, with -gnu for glibc (the default) or -musl after it "

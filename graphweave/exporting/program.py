@@ -1,4 +1,4 @@
-"""Tape -> the C++ function that follows it, without Python: a third runner beside Python's and XLA's."""
+"""Tape -> the C++ function that follows it, without Python: a third runner, after Python's and XLA's."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _in_namespace(name: str) -> str:
 
 
 def _functions(forms: Sequence[ModelForm]) -> Iterator[str]:
-    """What follows each form, in a namespace of its own, and the table of them."""
+    """The functions that follow each form, in a namespace of its own, and the table of the forms."""
     yield "namespace {\n"
     segments, prepared, rows = 0, 0, []
     for i, form in enumerate(forms):

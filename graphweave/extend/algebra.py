@@ -1,4 +1,4 @@
-"""What rules are written with: the nodes of message programs, their types, and the builder that makes them.
+"""The parts with which rules are written: the nodes of message programs, their types, and the builder that makes them.
 
 `build.nodes[ref]` is the node at position `ref` of a program, `build.types[ref]` its type, `build.locs[ref]` the user's
 line. `build.add(node, loc)` adds and types a node, and returns its position. The docstring of each node says what it

@@ -133,6 +133,6 @@ def _compare(
 
 
 def _told(error: CompileError) -> str:
-    """What the compiler reports, without the names of its files."""
+    """The compiler's report, without the names of its files."""
     found = dict.fromkeys(re.findall(r"error: (.*)", str(error)))
     return "; ".join([*found][:3]) or str(error)

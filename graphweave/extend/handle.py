@@ -1,4 +1,4 @@
-"""What a declaration returns, and which declarations are in force."""
+"""The handle that a declaration returns, and which declarations are in force."""
 
 from __future__ import annotations
 

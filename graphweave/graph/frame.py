@@ -41,8 +41,8 @@ class Frame(MutableMapping[str, Tensor]):
         self.initializers: dict[str | None, Initializer] = {}
 
     def initial(self, name: str, like: Tensor, ids: slice | None = None) -> Tensor:
-        """What the rows `ids` (all of them by default) of a field hold before they are set: [rows, ...] with rows and
-        dtype like those of `like`. Zeros, or what the initializer of the field, or of all fields, returns."""
+        """The values of the rows `ids` (all of them by default) of a field before they are set: [rows, ...] with rows
+        and dtype like those of `like`. Zeros, or what the initializer of the field, or of all fields, returns."""
         ids = slice(0, self.num_rows) if ids is None else ids
         make = self.initializers.get(name, self.initializers.get(None))
         shape = (ids.stop - ids.start, *like.shape[1:])

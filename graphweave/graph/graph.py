@@ -35,12 +35,12 @@ class Graph(Structure):
 
     @property
     def srcnodes(self) -> NodeView:
-        """As `nodes`, for the node types at which edges start."""
+        """Like `nodes`, for the node types at which edges start."""
         return NodeView(self, self._sides()[0])
 
     @property
     def dstnodes(self) -> NodeView:
-        """As `nodes`, for the node types at which edges end."""
+        """Like `nodes`, for the node types at which edges end."""
         return NodeView(self, self._sides()[1])
 
     @property

@@ -45,7 +45,7 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
 
 
 def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
-    """As `as_ids`, without the second result. A bool mask [num] selects the rows where it is true, `ALL` all rows."""
+    """Like `as_ids`, without the second result. A bool mask [num] selects the rows where it is true, `ALL` all rows."""
     if is_all(value):
         return torch.arange(num, dtype=like.dtype, device=like.device)
     if isinstance(value, list) and value and all(isinstance(x, bool) for x in value):

@@ -145,12 +145,12 @@ class Structure:
 
     @property
     def srcdata(self) -> Any:
-        """As `ndata`, for the node types at which edges start."""
+        """Like `ndata`, for the node types at which edges start."""
         return self._node_data("srcdata", self._sides()[0])
 
     @property
     def dstdata(self) -> Any:
-        """As `ndata`, for the node types at which edges end."""
+        """Like `ndata`, for the node types at which edges end."""
         return self._node_data("dstdata", self._sides()[1])
 
     @property
@@ -189,12 +189,12 @@ class Structure:
         return sum([frame.num_rows for frame in self._node_frames.values()])
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
-        """As `num_nodes`, for the types at which edges start."""
+        """Like `num_nodes`, for the types at which edges start."""
         types = self._sides()[0] if ntype is None else (self._ntype(ntype, self._sides()[0]),)
         return sum([self._node_frames[t].num_rows for t in types])
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
-        """As `num_nodes`, for the types at which edges end."""
+        """Like `num_nodes`, for the types at which edges end."""
         types = self._sides()[1] if ntype is None else (self._ntype(ntype, self._sides()[1]),)
         return sum([self._node_frames[t].num_rows for t in types])
 

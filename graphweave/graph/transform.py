@@ -141,7 +141,7 @@ def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: boo
 
 
 def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
-    """As `in_subgraph`, for the edges that start in the given nodes."""
+    """Like `in_subgraph`, for the edges that start in the given nodes."""
     kept = _nodes_by_type(g, nodes)
     edges = {
         key: query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])[0]
@@ -153,14 +153,16 @@ def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bo
 def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
     """The graph with edges dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two relations would
     become one."""
-    turned = {(r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)}
-    if len(turned) != len(g._relations):
+    relations = {
+        (r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)
+    }
+    if len(relations) != len(g._relations):
         raise DataError(
             f"reverse: two relations would have the same name (got {', '.join(map(str, g._relations))})."
             " Rename one of them first."
         )
     edata = {(d, r, s): g._edge_frames[s, r, d].take(None) for s, r, d in g._relations} if copy_edata else None
-    return assemble(type(g), counts(g), turned, _ndata(g) if copy_ndata else None, edata)
+    return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None, edata)
 
 
 def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:

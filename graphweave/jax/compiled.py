@@ -40,7 +40,7 @@ class CompiledProgram:
 
     @property
     def text(self) -> str:
-        """What each kernel computes, and its code."""
+        """The values that each kernel computes, and its code."""
         return kernels_text(describe(self.plan, "", {}, Glossary(), ()), wrapper=False)
 
     @property

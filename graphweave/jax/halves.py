@@ -1,8 +1,8 @@
 """A function of a graph and its gradients as one program, divided into a forward and a backward.
 
-PyTorch's programs go through the same division (`passes/partition.py`): what the forward can sum beside its own sums
-while it walks the edges, and values on nodes such as a softmax's maximum, are saved, and the backward does not walk the
-edges for them again. What lies on edges is computed again.
+PyTorch's programs go through the same division (`passes/partition.py`): what the forward can sum together with its own
+sums while it walks the edges, and values on nodes such as a softmax's maximum, are saved, and the backward does not
+walk the edges for them again. What lies on edges is computed again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
 from graphweave.jax.values import CannotSay, Value, Values
 
 Rows: TypeAlias = Literal["src", "dst", "edge", "unit"]
-"""What dim 0 of an argument or result counts; "unit" means data without rows."""
+"""The rows that dim 0 of an argument or result counts; "unit" means data without rows."""
 
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters that hold the body of a primitive that is a call."""

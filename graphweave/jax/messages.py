@@ -69,7 +69,8 @@ SDDMM = {**BUILT_IN, "copy_lhs": _COPIES["copy_u"], "copy_rhs": _COPIES["copy_v"
 def edge_function(
     what: str, given: Any, named: Mapping[str, NamedMessage], src: Features, dst: Features, edge: Features
 ) -> EdgeFunction:
-    """What the argument `what` stands for. DataError for an unknown name, and where a built-in lacks its operands."""
+    """The function that the argument `what` stands for. DataError for an unknown name, and where a built-in lacks its
+    operands."""
     if isinstance(given, str):
         if given not in named:
             raise DataError(

@@ -31,7 +31,7 @@ class _Dims:
     def __init__(self, of_x: list[int], of_y: list[int], batch_x: list[int], batch_y: list[int]) -> None:
         self.of_x, self.of_y, self.batch_x, self.batch_y = of_x, of_y, batch_x, batch_y
 
-    def turned(self) -> _Dims:
+    def swapped(self) -> _Dims:
         return _Dims(self.of_y, self.of_x, self.batch_y, self.batch_x)
 
     def free(self, x: Value, of_y: bool = False) -> list[int]:
@@ -44,7 +44,7 @@ def _product(values: Values, x: Value, y: Value, dims: _Dims) -> Value | None:
     if x.rows is not None and y.rows is None:
         rows, w, d, first = x, y, dims, True
     elif y.rows is not None and x.rows is None:
-        rows, w, d, first = y, x, dims.turned(), False
+        rows, w, d, first = y, x, dims.swapped(), False
     else:
         return None
     assert rows.rows is not None

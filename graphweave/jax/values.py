@@ -21,7 +21,7 @@ from graphweave.ir.message.nodes import Broadcast, Const, Node, Permute, Pointwi
 
 
 class CannotSay(Exception):
-    """What a message program cannot say, in words that end a sentence about the primitive."""
+    """A computation that a message program cannot express, in words that end a sentence about the primitive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class Values:
         return self.broadcast(self.beside(v, rows), shape)
 
     def beside(self, v: Value, rows: int | None) -> Ref:
-        """The features of `v` beside values whose rows are the dim `rows`; what only repeats has size 1."""
+        """The features of `v` so that they broadcast with values whose rows are the dim `rows`; what only repeats has
+        size 1."""
         if rows is None or v.rows == rows or v.shape == ():
             return v.ref
         if v.rows is not None:

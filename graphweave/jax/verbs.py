@@ -45,8 +45,8 @@ class TracedEdgeOperator(Generic[P]):
         return f"graphweave.jax.{self._function.__name__}"
 
     def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """What each kernel of a call with these arguments computes, and its code: first of the call alone, then of its
-        forward and backward for gradients in all arrays of floating-point numbers. Nothing is run."""
+        """The values that each kernel of a call with these arguments computes, and its code: first of the call alone,
+        then of its forward and backward for gradients in all arrays of floating-point numbers. Nothing is run."""
         return text_of(lambda: self._function(*args, **kwargs))
 
 

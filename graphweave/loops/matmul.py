@@ -216,17 +216,17 @@ def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
     """
     a, b = _shape(tensor), _shape(value)
     as_written = 0 not in (len(a), len(b)) and a[-1] == b[-2 if len(b) > 1 else -1]
-    turned = 0 not in (len(a), len(b)) and b[-1] == a[-2 if len(a) > 1 else -1]
+    swapped = 0 not in (len(a), len(b)) and b[-1] == a[-2 if len(a) > 1 else -1]
     if len(a) == 1 and len(b) == 1:
         return value, tensor
-    if as_written and turned:
+    if as_written and swapped:
         if torch.compiler.is_compiling() and value.loop.structure.checked:
             return value, tensor
         raise LoopError(
             f"a product of a tensor {a} with features {b}, which compiled code cannot tell from features @ tensor. "
             "Write linear(x, M) for x @ M, linear(x, M.T) for M @ x."
         )
-    return (value, tensor) if turned else (tensor, value)
+    return (value, tensor) if swapped else (tensor, value)
 
 
 def _linear_layer(x: Any, weight: Any, bias: Any = None) -> LoopValue:

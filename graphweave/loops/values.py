@@ -61,7 +61,7 @@ class LoopValue(TensorLike):
         return data.index_select(0, loop.index_of_parent())
 
     def tensor(self, loop: Loop | None = None) -> Tensor:
-        """As `within`, but always as a tensor [rows, *features], even for a number."""
+        """Like `within`, but always as a tensor [rows, *features], even for a number."""
         loop = self.loop if loop is None else loop
         return as_rows(self.within(loop), loop.store.rows)
 

@@ -47,7 +47,7 @@ class Divided:
     """`passes`: for each pass over the edges the kernel over pieces, and the one that folds them (None if the pass adds
     nothing to its row); then `finish`, over slots (None if nothing is left to do).
 
-    Beside the buffers of the original kernel they have index buffers `piece_row`, `piece_shift`, `piece_slot` and
+    Besides the buffers of the original kernel they have index buffers `piece_row`, `piece_shift`, `piece_slot` and
     `slot_row`, and scratch: `X_part` [pieces] and `X_whole` [slots] for each array X to which a pass adds, and `X_held`
     [edges of all pieces] for each stash X.
     """

@@ -363,7 +363,7 @@ class _Grouping:
     def move_to_readers(self) -> None:
         """Move row-wise values to the kernel that reads them, if it is only one and their operands are stored anyway.
 
-        They were placed beside their operands, since no reader had been placed yet.
+        They were placed with their operands, since no reader had been placed yet.
         """
         outputs, read_by = set(self.program.outputs), self._read_by()
         for ref in sorted(self.along, reverse=True):
@@ -435,7 +435,7 @@ class _Grouping:
         return found
 
     def _made_of(self, ref: Ref) -> tuple[Ref, ...]:
-        """What a value is computed from, if no group computes it by itself."""
+        """The values that a value is computed from, if no group computes it by itself."""
         inlined = ref in self.floating or (ref not in self.stored and not isinstance(self.program.nodes[ref], Input))
         return self.operands[ref] if inlined and ref not in self.group_of else ()
 

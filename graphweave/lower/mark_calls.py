@@ -42,7 +42,7 @@ def _has_kernel(program: Program, ref: Ref, options: Options) -> bool:
 
 
 def apart(program: Program, options: Options) -> frozenset[Ref]:
-    """Typed grams that are too wide to be summed beside other work: the kernel of each does nothing else."""
+    """Typed grams that are too wide to be summed together with other work: the kernel of each does nothing else."""
     if options.typed_gram is None:
         return frozenset()
     grams = (ref for ref, node in enumerate(program.nodes) if isinstance(node, Gram) and is_walked(program, ref))

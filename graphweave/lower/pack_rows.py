@@ -67,7 +67,8 @@ def _pulls(program: Program) -> Iterator[tuple[Ref, Ref]]:
 
 
 def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statistics) -> Iterator[_Pack]:
-    """What each kernel gathers along a map that it does not walk, where it is the first step to read all of it.
+    """The rows that each kernel gathers along a map that it does not walk, where it is the first step to read all of
+    it.
 
     What an earlier step reads may be needed to compute another part of the row.
     """

@@ -71,7 +71,7 @@ class Parameters:
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """What the buffers stand for, in the same order."""
+        """The values that the buffers hold, in the same order."""
         return tuple(binding for binding, _ in self._buffers)
 
     @property

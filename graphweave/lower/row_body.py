@@ -18,7 +18,7 @@ from graphweave.lower.parameters import map_name, value_name
 
 
 class RowBody:
-    """What a kernel does for each row `v`: it computes `members`, and copies values to arrays that others read."""
+    """The work of a kernel for each row `v`: it computes `members`, and copies values to arrays that others read."""
 
     def __init__(
         self, draft: Draft, members: Iterable[Ref], passes: Passes, kept: Mapping[Ref, str] | None = None

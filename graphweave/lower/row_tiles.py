@@ -35,7 +35,7 @@ _MIN_ROWS, _MAX_ROWS = 8, 64
 
 
 class RowTiles:
-    """What a kernel does for each tile of rows."""
+    """The work of a kernel for each tile of rows."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._program, self._products = draft, draft.program, draft.region.products

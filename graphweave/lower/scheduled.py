@@ -1,4 +1,4 @@
-"""What becomes of a user's schedule: a kernel rewritten by it, the fields it does not take, and the reasons."""
+"""The result of a user's schedule: a kernel rewritten by it, the fields it does not take, and the reasons."""
 
 from __future__ import annotations
 

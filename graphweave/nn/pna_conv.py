@@ -93,7 +93,7 @@ class PNAConv(nn.Module):
     f_e])].
 
     `aggregators`: of mean, sum, max, min, var, std, moment3, moment4, moment5; `scalers`: "identity", "amplification"
-    log(d + 1) / delta, "attenuation" delta / log(d + 1), for the in-degree d; all of these beside each other. Each of
+    log(d + 1) / delta, "attenuation" delta / log(d + 1), for the in-degree d; all of these are concatenated. Each of
     `num_towers` reads its part of the features, and is divided by the root of the number of nodes of its graph; a batch
     norm and dropout follow. `residual`: adds h where
     widths are equal. Nodes without incoming edges aggregate to 0. Source: Corso et al., "Principal Neighbourhood

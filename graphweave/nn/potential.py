@@ -1,4 +1,4 @@
-"""What models of the energy of atoms share: vectors along edges, a smooth cutoff, and sums over the atoms of a system.
+"""Parts that models of atoms' energy share: vectors along edges, a smooth cutoff, and sums over a system's atoms.
 
 The models are plain PyTorch: they take edges as an index tensor, as `graphweave.points.neighbours` finds them.
 """

@@ -33,8 +33,9 @@ class Sequential(nn.Sequential):
 
 
 class JumpingKnowledge(nn.Module):
-    """What several layers gave: "cat" beside each other, "max" the largest of each number, "lstm" their mean with
-    weights, the softmax over layers of a product of both states of a bidirectional LSTM that reads them.
+    """The joined results of several layers: "cat" concatenates their features, "max" takes the largest of each number,
+    "lstm" their mean with weights, the softmax over layers of a product of both states of a bidirectional LSTM that
+    reads them.
 
     `in_feats`, `num_layers`: only for "lstm", whose states have num_layers * in_feats / 2 numbers each. Source: Xu et
     al., "Representation Learning on Graphs with Jumping Knowledge Networks", ICML 2018.

@@ -88,7 +88,8 @@ class _BodyVariable(traced_bodies.WrapHigherOrderVariable):
 
 
 class _AsOperator(HigherOrderOperator):
-    """What Dynamo calls with the graph of a body and everything from outside; the operator takes its place."""
+    """A stand-in that Dynamo calls with the graph of a body and everything from outside; the operator takes its
+    place."""
 
     def __init__(self) -> None:
         super().__init__(_BodyVariable._HOP_NAME)

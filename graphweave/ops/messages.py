@@ -39,7 +39,8 @@ def edge_function(
     what: str, given: Any, named: Mapping[str, CopyMessage | BinaryMessage], src: Features, dst: Features,
     edge: Features,
 ) -> EdgeFunction:  # fmt: skip
-    """What the argument `what` stands for. DataError for an unknown name, and where a built-in lacks its operands."""
+    """The function that the argument `what` stands for. DataError for an unknown name, and where a built-in lacks its
+    operands."""
     if isinstance(given, str):
         if given not in named:
             raise DataError(
@@ -98,7 +99,7 @@ def on_edges(
 
 
 class _Edges:
-    """What a built-in message reads, as `graphweave.udf.arguments.EdgeBatch` has it."""
+    """The fields that a built-in message reads, named like those of `graphweave.udf.arguments.EdgeBatch`."""
 
     def __init__(self, src: Features, dst: Features, edge: Features) -> None:
         self.src, self.dst, self.data = {"src": _single(src)}, {"dst": _single(dst)}, {"edge": _single(edge)}

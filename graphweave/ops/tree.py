@@ -27,7 +27,7 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges.
 
     Differentiable in `messages` and in what `combine` closes over. Each round keeps its results for the backward:
-    fewer than edges + destinations rows in all, beside the messages.
+    fewer than edges + destinations rows in all, besides the messages.
     """
     if not (math.isfinite(identity) or messages.is_floating_point()):
         raise DataError(

@@ -13,7 +13,7 @@ from graphweave.ir.message.nodes import Program, Ref
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """What a user may overwrite, as positions of inputs and of the forward's results.
+    """Tensors that a user may overwrite, as positions of inputs and of the forward's results.
 
     `written` are the inputs to which the graph itself writes; they are not among `inputs`.
     """

@@ -85,7 +85,7 @@ class _Totals:
     # -------------------------------------------------------- what is computed from sums that are sent back
 
     def _below(self) -> tuple[set[Ref], list[Ref], set[Ref]]:
-        """What is computed from `backs` row by row, the totals of it, and the values of the former that are needed
+        """The values that are computed from `backs` row by row, their totals, and those of the former that are needed
         whole."""
         partial, totals, whole = set(self.backs), list[Ref](), set[Ref]()
         for ref, node in enumerate(self.program.nodes):
@@ -202,7 +202,7 @@ class _Totals:
     # -------------------------------------------------------- price
 
     def seconds(self) -> float:
-        """What an average rank saves."""
+        """The seconds that an average rank saves."""
         saved = 0.0
         for ref in self.backs:
             saved += self._bytes(ref) * self._halo_rows(ref) / WIRE_BANDWIDTH + WIRE_LATENCY

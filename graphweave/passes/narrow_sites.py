@@ -18,7 +18,7 @@ from graphweave.ir.message.nodes import Gram, MatMul, Permute, Program, Pull, Pu
 from graphweave.passes.row_operator import RowOperator, linear_operands, row_operator
 
 Key: TypeAlias = tuple[str, Ref, Ref]
-"""What products that belong together have in common: a sum, or weights or rows that meet rows moved along a map."""
+"""The properties that products of one group share: a sum, or weights or rows that meet rows moved along a map."""
 
 
 def narrow_sites(facts: Facts) -> list[tuple[Ref, ...]]:

@@ -234,8 +234,8 @@ def _riders(
 ) -> set[Ref]:
     """Pushes of forward values that only the backward needs, along maps that the forward walks anyway.
 
-    Beside the forward's pushes each costs an accumulator; in the backward it would be a walk of its own with all its
-    gathers.
+    Together with the forward's pushes each costs an accumulator; in the backward it would be a walk of its own with all
+    its gathers.
     """
     joint, is_push = facts.program, facts.cones.is_push
     late = facts.flow.depending(frozenset(tangents))

@@ -26,7 +26,7 @@ ChooseOrder: TypeAlias = Callable[[Program, Mapping[Space, tuple[Ref, Ref]]], "t
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """What passes know besides the program.
+    """Facts that passes know besides the program.
 
     `keep` are calls that must stay though no output needs them, and `tangents` the names of inputs that only the
     backward has. `statistics` estimate the rows of each space, and `measure` counts rows of the graph at hand. `steady`
@@ -68,4 +68,4 @@ class Pass(Protocol):
 
 
 NO_FACTS = PassFacts()
-"""What a pass knows that is told nothing."""
+"""The facts of a pass that is told nothing."""

@@ -22,7 +22,7 @@ from graphweave.passes.pass_facts import Measure
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is done before all other moves, whether or not it gains.
+    """The change that is made before all other moves, whether or not it gains.
 
     `reorder`: products of weights come first. `compact`: work on pairs such as (source, relation) is done once a pair.
     """

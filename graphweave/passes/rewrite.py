@@ -172,7 +172,7 @@ class _Rewriting:
         return False
 
     def _edit(self, move: Move) -> Edit | None:
-        """What the move does to the program; None if it does nothing."""
+        """The edit that the move makes to the program; None if it does nothing."""
         size = len(self.facts.program.nodes)
         replaced, fired = apply(self.build, move.without(self.given.choices.left_out))
         edit = Edit.of(self.build, size, replaced, fired) if replaced else None

@@ -4,7 +4,7 @@
 ->  map join_indices [src0, src1] of=[V0, V1] at=[0, 1] to U
 
 A model that puts the rows of several node types into one tensor adds row counts to its indices. Where rows of other
-ranks stand beside own ones, segments begin elsewhere, so it must be known which numbers belong to which segment. Legal
+ranks stand next to own ones, segments begin elsewhere, so it must be known which numbers belong to which segment. Legal
 for numbers of a part's nodes only: these lie in their segment, while `join_indices` refuses any that do not.
 """
 

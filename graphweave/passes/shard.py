@@ -47,7 +47,7 @@ Folded: TypeAlias = ir.Push | ir.Gram
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What is received of inputs that are steady is kept."""
+    """Rows that are received of steady inputs are kept."""
 
     name: str = "shard"
 
@@ -149,8 +149,8 @@ class _Sharded:
     def _by_segment(
         self, whole: Ref, space: Space, change: Callable[[Ref, Space, int], Ref], loc: Location, *, sends: bool = False
     ) -> Ref:
-        """`change(rows, segment, number)` of each segment of `space` that has halo rows, the segments behind each other
-        again. It makes own rows of own and halo rows, or with `sends` the other way round."""
+        """`change(rows, segment, number)` of each segment of `space` that has halo rows, the segments one after the
+        other again. It makes own rows of own and halo rows, or with `sends` the other way round."""
         of = self._halo.unions.get(space)
         if of is None:
             return change(whole, space, 0) if space in self._halo.node_types else whole

@@ -22,7 +22,7 @@ _ROUNDED = 1e-9
 
 
 class _Candidates(NamedTuple):
-    """What is known since the list was built."""
+    """The facts that are known since the list was built."""
 
     pairs: Tensor
     """int64 [2, candidates]"""
@@ -41,8 +41,8 @@ class NeighbourList:
             found = near(pos, cell)  # as neighbours(pos, 5.0, cell)
 
     What it returns is exactly what `neighbours` returns, at each call. It searches again if an atom has moved by more
-    than half the skin since the last search, beside what it moved with a cell that was stretched, and if the number of
-    atoms, the systems or `periodic` have changed. Atoms must not be moved back into their cell between calls, which
+    than half the skin since the last search, apart from what it moved with a cell that was stretched, and if the number
+    of atoms, the systems or `periodic` have changed. Atoms must not be moved back into their cell between calls, which
     is right but makes it search. Call it outside of compiled functions, and hand them the pairs.
 
     `searches` counts the searches. DataError for a cutoff or a skin that is not above 0 and finite, else as

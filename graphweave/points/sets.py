@@ -78,7 +78,7 @@ def check_alike(what: str, x: Tensor, y: Tensor) -> None:
 
 def safe_factor(*sizes: float) -> float:
     """A power of two. With coordinates of these sizes times it, squares of distances are finite, and not all 0; it is 1
-    unless numbers are extreme. Products with it are exact, but for coordinates that are tiny beside others."""
+    unless numbers are extreme. Products with it are exact, but for coordinates that are tiny compared with others."""
     largest = max(sizes)
     return 1.0 if largest == 0 or 1 / _SAFE < largest < _SAFE else 2.0 ** -max(math.frexp(largest)[1], -1000)
 

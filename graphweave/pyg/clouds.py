@@ -98,10 +98,10 @@ def _fps(x: Tensor, ptr: Tensor | None, ratio: float | Tensor = 0.5, random_star
 OPERATORS: dict[str, Callable[..., Any]] = {
     "knn": _knn, "radius": _radius, "nearest": _nearest, "fps": _fps, "grid_cluster": points.grid,
 }  # fmt: skip
-"""What PyG asks pyg-lib for."""
+"""The functions that PyG asks pyg-lib for."""
 
 TORCH_CLUSTER: dict[str, Callable[..., Any]] = {
     "knn": knn, "knn_graph": knn_graph, "radius": radius, "radius_graph": radius_graph, "nearest": points.nearest,
     "fps": fps, "grid_cluster": points.grid,
 }  # fmt: skip
-"""What programs ask torch_cluster for."""
+"""The functions that programs ask torch_cluster for."""

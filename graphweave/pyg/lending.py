@@ -37,7 +37,7 @@ _FLAGS = {
 
 _absent = object()
 _changed: list[tuple[Any, str, Any]] = []
-"""What lending has set: the object, the attribute or the module's name, and what was there before."""
+"""The attributes that lending has set: the object, the attribute or the module's name, and the earlier value."""
 
 
 def lend() -> None:

@@ -72,7 +72,7 @@ def hetero_neighbor_sample(
     csc: bool = False, replace: bool = False, directed: bool = True, disjoint: bool = False,
     temporal_strategy: str = "uniform", return_edge_id: bool = True,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """As `neighbor_sample`, by types; an edge type is named "source__relation__destination"."""
+    """Like `neighbor_sample`, but by types; an edge type is named "source__relation__destination"."""
     named = {"__".join(key): key if csc else key[::-1] for key in edge_types}
     times = node_time_dict or {}
     counts = {key[2]: rowptr_dict[name].numel() - 1 for name, key in named.items() if name in rowptr_dict}
@@ -134,8 +134,8 @@ def sample_with_edges_between(
 def sample_adj(
     rowptr: Tensor, col: Tensor, idx: Tensor, num_neighbors: int, replace: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What the rows `idx` draw, as a compressed matrix: row pointers and columns, the node of each column, and the
-    number of each entry."""
+    """The neighbours that the rows `idx` draw, as a compressed matrix: row pointers and columns, the node of each
+    column, and the number of each entry."""
     _, batch = _one_relation(rowptr, col, idx, [num_neighbors], replace)
     nodes = _nodes(batch, _NODE)
     pointers, columns, edge = _compressed(*_edges(batch, _EDGE), idx.numel(), nodes.numel())
@@ -291,4 +291,4 @@ TORCH_SPARSE: dict[str, Callable[..., Any]] = {
 """Operators of torch_sparse that PyG and `SparseTensor` call."""
 
 TORCH_CLUSTER: dict[str, Callable[..., Any]] = {"random_walk": _walk_along_edges}
-"""What programs ask torch_cluster for."""
+"""The functions that programs ask torch_cluster for."""

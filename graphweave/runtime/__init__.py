@@ -1,1 +1,1 @@
-"""What generated code needs to run: compiler, kernel cache, launch, graph formats, buffers."""
+"""Everything that generated code needs to run: compiler, kernel cache, launch, graph formats, buffers."""

@@ -1,4 +1,4 @@
-"""What several ranks remember together: a rank may use what it remembers only if all others can, too.
+"""Results that several ranks remember together: a rank may use what it remembers only if all others can, too.
 
 Work that the ranks do together, such as an exchange, must be done by all of them or by none. Each rank's caches forget
 by themselves, so the ranks ask each other first: one number reduced over all ranks, each time.

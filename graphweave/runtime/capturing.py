@@ -1,4 +1,4 @@
-"""What programs read from caches while they are captured as a CUDA graph, which records work instead of doing it.
+"""Cached values that programs read while they are captured as a CUDA graph, which records work instead of doing it.
 
 A CUDA graph reads the memory that it read when it was captured, so every tensor that a cache returned must be kept
 alive with it. A cache must not make a missing value during a capture: it would keep the value although nothing has

@@ -1,4 +1,4 @@
-"""What a compiler has said of itself, kept on disk: its version and the flags that it accepts.
+"""A compiler's answers about itself, kept on disk: its version and the flags that it accepts.
 
 Asking takes four runs of the compiler, and a process whose kernels are all on disk would run it for nothing else. An
 answer is kept by everything that it depends on: the file that runs, what was asked, the processor, and the variables by
@@ -55,7 +55,7 @@ def answer_of(command: Sequence[str], asked: Sequence[str], ask: Callable[[], An
 
 
 def _program(command: Sequence[str]) -> str | None:
-    """What identifies the file that runs. None if it is not known to be a compiler itself."""
+    """Text that identifies the file that runs. None if it is not known to be a compiler itself."""
     found = shutil.which(command[0])
     if found is None:
         return None

@@ -66,7 +66,7 @@ class Kind:
         self, folder: Path, keys: Iterable[str], make: Callable[[Sequence[Path], Path], None]
     ) -> tuple[Path, ...]:
         """Make the entries that are not there intact, all at once, and return their files. `make(targets, scratch)`
-        writes these to a folder beside their places, from where they are moved; companions it moves itself."""
+        writes these to a folder next to their places, from where they are moved; companions it moves itself."""
         targets = sorted({self.path(folder, key) for key in keys})
         missing = [target for target in targets if not _is_there(target)]
         if not missing:
@@ -211,7 +211,7 @@ class ByteStore:
         return folder_of(self.name)
 
     def read(self, key: str) -> bytes | None:
-        """What was written under `key` by this user; None if there is nothing, or nothing that can be trusted."""
+        """The bytes that this user wrote under `key`; None if there is nothing, or nothing that can be trusted."""
         target = self._KIND.path(self.folder, key)
         try:
             if not target.exists():

@@ -1,8 +1,8 @@
 """The headers of kernels: a copy where the compiler finds them, and a precompiled header.
 
-Kernels include <graphweave/....h>. A copy of these headers lies beside the kernels, in a folder named by their content.
-So a cached kernel text and its headers stay together when another version is installed, and the compiler needs no path
-into a package that may be an archive.
+Kernels include <graphweave/....h>. A copy of these headers lies next to the kernels, in a folder named by their
+content. So a cached kernel text and its headers stay together when another version is installed, and the compiler needs
+no path into a package that may be an archive.
 
 With a precompiled header, g++ or zig reads these headers and the standard ones once for each machine instead of once
 in each run, which saves 0.3 s of a run, most of it for <immintrin.h>. Making it takes 1.1 s, as long as four runs

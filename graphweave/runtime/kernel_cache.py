@@ -128,8 +128,8 @@ def _find_or_build(texts: Mapping[str, str], tools: Toolchain, folder: Path) -> 
 
 
 def _build(texts: Mapping[Path, str], tools: Toolchain, scratch: Path) -> None:
-    """Compile texts, by the places of their libraries, in a scratch folder beside these. The texts go into place first:
-    an error of the compiler names them."""
+    """Compile texts, by the places of their libraries, in a scratch folder next to these. The texts go into place
+    first: an error of the compiler names them."""
     for target, text in texts.items():
         draft = (scratch / target.name).with_suffix(".cpp")
         draft.write_text(text, encoding="utf-8")

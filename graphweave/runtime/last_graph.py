@@ -1,4 +1,4 @@
-"""What depends on a graph alone, computed once for the graph at hand.
+"""Values that depend on a graph alone, computed once for the graph at hand.
 
 The tensors of the last graph are compared natively (`native/marks.cpp`), their checksums included. A small graph that
 is seen for the first time, such as a batch, is only kept for the next call: caches that all programs share (`memo`)
@@ -29,7 +29,7 @@ _log = logger(__name__)
 
 
 class _Inputs:
-    """What native code knows of the inputs of all calls: which are tensors, and which small ones came lately."""
+    """Native code's record of the inputs of all calls: which are tensors, and which small ones came lately."""
 
     def __init__(self, inputs: Sequence[Any], watched: Collection[int]) -> None:
         count = len(inputs)
@@ -93,8 +93,8 @@ class LastGraph:
         return self._again(known, inputs, given, status)
 
     def _known(self, inputs: Sequence[Any]) -> _Inputs | None:
-        """What all calls have in common. None if every call asks `kept`, as it does for other inputs than integers and
-        tensors on the CPU."""
+        """The record that all calls share. None if every call asks `kept`, as it does for other inputs than integers
+        and tensors on the CPU."""
         if self._alone and all(type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu") for x in inputs):
             self._inputs = _Inputs(inputs, [i for i, _ in self._watches])
         return self._inputs

@@ -20,7 +20,7 @@ LONG = 1 << 14
 """A divided row has more edges than this, so that it takes longer than the launches of the kernels that divide it."""
 
 SHARE = 64
-"""A divided row has more than 1 / SHARE of all rows and edges. Beside a smaller one, other threads have enough work."""
+"""A divided row has more than 1 / SHARE of all rows and edges. With a smaller one, other threads have enough work."""
 
 PIECE = 1 << 10
 """Minimum number of edges of a piece, except for the last piece of a row."""

@@ -70,8 +70,8 @@ class Memo:
         return tuple(map(alias, self.kept(fn, *inputs)))
 
     def kept(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        """As `__call__`, but returns the very tensors that are kept. They must not reach code that might rebind or flag
-        them."""
+        """Like `__call__`, but returns the very tensors that are kept. They must not reach code that might rebind or
+        flag them."""
         tensors = tuple(x for x in inputs if isinstance(x, Tensor))
         key = _key(fn, inputs)
         found = self._cache.get(key, tensors)

@@ -32,7 +32,8 @@ _SERIAL = 1 << 15
 
 
 def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
-    """As `core.orders.order_rows`. MemoryError if there is no memory for 24 bytes a row."""
+    """Like `core.orders.order_rows`, but in native code on a CPU. MemoryError if there is no memory for 24 bytes a
+    row."""
     if keys[0].device.type != "cpu":
         return orders.order_rows(keys, descending)
     held = _readable(keys)
@@ -40,7 +41,8 @@ def order_rows(keys: Sequence[Tensor], descending: Sequence[bool]) -> Tensor:
 
 
 def distinct_rows(keys: Sequence[Tensor]) -> DistinctRows:
-    """As `core.orders.distinct_rows`. MemoryError if there is no memory for 24 bytes a row."""
+    """Like `core.orders.distinct_rows`, but in native code on a CPU. MemoryError if there is no memory for 24 bytes a
+    row."""
     if keys[0].device.type != "cpu":
         return orders.distinct_rows(keys)
     held = _readable(keys)
@@ -81,7 +83,7 @@ def _no_memory(count: int) -> MemoryError:
 
 
 def choose_rows(mask: Tensor) -> Tensor:
-    """As `core.orders.choose_rows`."""
+    """Like `core.orders.choose_rows`, but in native code on a CPU."""
     if mask.device.type != "cpu":
         return orders.choose_rows(mask)
     mask, count, threads = mask.contiguous(), mask.shape[0], num_threads()

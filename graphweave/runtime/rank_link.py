@@ -155,8 +155,8 @@ class RankLink(RankGroup):
         return finish
 
     def steady(self, x: Tensor) -> Tensor:
-        """As `begin`, at once, or what an earlier call gave, if x has changed on no rank. Halo rows are received behind
-        the rows of x, if its memory has room for them (`runtime/halo_room.py`)."""
+        """Like `begin`, but waits for the rows; or the result of an earlier call, if x has changed on no rank. Halo
+        rows are received behind the rows of x, if its memory has room for them (`runtime/halo_room.py`)."""
 
         def exchanged(rows: Tensor) -> Tensor:
             return self.begin(rows, in_place=take_room(x, self))()

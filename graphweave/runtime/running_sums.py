@@ -16,8 +16,8 @@ _FUNCTIONS = {torch.float64: "gw_running_f64", torch.float32: "gw_running_f32", 
 
 
 def running_sums(x: Tensor, reverse: bool) -> Tensor:
-    """As `core.orders.running_sums`; floats are added in float64. MemoryError if there is no memory for the sums of
-    blocks of rows."""
+    """Like `core.orders.running_sums`, but floats are added in float64. MemoryError if there is no memory for the sums
+    of blocks of rows."""
     name = _FUNCTIONS.get(x.dtype)
     if name is None or x.device.type != "cpu":
         return orders.running_sums(x, reverse)

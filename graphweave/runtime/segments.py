@@ -20,7 +20,7 @@ from graphweave.runtime.threads import num_threads
 
 (_DONE, _MISSING, _NOT_ROW, _NO_ROOM, _WRITTEN, _UNEQUAL, _NO_INDEX, _GAPS, _TOO_MANY, _DIVIDED,
  _SCRATCH) = range(11)  # fmt: skip
-"""What a native call returns."""
+"""Codes that a native call returns."""
 
 
 class Failure(ctypes.Structure):

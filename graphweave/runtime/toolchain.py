@@ -37,7 +37,7 @@ _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam", "-fno-tree-slp-vectorize")
 """Flags that are used if the compiler is GCC and accepts them."""
 
 REMEDY = 'Install g++ or clang++, or run `pip install "graphweave[toolchain]"`, or set GRAPHWEAVE_CXX to a compiler.'
-"""What to do where no compiler is found."""
+"""Advice where no compiler is found."""
 
 _MAX_COMPILE_SECONDS = 600
 """A run of the compiler is stopped after this many seconds."""

@@ -1,6 +1,6 @@
 """Triton kernels: modules on disk, imported once per process, and their launch on PyTorch's current stream.
 
-Triton reads source from files, so each text is a file, named by its content, beside the cache of C++ kernels, in a
+Triton reads source from files, so each text is a file, named by its content, next to the cache of C++ kernels, in a
 folder of the user's own (`core/own_folders.py`). Modules are made from the text itself, never from what Python finds
 compiled in that folder. Triton itself caches the compiled code (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the
 environment the kernels run in Triton's interpreter, on CPU tensors.

@@ -28,7 +28,7 @@ _NAMES = ("zig", "ziglang")
 """The program, and the Python module that runs it."""
 
 _SUBCOMMANDS = ("c++", "cc", "version")
-"""What zig is run for here."""
+"""The subcommands of zig that are used here."""
 
 THIS_MACHINE = f"{platform.machine()}-linux-gnu.2.28"
 """The target that kernels are compiled for. It is named so that zig takes its own headers even where the system has

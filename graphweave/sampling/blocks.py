@@ -18,7 +18,7 @@ from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import checked_fanouts, checked_nodes, hop_sampler
 
 DST = "_dst"
-"""What the names of a block's destination types end in: the same nodes are sources under their own name, too."""
+"""The ending of the names of a block's destination types: the same nodes are sources under their own name, too."""
 
 
 class BlockSampler:

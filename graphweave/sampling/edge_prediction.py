@@ -25,7 +25,7 @@ _EXCLUDE = (None, "self", "reverse_id", "reverse_types")
 
 
 class NodeSampler(Protocol):
-    """What makes the blocks of the nodes at the ends: a `BlockSampler`, or another class of this form."""
+    """The sampler that makes the blocks of the nodes at the ends: a `BlockSampler`, or another class of this form."""
 
     @property
     def graph(self) -> Graph:

@@ -33,13 +33,13 @@ class HopEdges(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NeighborBatch:
-    """What a batch of seeds reaches. Nodes are numbered by type: the seeds as they were given, then the nodes of each
-    hop in the order in which its edges name them first."""
+    """The nodes and edges that a batch of seeds reaches. Nodes are numbered by type: the seeds as they were given, then
+    the nodes of each hop in the order in which its edges name them first."""
 
     nodes: dict[str, list[Tensor]]
     """Type -> int64 [found] for the seeds and for each hop: their numbers in the graph."""
     trees: dict[str, list[Tensor]] | None
-    """As `nodes`: the seed from which each node was reached, if trees are disjoint."""
+    """Grouped like `nodes`: the seed from which each node was reached, if trees are disjoint."""
     edges: dict[CanonicalEtype, list[HopEdges]]
     """Relation -> the edges of each hop."""
 

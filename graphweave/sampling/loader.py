@@ -15,7 +15,8 @@ from graphweave.sampling.prefetch import Prefetcher
 
 
 class DrawsBatches(Protocol):
-    """What makes the batches of a `DataLoader`. A sampler that has an attribute `graph` samples that graph."""
+    """The sampler that makes the batches of a `DataLoader`. A sampler that has an attribute `graph` samples that
+    graph."""
 
     def sample(self, seeds: Any, epoch: int = 0) -> Any:
         """The batch of `seeds`, a tensor or type -> tensor, as a function of both arguments."""

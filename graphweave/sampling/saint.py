@@ -150,7 +150,7 @@ class SAINTSampler:
         return -torch.expm1(self._budget * torch.log1p(-once.clamp(max=1)))
 
     def _estimated(self, coverage: int) -> tuple[Tensor, Tensor]:
-        """As `_exact`: shares of presampled batches."""
+        """Like `_exact`, but estimated: shares of presampled batches."""
         count = self._whole.num_nodes
         nodes = torch.zeros(count, dtype=torch.int64, device="cpu")
         edges = torch.zeros(self._src.numel(), dtype=torch.int64, device="cpu")

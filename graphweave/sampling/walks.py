@@ -24,7 +24,7 @@ class RandomWalker:
     """Walks that go on from each node along one of its outgoing edges, each equally likely, or by a field of edges
     (Perozzi et al., "DeepWalk: online learning of social representations", 2014, section 4.2.1).
 
-    A walk is a function of `seed`, `epoch`, its start and the starts beside it, for any number of threads.
+    A walk is a function of `seed`, `epoch`, its start and the other starts, for any number of threads.
     """
 
     def __init__(

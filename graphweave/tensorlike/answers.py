@@ -92,7 +92,7 @@ class TensorLike:
         raise NotImplementedError
 
     def moved(self, data: Tensor, outer: tuple[int, ...]) -> Any:
-        """As `like`, with the outer dims at the positions `outer`."""
+        """Like `like`, with the outer dims at the positions `outer`."""
         return self.like(data)
 
     def wrapped(self, dim: Any, more: int = 0) -> int:
@@ -121,9 +121,9 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
             table[f"__{operator}__"] = methods[f"__{operator}__"] = handlers[name]
     for operator, name in _BINARY.items():
         if name in handlers:
-            turned = methods[f"__r{operator}__"] = _reflected(handlers[name])
+            reflected = methods[f"__r{operator}__"] = _reflected(handlers[name])
             # in a trace, `tensor / x` arrives as a call of Tensor.__rdiv__
-            table |= dict.fromkeys((f"__r{operator}__", f"__r{name}__"), turned)
+            table |= dict.fromkeys((f"__r{operator}__", f"__r{name}__"), reflected)
     if refuse_others:
         public = (name for name in dir(Tensor) if not name.startswith("_") and not hasattr(cls, name))
         others = {name: _missing(cls, name) for name in public if callable(getattr(Tensor, name))}

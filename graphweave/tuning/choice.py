@@ -1,4 +1,4 @@
-"""What the tuner chooses: the form of a program, and a schedule for each of its halves."""
+"""The choices of the tuner: the form of a program, and a schedule for each of its halves."""
 
 from __future__ import annotations
 

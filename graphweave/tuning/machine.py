@@ -1,4 +1,4 @@
-"""What the tuner knows of the machine: the sizes of its caches, and a name for it and for this installation."""
+"""Facts that the tuner knows of the machine: the sizes of its caches, and a name for it and for this installation."""
 
 from __future__ import annotations
 

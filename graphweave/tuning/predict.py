@@ -33,7 +33,7 @@ _UNFETCHED = 1.6
 """Factor of lines from beyond the second-level cache where nothing is prefetched."""
 
 _STEP = 0.8e-9
-"""Seconds that an edge takes beside its rows: its index, and the loop."""
+"""Seconds that an edge takes besides its rows: its index, and the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Walk:
 
 
 def walk_of(plan: Plan, kernel: KernelPlan, statistics: Statistics) -> Walk | None:
-    """What a kernel walks; None if it walks no edges."""
+    """The edges that a kernel walks; None if it walks no edges."""
     m = kernel.lowered.map
     if m is None or not walks_edges(kernel.lowered.kernel):
         return None
@@ -80,7 +80,7 @@ def walk_of(plan: Plan, kernel: KernelPlan, statistics: Statistics) -> Walk | No
 
 
 def walks_of(plan: Plan, statistics: Statistics) -> tuple[Walk, ...]:
-    """What the kernels of a plan walk."""
+    """The edges that the kernels of a plan walk."""
     found = (walk_of(plan, kernel, statistics) for kernel in plan.kernels.values())
     return tuple(walk for walk in found if walk is not None)
 

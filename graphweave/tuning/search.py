@@ -47,16 +47,16 @@ _BATCH = 4
 """Candidates that are compiled at once, before the time is looked at again."""
 
 _FAILURES = (GraphweaveError, RuntimeError, MemoryError)
-"""What a candidate may raise that the untuned choice did not: it is then left out."""
+"""Errors that a candidate may raise although the untuned choice did not: it is then left out."""
 
 UNTUNED = "untuned"
 
 
 @dataclass(frozen=True, slots=True)
 class GraphToTune:
-    """What is tuned: `prepare` makes a form of the program, `forms` are those to try besides the compiler's `own`.
-    `is_local`: near numbers already stand for neighbours. `tell` is called
-    with words and the share of the budget that has passed."""
+    """The graph that is tuned: `prepare` makes a form of the program, `forms` are those to try besides the compiler's
+    `own`. `is_local`: near numbers already stand for neighbours. `tell` is called with words and the share of the
+    budget that has passed."""
 
     prepare: Callable[[ProgramForm], PreparedForm]
     own: ProgramForm
@@ -310,7 +310,8 @@ def _batches(found: Sequence[Schedule]) -> Iterable[Sequence[Schedule]]:
 
 
 def _kernels_of(made: Executable) -> tuple[object, ...]:
-    """What tells executables of one half apart: the texts of their kernels, and what is decided at the launch."""
+    """The key that tells executables of one half apart: the texts of their kernels, and what is decided at the
+    launch."""
     return tuple((k.code, k.scheduled.pieces, k.scheduled.taken) for k in made.plan.kernels.values())
 
 

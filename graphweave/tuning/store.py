@@ -1,4 +1,4 @@
-"""What was found, on disk beside the kernel cache: a small JSON file for each key.
+"""The tuner's findings, on disk next to the kernel cache: a small JSON file for each key.
 
 A file holds its whole key and a digest of its text. One that is damaged, or whose key is not the one that is asked for
 (another machine, another version), is as good as none. Files are written apart and moved into place, so that any number
@@ -34,7 +34,7 @@ def directory() -> Path:
 
 
 def load(key: Mapping[str, str]) -> dict[str, Any] | None:
-    """What was kept under `key`; None if there is nothing, or nothing that can be trusted."""
+    """The findings that were kept under `key`; None if there is nothing, or nothing that can be trusted."""
     path = _path(key)
     try:
         held = json.loads(read_own(path))

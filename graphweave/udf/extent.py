@@ -60,7 +60,7 @@ def combined(function: Operator, a: Any, b: Any) -> Any:
     tensor = a if isinstance(a, Tensor) else b
     if isinstance(tensor, Tensor):
         if isinstance(tensor, Parameter) or tensor.dim() == 0 or tensor.shape[0] != received.num_rows():
-            raise NotExpressible("the number of messages of a mailbox beside what has no value for each node")
+            raise NotExpressible("the number of messages of a mailbox together with what has no value for each node")
         return function(*(_among_rows(x, tensor) for x in (a, b)))
     whole = all(x.whole if isinstance(x, Extent) else isinstance(x, int) for x in (a, b))
     value = function(*(x.numbers(torch.float64) if isinstance(x, Extent) else x for x in (a, b)))

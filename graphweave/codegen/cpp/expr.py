@@ -18,7 +18,7 @@ from graphweave.ir.loop.types import dtype_of
 
 @dataclass(slots=True)
 class CppScope:
-    """What the printer knows at one point of the kernel."""
+    """The names and types that the printer knows at one point of the kernel."""
 
     names: Names
     arrays: dict[str, Array]

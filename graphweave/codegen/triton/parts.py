@@ -24,7 +24,7 @@ LARGEST_ARRAY = 1 << 13
 """An array of a row or edge has at most this many elements in the registers of a program."""
 
 LARGEST_GRAM = 1 << 12
-"""A gram of at most this many elements fits into registers beside the other work of a program."""
+"""A gram of at most this many elements fits into registers together with the other work of a program."""
 
 MIN_BLOCK_ELEMENTS = 512
 """A gram's diagonal block counts as at least this many elements: a smaller one takes as many registers, since every

@@ -14,7 +14,7 @@ from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Expr, IndexSum
 
 _OWN = "element"
-"""Name of an array's own dimension, beside those of axes."""
+"""Name of an array's own dimension, which is that of no axis."""
 
 
 def read(scope: TritonScope, held: Held, at: Position) -> Printed:
@@ -169,7 +169,8 @@ def placed(scope: TritonScope, value: str, axes: Axes, held: Held, at: Position)
 def _scattered(
     scope: TritonScope, value: str, lanes: Axes, held: Held, terms: dict[str, int], offset: int
 ) -> tuple[str, str]:
-    """As `placed`: divides each element's position by the strides of the lanes, to find the lanes that write it."""
+    """Like `placed`, but divides each element's position by the strides of the lanes, to find the lanes that write
+    it."""
     size, strides, stride = 1, {}, 1
     for axis in reversed(lanes):
         inner = stride

@@ -1,4 +1,4 @@
-"""What the compiler knows of PyTorch's calls, one row for each overload, one file for each family.
+"""Facts that the compiler knows of PyTorch's calls, one row for each overload, one file for each family.
 
 A row serves every room: the importer finds spaces by it, the passes find maps that lead to no row twice, a program over
 ranks refuses what has no row. A call without a row is left to PyTorch, and nothing is assumed of it. How a call is
@@ -25,7 +25,7 @@ UNKNOWN = CallFacts()
 
 
 def facts_of(name: str) -> CallFacts:
-    """What is known of the overload `name`."""
+    """The facts of the overload `name`."""
     found = CALLS.get(name)
     if found is None:
         found = CALLS.get(name.rpartition(".")[0], UNKNOWN)

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Elements(Enum):
-    """What the elements of a result are."""
+    """The kind of a result's elements."""
 
     same = "same"
     """Those of the first operand, each in its place."""
@@ -63,7 +63,7 @@ class Lead(Enum):
     matrices = "matrices"
     """Those of the operands at `CallFacts.operands`, whose last dims are multiplied as matrices."""
     equation = "equation"
-    """What the call's equation says."""
+    """Those that the equation of the call says."""
     indexed = "indexed"
     """Those that `CallFacts.index` says."""
     parts = "parts"
@@ -71,7 +71,7 @@ class Lead(Enum):
 
 
 class ByRank(Enum):
-    """What a rank may do with its own rows alone, so that all ranks together have done it to the whole graph."""
+    """Work that a rank may do with its own rows alone, so that all ranks together have done it to the whole graph."""
 
     each = "each"
     """The call: it does the same to each row."""
@@ -105,7 +105,7 @@ class IndexUse:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What is known of one overload. What is not known of a call has the safe value, which is the default."""
+    """The facts of one overload. A fact that is not known has its default, which is the safe value."""
 
     results: tuple[Elements, ...] = (Elements.computed,)
     """For each result, what its elements are."""
@@ -125,7 +125,7 @@ class CallFacts:
     """Positions of results, of several, that have as many rows as each other."""
     index: IndexUse | None = None
     by_rank: ByRank | None = None
-    """What each rank may do alone; None: a program over ranks with such a call on divided rows is refused."""
+    """The work that each rank may do alone; None: a program over ranks with such a call on divided rows is refused."""
     of_data: bool = False
     """Whether data decides how many rows the result has; of several, those that are not `kept`."""
     gathers: bool = False
@@ -137,7 +137,7 @@ class CallFacts:
 
     @property
     def elements(self) -> Elements:
-        """What the elements of the result are; `computed` for a call with several results."""
+        """The kind of the result's elements; `computed` for a call with several results."""
         return self.results[0] if len(self.results) == 1 else Elements.computed
 
     @property

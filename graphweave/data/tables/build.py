@@ -60,7 +60,7 @@ def resolve_one(tables: Mapping[str, KeyedTable], reference: Reference) -> tuple
 
 @dataclass(slots=True, eq=False)
 class _Making:
-    """What `from_tables` finds, step by step. `rows`: (table, number of its foreign key) -> rows that it names."""
+    """The findings of `from_tables`, step by step. `rows`: (table, number of its foreign key) -> rows that it names."""
 
     tables: Mapping[str, KeyedTable]
     kinds: Mapping[tuple[str, str], str]

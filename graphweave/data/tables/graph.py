@@ -45,7 +45,7 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """What is to be predicted of rows of `table`, and the split of these.
+    """The values to predict of rows of `table`, and the split of these.
 
     `y`: int64 [rows], -1 where unknown, of the classes that `classes` names; or float32 [rows], NaN where unknown, and
     `classes` is (). The masks are [rows] bool.

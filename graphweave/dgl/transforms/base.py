@@ -1,4 +1,4 @@
-"""What all transforms are: functions of a graph with options."""
+"""Transforms are functions of a graph with options."""
 
 from __future__ import annotations
 

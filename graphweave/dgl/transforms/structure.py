@@ -151,7 +151,7 @@ class ToLevi(BaseTransform):
 def _with_relations(
     g: Any, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
 ) -> Any:
-    """g with these relations, in place of those of the same name, beside the others (`keep`)."""
+    """g with these relations, in place of those of the same name, together with the others (`keep`)."""
     others = {key: r for key, r in g._relations.items() if key not in relations} if keep else {}
     fields = {key: g._edge_frames[key].take(None) for key in others}
     ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}

@@ -469,7 +469,7 @@ Value expanded_to(const Value& x, Sizes<kLength> sizes, int32_t dims) {
   return expanded(x, sizes, dims);
 }
 
-// x so many times beside itself in each dim. A dim in front of those of x is new.
+// x repeated so many times along each dim. A dim in front of those of x is new.
 template <int32_t kLength>
 Value repeated(Run& run, const Value& x, Sizes<kLength> times, int32_t dims) {
   Value made = x;

@@ -1,4 +1,4 @@
-"""What the rows of `core/calls` say of the calls of a captured graph."""
+"""Facts of the calls of a captured graph, from the rows of `core/calls`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphweave.core.calls import UNKNOWN, CallFacts, Elements, facts_of
 
 @functools.cache
 def facts(target: Any) -> CallFacts:
-    """What is known of an FX node's target."""
+    """The facts of an FX node's target."""
     if target is operator.getitem:
         return facts_of("builtin.getitem")
     return facts_of(str(target)) if isinstance(target, torch._ops.OpOverload) else UNKNOWN

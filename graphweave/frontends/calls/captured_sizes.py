@@ -37,7 +37,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def same_by_guard(a: Size, b: Size) -> bool:
-    """As `same`, but two sizes that are known before a call and equal in this one are made equal by a guard."""
+    """Like `same`, but two sizes that are known before a call and equal in this one are made equal by a guard."""
     if same(a, b):
         return True
     if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):

@@ -22,7 +22,7 @@ from graphweave.ir.operator_calls import call_of, overload
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of `overload`: the `formula` that replaces it, or the operator `op` that it is.
+    """The declaration of `overload`: the `formula` that replaces it, or the operator `op` that it is.
 
     `differentiable` stands in its place while autograd traces a graph; None where the operator has its own derivative.
     """
@@ -61,7 +61,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
 
 
 def differentiable(target: Any) -> Any:
-    """What to call for `target` so that autograd finds its derivative."""
+    """The function to call for `target` so that autograd finds its derivative."""
     found = _declared.get(target)
     return target if found is None or found.differentiable is None else found.differentiable
 
@@ -80,7 +80,8 @@ def replace_calls(module: fx.GraphModule) -> None:
 
 
 def _in_place_of(target: Any) -> Any:
-    """What to call in place of an operator. If only its name was called, the arguments decide on the overload."""
+    """The function to call in place of an operator. If only its name was called, the arguments decide on the
+    overload."""
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return differentiable(target)
     overloads = [getattr(target, name) for name in target.overloads()]

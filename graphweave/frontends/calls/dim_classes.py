@@ -301,7 +301,8 @@ class PickedRows:
 
 
 def picked(node: fx.Node, how: IndexUse) -> PickedRows | None:
-    """What a call along an index picks; None for calls with masks, with indices that are apart, or with numbers."""
+    """The rows that a call along an index picks; None for calls with masks, with indices that are apart, or with
+    numbers."""
     x: Any = node if how.pushes else node.args[0]
     items: Any = node if not how.pushes else node.args[how.source] if how.source is not None else None
     if not is_tensor(x) or not is_tensor(items) or rank(x) == 0:
@@ -324,7 +325,7 @@ def picked(node: fx.Node, how: IndexUse) -> PickedRows | None:
 
 
 def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
-    """x[..., i, j, ...]: indices beside each other, which broadcast against each other."""
+    """x[..., i, j, ...]: adjacent indices, which broadcast against each other."""
     x = found.x
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     places = [d for d, _ in given]

@@ -1,6 +1,6 @@
 """Rows of several spaces one after the other: which calls make such a union, and which take one of its segments out.
 
-`torch.cat` along rows puts the rows of its operands behind each other. A slice of rows whose bounds are sums of the
+`torch.cat` along rows puts the rows of its operands one after the other. A slice of rows whose bounds are sums of the
 first operands' row counts takes the rows of one of them back, and so does the backward of the cat. What lies on equal
 segments lies on corresponding rows, whichever call put it there.
 """
@@ -22,7 +22,7 @@ END = 2**63 - 1
 
 
 def joined_rows(node: fx.Node) -> list[fx.Node] | None:
-    """The operands of a call that puts their rows behind each other; None for other calls."""
+    """The operands of a call that concatenates their rows; None for other calls."""
     if node.target is not aten.cat.default or not is_tensor(node) or rank(node) == 0:
         return None
     xs: Any = node.args[0]

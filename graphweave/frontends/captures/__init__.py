@@ -1,1 +1,1 @@
-"""What PyTorch's Dynamo made of a function (guards and bytecode), kept on disk for other processes."""
+"""The guards and bytecode that PyTorch's Dynamo made of a function, kept on disk for other processes."""

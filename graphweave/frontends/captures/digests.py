@@ -1,4 +1,4 @@
-"""What an object is, in words that another process can compare with its own object in the same place.
+"""Descriptions of objects, in words that another process can compare with its own object in the same place.
 
 Within a process, a guard may ask whether a function is the one that was traced, by its address. Another process asks
 whether its function has the same name and the same code.

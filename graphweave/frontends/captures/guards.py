@@ -57,7 +57,8 @@ class KeptGuards(CheckFunctionManager):
             del self.builder, self.sorted, self.graph
 
     def words(self, digests: Digests, names: Mapping[str, str]) -> list[str]:
-        """What each guard asks. `names` has a name for each global variable that is named anew in each process."""
+        """The question of each guard, in words. `names` has a name for each global variable that is named anew in each
+        process."""
         state = self.graph
         if state.torch_function_mode_stack or state.functorch_layers or state.export:
             raise Unknown("a mode of PyTorch's, or a transform of torch.func")

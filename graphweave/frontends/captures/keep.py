@@ -1,4 +1,4 @@
-"""What is kept of a trace, while PyTorch compiles a frame."""
+"""The parts of a trace that are kept, collected while PyTorch compiles a frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _USES_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GL
 
 
 class KeptTrace:
-    """What is kept of the trace of `code`: nothing if there is a `reason`."""
+    """The parts of the trace of `code` that are kept: nothing if there is a `reason`."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code

@@ -51,7 +51,7 @@ def named_code(traced: Iterable[CodeType], digests: Digests) -> dict[Named, str]
 
 
 def changed(named: Mapping[Named, str], digests: Digests) -> str | None:
-    """What is another in this process; None if all is the same."""
+    """The first object that differs in this process; None if all are the same."""
     for name, words in named.items():
         if _words(name, digests) != words:
             return ".".join(name)

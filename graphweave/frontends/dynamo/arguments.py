@@ -31,8 +31,8 @@ def are_plain(arguments: Iterable[Any]) -> bool:
 
 
 def as_traced(arg: Any) -> Any:
-    """What is traced in place of an argument. A sparse tensor becomes a SparseMatrix. An index without edges gets the
-    strides of an index with edges, since compiled code has guards on strides.
+    """The value that is traced in place of an argument. A sparse tensor becomes a SparseMatrix. An index without edges
+    gets the strides of an index with edges, since compiled code has guards on strides.
 
     Items of lists and dicts are replaced too, since models of several types of edges take these. A list or dict is
     copied if one of its items is replaced. The values or items of a dict, over which a trace cannot loop, become a

@@ -74,7 +74,7 @@ class FrameToCompile:
     frame: UnstartedFrame
     kind: Hashable
     sizes: dict[Any, Any]
-    """What PyTorch remembers of the sizes that the frame has seen."""
+    """PyTorch's record of the sizes that the frame has seen."""
     state: CallerState
     shadows: Shadows
 

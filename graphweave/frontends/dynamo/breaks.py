@@ -1,4 +1,4 @@
-"""What Dynamo could not trace and what it traced again, with reasons and lines, for `explain`."""
+"""The code that Dynamo could not trace or traced again, with reasons and lines, for `explain`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def breaks_seen() -> int:
 
 
 def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
-    """What Dynamo compiled again since its last reset, with the guard that failed first at each compiled version.
+    """The recompilations since Dynamo's last reset, with the guard that failed first at each compiled version.
 
     Only `target`, whose traced wrapper is called `name`, is reported, unless `of_others` asks for other functions too.
     """

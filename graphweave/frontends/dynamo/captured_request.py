@@ -49,7 +49,7 @@ class Taker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What a user asked of the backend: `choices`, which stand as text in `options`, and the `ranks` that the function
+    """A user's request to the backend: `choices`, which stand as text in `options`, and the `ranks` that the function
     runs on, each with a part of the graph (`graphweave.distributed.shard`). Over ranks nothing runs eagerly, since
     eager calls would see one rank's rows.
 

@@ -136,7 +136,7 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
 
 
 def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Iterator[str]:
-    """What is likely to differ between captures of one function, so that few are tried: guards decide."""
+    """Words that are likely to differ between captures of one function, so that few are tried: guards decide."""
     yield f"{getattr(target, '__module__', '')} {getattr(target, '__qualname__', '')} {type(target)}"
     yield f"{torch.get_num_threads()} {_settings_of_dynamo()}"
     if isinstance(target, torch.nn.Module):

@@ -54,7 +54,7 @@ def compile(
     change over between two calls. Results differ then by rounding, at a time that is not repeatable (docs/training.md).
     `graphweave.ready` waits for the thread.
 
-    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
+    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, with each call and raises
     VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward. With "auto" it recomputes
     values on edges that cost O(1) operations an element, so that no value of edges x features is kept. With "never" it

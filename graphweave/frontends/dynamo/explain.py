@@ -47,7 +47,7 @@ by cost, the message IR, the passes that ran, the seconds of each stage, when co
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the compiler made of a function. It prints as the short form (on a terminal as a table), followed by
+    """A record of how a function was compiled. It prints as the short form (on a terminal as a table), followed by
     `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
@@ -137,7 +137,7 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
 
     `fn` is a module or function. If it is compiled already, its options are kept. If its result requires a gradient, a
     backward is compiled too, but not run. All compiled code, including that of other functions, is dropped and built
-    again at the next call. `detail` says what is printed beside the short form: "short" adds nothing, "kernels" the
+    again at the next call. `detail` says what is printed besides the short form: "short" adds nothing, "kernels" the
     code of each kernel, "loops" its loop IR and the fields of a schedule that it ignores, "costs" what the rewriting
     chose and refused with both costs, "ir" the message IR, "passes" what each pass changed and how long it took,
     "time" where the seconds of the call went, and "all" all of these. "break-even" also measures a step, forward and

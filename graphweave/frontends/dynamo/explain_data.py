@@ -35,7 +35,7 @@ from graphweave.pages.explained.data import (
 
 _ONCE = "once a graph"
 _LEFT = "left to PyTorch as it is, since nothing gains"
-"""What became of the lines of a graph of which nothing is compiled."""
+"""Words for the lines of a graph of which nothing is compiled."""
 
 _PLACE = re.compile(r"[^\s()'\"]+\.py:\d+")
 """A line of a file in the text of a reason."""
@@ -141,7 +141,7 @@ def _captured(graph: GraphNote) -> str:
 
 
 def _graph_names(report: WholeReport) -> dict[str, str]:
-    """What follows the names of things, by captured graph: " of graph 2", or nothing if there is only one."""
+    """The words that follow the names of things, by captured graph: " of graph 2", or nothing if there is only one."""
     names = list(dict.fromkeys([*(note.name for note in report.rewrites), *map(_captured, report.graphs)]))
     return {name: f" of graph {i}" if len(names) > 1 else "" for i, name in enumerate(names, 1)}
 
@@ -192,7 +192,7 @@ def _comment(line: str) -> str:
 
 
 def _fates(report: WholeReport) -> Iterator[ShownFate]:
-    """What became of each line, in the order of the halves; equal fates of a line are told once."""
+    """The fates of all lines, in the order of the halves; equal fates of a line are told once."""
     found: dict[ShownFate, None] = {}
     for graph in report.graphs:
         for fate in (*_fates_of_values(graph), *_fates_of_notes(graph)):
@@ -242,7 +242,7 @@ def _fates_of_values(graph: GraphNote) -> Iterator[ShownFate]:
 
 
 def _fates_of_notes(graph: GraphNote) -> Iterator[ShownFate]:
-    """What is left to PyTorch, and what is saved for the backward."""
+    """The lines that are left to PyTorch, and those whose values are saved for the backward."""
     for fallback in graph.fallbacks:
         for loc in fallback.where:
             yield from _at(loc, "pytorch", f"{fallback.what}: {' '.join(fallback.why.split())}")
@@ -271,7 +271,7 @@ def _eager(report: WholeReport) -> Iterator[ShownCalls]:
 
 
 def _halves(report: WholeReport, note: RewriteNote) -> list[GraphNote]:
-    """What became of a captured graph; nothing if it was left to PyTorch after it was rewritten."""
+    """The halves of a captured graph; none if it was left to PyTorch after it was rewritten."""
     return [g for g in report.graphs if _captured(g) == note.name]
 
 

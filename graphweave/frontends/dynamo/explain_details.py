@@ -1,4 +1,4 @@
-"""What `explain` prints after its short form: choices by cost, passes, message IR, the code of kernels."""
+"""The text that `explain` prints after its short form: choices by cost, passes, message IR, the code of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of a measured step: the time of each kernel and call, and of what runs outside of them."""
+"""The part of `explain` about a measured step: the time of each kernel and call, and of what runs outside of them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _MIN_WIDTH = 60
 """Columns that a narrower terminal is taken to have."""
 _BOLD = "\x1b[1m{}\x1b[0m"
 _HALVES = ("inference", "forward", "backward")
-"""What compiled graphs are, in the order of the report."""
+"""The kinds of compiled graphs, in the order of the report."""
 _PRELUDE = "once-a-graph"
 """The word for kernels that run once a graph."""
 _MAX_PADDED = 76
@@ -169,7 +169,8 @@ def _work(report: Explained) -> list[Row]:
 
 
 def _tuned(note: TuningNote) -> Iterator[Row]:
-    """What tuning chose for a graph, and the predicted and measured times of it and of the compiler's own choice."""
+    """The choice that tuning made for a graph, and the predicted and measured times of it and of the compiler's own
+    choice."""
     if note.measured is None:
         yield Row("tuned", f"no: {note.why}")
         return
@@ -209,7 +210,7 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
     for s in (s for g in graphs for s in g.keeps):
         found.setdefault((s.space, s.where.own), []).append(s)
     held = sum(s.bytes for notes in found.values() for s in notes)
-    total = f"{size(held)} beside the arguments" if found else "nothing beside the arguments"
+    total = f"{size(held)} besides the arguments" if found else "nothing besides the arguments"
     rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]
     for (space, _), notes in sorted(found.items(), key=lambda item: -sum(s.bytes for s in item[1])):
         shapes = Counter(s.shape for s in notes)

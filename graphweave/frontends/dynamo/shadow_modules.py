@@ -114,7 +114,7 @@ class Reads:
 
 
 reads: ContextVar[Reads | None] = ContextVar("reads", default=None)
-"""What the trace of the thread has read; None in other threads."""
+"""The values that the trace of the thread has read; None in other threads."""
 
 
 def _contents(value: Any) -> Any:

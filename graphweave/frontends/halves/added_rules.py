@@ -77,7 +77,7 @@ class Suspects:
     given: PassFacts
 
     def firings(self) -> list[Firing]:
-        """What the rules do to the program, in order. They are applied again to find out."""
+        """The changes that the rules make to the program, in order. They are found by applying the rules again."""
         seen: list[Firing] = []
 
         def watched(rule: Rule) -> Rule:

@@ -43,7 +43,7 @@ _OWN_RESULTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.c
 
 
 class Gradients:
-    """What is known of the gradients of one compiled graph. `module` is its backward.
+    """Facts about the gradients of one compiled graph. `module` is its backward.
 
     `saved` maps the name of each random call to the placeholder of `module` that holds what it drew.
     """
@@ -226,7 +226,7 @@ def _tangents_among_gradients(about: Any) -> list[int]:
 
 
 def _about_tangents(about: Any) -> Sequence[Any]:
-    """What PyTorch says of each tangent; nothing in a version that does not."""
+    """PyTorch's facts about each tangent; none in a version that has no such facts."""
     found: Sequence[Any] = getattr(about, "subclass_tangent_meta", None) or ()
     return found
 

@@ -39,7 +39,7 @@ REMEDY = (
     "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
     '`torch.compiler.set_stance("force_eager")`.'
 )
-"""What a user can do where gradients of gradients cannot be computed."""
+"""Advice to a user where gradients of gradients cannot be computed."""
 
 
 class JointGraph:

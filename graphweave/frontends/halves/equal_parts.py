@@ -41,8 +41,8 @@ class EqualPart:
 
     nodes: list[fx.Node]
     inputs: list[fx.Node] = field(default_factory=list)
-    """What the calls take from outside. A tensor that needs a gradient is an input once for each use, the last use
-    first, so that autograd adds the gradients in the order of the single calls."""
+    """The values that the calls take from outside. A tensor that needs a gradient is an input once for each use, the
+    last use first, so that autograd adds the gradients in the order of the single calls."""
     symbols: list[Any] = field(default_factory=list)
     """Symbols of the inputs' sizes, and then those that the calls make, in an order that equal parts share."""
     uses: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -196,8 +196,8 @@ def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[
 
 
 def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
-    """What equal parts share; None if a part takes something else than tensors and sizes. Fills in the part's inputs
-    and symbols. Its inputs are what it reads and, of the graph's `sizes`, those of what it reads."""
+    """The key that equal parts share; None if a part takes something else than tensors and sizes. Fills in the part's
+    inputs and symbols. Its inputs are what it reads and, of the graph's `sizes`, those of what it reads."""
     inside = {n: i for i, n in enumerate(part.nodes)}
     key: list[Any] = []
     uses: list[tuple[fx.Node, tuple[int, int]]] = []

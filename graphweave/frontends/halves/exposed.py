@@ -22,7 +22,7 @@ from graphweave.passes.exposed_memory import Exposed
 
 
 def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
-    """What a user may overwrite of a joint graph whose inputs are `examples`.
+    """The tensors that a user may overwrite of a joint graph whose inputs are `examples`.
 
     An input to which the graph itself writes always counts. A leaf that requires a gradient does not, since PyTorch
     refuses to edit it while gradients are enabled.

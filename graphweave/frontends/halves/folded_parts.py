@@ -38,7 +38,7 @@ class FoldedPart:
         self._sizes = [i for i, is_tensor in enumerate(kinds) if not is_tensor]
 
     def call(self, index: int, operands: Sequence[Any]) -> list[Tensor]:
-        """What the operator gives: the results of the part, and the values that it writes."""
+        """The tensors that the operator gives: the results of the part, and the values that it writes."""
         tensors, sizes = [operands[i] for i in self._tensors], [operands[i] for i in self._sizes]
         out: list[Tensor] = torch.ops.graphweave.equal_part(index, tensors, sizes)
         return out

@@ -1,4 +1,4 @@
-"""What a compilation for several ranks knows of them, and what the ranks agree upon before each compiles.
+"""Facts about the ranks that a compilation is for, on which the ranks agree before each compiles.
 
 All ranks must run the same program, since each exchange is one that all take part in. So they compare what they have
 captured, and choices by cost are made from the same numbers of rows, the mean over the ranks.
@@ -153,7 +153,7 @@ class OverRanks:
         return self._too_few_unread(program, values, bounds)
 
     def _too_few_unread(self, program: Program, values: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
-        """As `_too_few`, for arguments of which `program` reads nothing but the number of rows. Which number is whose
+        """Like `_too_few`, for arguments of which `program` reads nothing but the number of rows. Which number is whose
         is not known, so that all of them must have enough."""
         read = [value for value in values.values() if isinstance(value, Tensor)]
         rows = [n for stand_in, n in self._rows if not any(_same(stand_in, value) for value in read)]
@@ -256,7 +256,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _shape_env() -> Any:
-    """What PyTorch knows of the sizes in the graph that it is tracing."""
+    """PyTorch's record of the sizes in the graph that it is tracing."""
     context = TracingContext.try_get()
     return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
 

@@ -198,8 +198,8 @@ def checked_inference(
 def checked_forward(
     reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """As `checked_inference`. After the results, it returns copies of the tensors among the arguments, and the random
-    state."""
+    """Like `checked_inference`, but after the results it returns copies of the tensors among the arguments, and the
+    random state."""
     plain = checked_inference(reference, run, names)
 
     def checked(args: list[Any]) -> list[Any]:

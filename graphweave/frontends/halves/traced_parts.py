@@ -202,8 +202,8 @@ class Trace:
                     env[node].meta = self._meta(node.meta, names)
 
     def _number(self, node: fx.Node, outside: set[fx.Node], names: dict[Any, Any], env: dict[fx.Node, Any]) -> Any:
-        """What equal symbolic numbers share that a graph computes once: an expression if `node` reads it from a tensor
-        from outside, its operands if it computes with numbers; None for anything else."""
+        """The key that equal symbolic numbers share, which a graph computes once: an expression if `node` reads it from
+        a tensor from outside, its operands if it computes with numbers; None for anything else."""
         value = node.meta.get("val")
         if not isinstance(value, _SYMBOLIC):
             return None
@@ -256,7 +256,7 @@ def _of(size: Any) -> Any:
 
 
 def operation(node: fx.Node, env: dict[fx.Node, Any] | None = None) -> Any:
-    """What calls share that compute the same of the same operands."""
+    """The key that calls share if they compute the same of the same operands."""
     return node.target, fx.map_arg((node.args, tuple(node.kwargs.items())), lambda n: n if env is None else env[n])
 
 

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def derivable(node: fx.Node) -> Any:
-    """What to call for `node` of a joint graph, with its arguments."""
+    """The function to call for `node` of a joint graph, with its arguments."""
     target = node.target
     if target in _DETERMINANTS:
         matrix = node.args[0].meta["val"]  # type: ignore[union-attr]

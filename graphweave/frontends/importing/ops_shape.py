@@ -156,7 +156,7 @@ def _concat(cx: Context, node: fx.Node) -> Ref:
 
 
 def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref | None:
-    """The rows of `xs` behind each other, on the space of the union; None if they have no such space. Shared data can
+    """The concatenated rows of `xs`, on the space of the union; None if they have no such space. Shared data can
     be one row of it."""
     t, args = cx.result(node), joined_rows(node)
     if args is None or t.space == UNIT:
@@ -173,7 +173,7 @@ def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref | None:
 
 
 def _joined_numbers(cx: Context, t: Type, xs: list[Ref], segments: tuple[Space, ...]) -> Ref:
-    """Whole numbers that the program knows, one for all rows of a segment, behind each other."""
+    """Whole numbers that the program knows, one for all rows of a segment, concatenated."""
     if t.dtype is not DType.i64 or t.shape or UNIT in (t.space, *segments):
         raise IRError("concatenates rows of whole numbers")
     numbers = [cx.number_of(x) for x in xs]

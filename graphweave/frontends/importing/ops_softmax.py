@@ -21,7 +21,7 @@ from graphweave.ir.message.nodes import Ref, ToUnit
 
 
 def _softmax(cx: Context, node: fx.Node) -> Ref:
-    """As in PyTorch, numbers of 16 bits are computed with in 32."""
+    """Like PyTorch, computes with numbers of 16 bits in 32."""
     if rank(node) == 0:
         raise IRError("a softmax of one number")
     names, formula = SOFTMAXES[node.target]

@@ -152,7 +152,7 @@ class Spaces:
 
 
 class _Unions:
-    """Which classes of rows are the rows of others behind each other (`row_unions.py`).
+    """Which classes of rows are the concatenated rows of others (`row_unions.py`).
 
     Unions of equal segments become one class, and so do the segments of one class in the same places, and a segment and
     the slice that takes it out.

@@ -100,7 +100,7 @@ def scatter_max(
 def scatter_min(
     src: Tensor, index: Tensor, dim: int = -1, out: Tensor | None = None, dim_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `scatter_max`, of the smallest values."""
+    """Like `scatter_max`, for the smallest values."""
     return _extreme(src, index, dim, out, dim_size, "amin")
 
 

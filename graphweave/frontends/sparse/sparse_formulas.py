@@ -151,4 +151,4 @@ IN_MODULE: _Table = (
     ("torch_geometric.nn.conv.message_passing", "ptr2index", _row_of_entries),
     ("torch_geometric.utils._spmm", "warnings.warn", _warn_of_nothing),
 )
-"""As `FORMULAS`, for calls from the module itself, which has imported the function."""
+"""Like `FORMULAS`, for calls from the module itself, which has imported the function."""

@@ -2,7 +2,7 @@
 
 A SparseTensor is a Python object that holds row-sorted tensors, which a trace enters as it enters any other object.
 What it cannot run are the operators in C++, and branches on whether entries are sorted or coalesced. These functions do
-without both. They read the rows of entries and never the row pointers that torch_sparse keeps beside them, so that
+without both. They read the rows of entries and never the row pointers that torch_sparse keeps with them, so that
 all products over one matrix go along the same map. Nothing that is derived is kept in the object, since that would
 change an argument, and the next call would find another object.
 
@@ -406,7 +406,7 @@ def getitem(src: Any, index: Any) -> Any:
 
 
 def cat(tensors: Sequence[Any], dim: Any) -> Any:
-    """Matrices below one another (dim 0), beside one another (dim 1), or along the diagonal (both)."""
+    """Matrices below one another (dim 0), next to one another (dim 1), or along the diagonal (both)."""
     dims = [d % 2 for d in (dim if isinstance(dim, (tuple, list)) else [dim])]
     rows, cols, values, sizes = [], [], [], [0, 0]
     for one in tensors:

@@ -24,12 +24,12 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """An operand of bmm: a view [rows * blocks, ., .] of `source` [rows, ...], perhaps transposed (`turned`)."""
+    """An operand of bmm: a view [rows * blocks, ., .] of `source` [rows, ...], perhaps transposed."""
 
     source: fx.Node
     blocks: Size
     view: fx.Node
-    turned: bool
+    transposed: bool
 
 
 def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
@@ -58,14 +58,14 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
 
 def _joined(x: Any) -> _Joined | None:
     """The operand `x` if its rows and blocks are separate dims before they are joined, else None."""
-    x, turned = _view(x)
+    x, transposed = _view(x)
     if x is None:
         return None
     sizes = shape(x.args[0])
     for dims in range(2, len(sizes)):
         features = [*sizes[1:], *shape(x)[1:]]
         if same(prod(sizes[:dims]), shape(x)[0]) and not any(map(unbacked, features)) and _same_rest(sizes[dims:], x):
-            return _Joined(x.args[0], prod(sizes[1:dims]), x, turned)
+            return _Joined(x.args[0], prod(sizes[1:dims]), x, transposed)
     return None
 
 
@@ -77,23 +77,23 @@ def _told_by_users(node: fx.Node) -> tuple[Size, Size] | None:
 
 def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
     """The operand `x` if its blocks are parts of the features of `rows`, else None."""
-    x, turned = _view(x)
+    x, transposed = _view(x)
     if x is None or rank(x.args[0]) < 2:
         return None
     sizes = shape(x.args[0])
     if not same(sizes[0], rows) or any(map(unbacked, [*sizes[1:], *shape(x)[1:]])):
         return None
     fits = same(prod(sizes[1:]), blocks * prod(shape(x)[1:]))
-    return _Joined(x.args[0], blocks, x, turned) if fits else None
+    return _Joined(x.args[0], blocks, x, transposed) if fits else None
 
 
 def _view(x: Any) -> tuple[Any, bool]:
     """The view of three dims below the transposes of `x` (None if there is none), and whether they transpose it."""
-    turned = False
+    transposed = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:
-        x, turned = x.args[0], not turned
+        x, transposed = x.args[0], not transposed
     good = is_reshape(x.target) and rank(x) == 3 and is_tensor(x.args[0])
-    return (x if good else None), turned
+    return (x if good else None), transposed
 
 
 def _same_rest(rest: tuple[Size, ...], view: fx.Node) -> bool:
@@ -120,7 +120,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, joined: tuple[_Joined, _Joined]) ->
             features = (int(x.blocks), *(int(n) for n in shape(x.view)[1:]))
             value = val(x.source).new_empty((shape(x.source)[0], *features))
             apart = call(graph, node, aten.reshape.default, (x.source, [-1, *features]), value)
-            if x.turned:
+            if x.transposed:
                 apart = call(graph, node, aten.transpose.int, (apart, 2, 3), value.transpose(2, 3))
             operands.append(apart)
         m, n = (int(size) for size in shape(node)[1:])

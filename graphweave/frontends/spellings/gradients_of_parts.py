@@ -88,7 +88,7 @@ def _sums(graph: fx.Graph) -> list[_Sum]:
 
 
 def _sum(node: fx.Node) -> _Sum:
-    """What `node` adds up, through sums that nothing else reads; `node` itself if it is no sum."""
+    """The terms that `node` adds up, through sums that nothing else reads; `node` itself if it is no sum."""
     calls, terms, todo = [node], list[fx.Node](), [node]
     while todo:
         x = todo.pop()
@@ -181,7 +181,7 @@ def _behind(graph: fx.Graph, part: _PartGradient) -> fx.Node | int:
 
 
 def _zeros(graph: fx.Graph, part: _PartGradient, count: fx.Node | int) -> fx.Node:
-    """A gradient of `count` items beside a part."""
+    """A gradient, of zeros, for `count` items next to a part."""
     sizes: Any = list(argument(part.node, "input_sizes"))
     sizes[part.dim] = count
     value = val(part.grad).new_empty([val(size) for size in sizes])

@@ -63,7 +63,7 @@ class Mask:
 Value: TypeAlias = "Padded | Mask | tuple[Padded, ...]"
 Known: TypeAlias = Mapping[fx.Node, Value]
 Rule: TypeAlias = Callable[[fx.Node, Known], "Value | None"]
-"""What is known of the result of a call; None if nothing is."""
+"""A rule finds what is known of the result of a call; None if nothing is."""
 
 
 def example(arg: Any) -> Any:

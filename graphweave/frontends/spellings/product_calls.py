@@ -2,7 +2,7 @@
 
 A rule says which operands it takes in the flat form, and how the flat form of the result is made from these. It has
 None for a call that it cannot write so, which then stays as it is. Rows along which an operand does not vary, such as
-[nodes, features] beside [batch, nodes, features], are picked by the numbers of its own rows, so that they are read
+[nodes, features] next to [batch, nodes, features], are picked by the numbers of its own rows, so that they are read
 along a map and never repeated in memory.
 """
 

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 class FlatWriter(Protocol):
-    """What a rule asks for while it writes calls."""
+    """The methods that a rule uses while it writes calls."""
 
     shapes: ProductShape
 

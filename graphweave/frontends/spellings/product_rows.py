@@ -167,8 +167,8 @@ class _Region:
             return self.flats.get(x, x)
         if x not in self.flats:
             order = [*self.shapes.rows(x), *self.shapes.features(x)]
-            turned = x if order == sorted(order) else self.call(aten.permute.default, x, order)
-            self.flats[x] = self.call(aten.reshape.default, turned, [-1, *self.shapes.feature_sizes(x)])
+            permuted = x if order == sorted(order) else self.call(aten.permute.default, x, order)
+            self.flats[x] = self.call(aten.reshape.default, permuted, [-1, *self.shapes.feature_sizes(x)])
         return self.flats[x]
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:

@@ -42,7 +42,7 @@ from graphweave.frontends.spellings.padded_rows import (
 _ATTENTION, _FUSED = "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"
 _ROWS, _MASK = "graphweave.dense_rows", "graphweave.dense_mask"
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
-"""What PyTorch notes of where a call comes from."""
+"""The fields in which PyTorch notes where a call comes from."""
 _NUMBERS = (torch.float32, torch.float64)
 
 
@@ -66,7 +66,7 @@ def attention_by_segments(gm: fx.GraphModule) -> bool:
 
 @dataclass(slots=True)
 class _PaddedAttention:
-    """What is known of the calls of a graph, the nodes that were `made` on the way, and which nodes they replace."""
+    """The known values of the calls of a graph, the nodes that were `made` on the way, and which nodes they replace."""
 
     graph: fx.Graph
     known: dict[fx.Node, Value] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class _PaddedAttention:
 
 
 def _dense(node: fx.Node, name: str) -> Value | None:
-    """What is known of a dense batch, or of its mask, by the operators of `tracing/dense_batches.py`."""
+    """The known value of a dense batch or its mask, which the operators of `tracing/dense_batches.py` make."""
     ptr, graphs, places = node.args[-3:]
     assert isinstance(ptr, fx.Node)
     padding = Padding(ptr, example(graphs), example(places))

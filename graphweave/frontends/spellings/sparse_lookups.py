@@ -112,7 +112,7 @@ def _part(parts: tuple[Tensor, ...], at: int) -> Tensor:
 
 
 def _later_ancestors(nodes: Sequence[fx.Node], order: dict[fx.Node, int], behind: int) -> set[fx.Node]:
-    """What must be computed for the nodes and stands behind a position."""
+    """The nodes that must be computed for `nodes` and stand behind a position."""
     found: set[fx.Node] = set()
     waiting = list(nodes)
     while waiting:

@@ -5,7 +5,7 @@ stack in front of the rows, rows are the second dim, which cannot be on a space;
 its items. So the sum of a stack becomes a sum of its items, and row-wise work on a stack is done on each item.
 
 Heads that a transpose brings in front of the rows are a stack too, and so are rows that a view cuts into equal blocks:
-`front_dims.py` says what their items are. All rows of a stack behind each other are the rows of its items.
+`front_dims.py` says what their items are. All rows of a stack, one item's after the other's, are the rows of its items.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class _Unstacker:
         return self._call(node, aten.unsqueeze.default, (out, dim), val(node)) if keepdim else out
 
     def _behind_each_other(self, node: fx.Node, x: fx.Node) -> fx.Node:
-        """All rows of a stack, as the rows of its items; or its items beside each other, behind the rows."""
+        """All rows of a stack, as the rows of its items; or its items concatenated, behind the rows."""
         items = self.items[x]
         if swaps(node):
             return self._call(node, aten.stack.default, (items, 1), val(node))

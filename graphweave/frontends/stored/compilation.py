@@ -36,7 +36,7 @@ _log = logger(__name__)
 class Compilation:
     """A compiled graph as data. `about` names it in messages, and `guards` are conditions on its sizes as Python texts.
 
-    The forward is an executable, for an inference, or a half beside its `backward`.
+    The forward is an executable, for an inference, or a half together with its `backward`.
     """
 
     about: str

@@ -90,7 +90,7 @@ def _inputs(module: fx.GraphModule) -> Iterator[str]:
 
 
 def _example(given: Any) -> str:
-    """What is seen of an argument of the first call besides its size: which tensors are the user's own leaves."""
+    """Facts about an argument of the first call besides its size: which tensors are the user's own leaves."""
     real = getattr(given, "example", None)
     if not isinstance(real, Tensor):
         return ""
@@ -118,7 +118,7 @@ def _input(value: Any, i: int, memories: dict[int, int]) -> str:
 
 
 def _sizes(module: fx.GraphModule) -> Iterator[str]:
-    """What is known of symbolic sizes, and about how large they are in this call: choices by cost depend on it."""
+    """Facts about symbolic sizes, and about how large they are in this call: choices by cost depend on it."""
     env = shape_env(module)
     if env is None:
         return

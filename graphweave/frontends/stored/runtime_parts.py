@@ -1,4 +1,4 @@
-"""What AOTAutograd's function of a graph is made of besides the compiled halves: noted as it is made, and made again.
+"""The parts of AOTAutograd's function of a graph besides the compiled halves: noted as it is made, and made again.
 
 AOTAutograd hands these parts to two functions that prepare its own cache (PyTorch 2.13). A version without them notes
 nothing, and nothing is stored.

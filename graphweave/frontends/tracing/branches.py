@@ -44,7 +44,7 @@ def _assert_is(condition: Any, expected: bool, where: str) -> None:
 
 
 def _assumed(condition: Any, expected: bool, where: str) -> None:
-    """What a trace knows of a check."""
+    """The check as a trace sees it, where it does nothing."""
 
 
 for _overload in ("_assert_is", "_assert_is.number"):

@@ -11,7 +11,7 @@ import torch._dynamo
 
 
 class State:
-    """What a call changes besides its results and what its own Python code does: random state and buffers."""
+    """State that a call changes besides its results and what its own Python code does: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         buffers = {id(b): b for module in _modules_of(target) for b in module.buffers()}

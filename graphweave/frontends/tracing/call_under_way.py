@@ -48,7 +48,7 @@ class CallUnderWay:
     arguments: tuple[Any, ...] = ()
     attempt: int = 0
     breaks_before: BreakCounts | None = None
-    """What PyTorch had counted before the first compilation in this call. None if the call has compiled nothing."""
+    """PyTorch's counts before the first compilation in this call. None if the call has compiled nothing."""
     failed: Exception | None = None
     """Why the outermost frame could not be traced."""
     left: dict[CodeType, Exception] = field(default_factory=dict)

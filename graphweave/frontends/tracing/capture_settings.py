@@ -66,7 +66,7 @@ SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 `size_assumptions.py` says what PyTorch assumes under the second, and what holds it."""
 
 ONE_APART = {"use_duck_shape": False}
-"""As `SHAPES`, but sizes 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1
+"""Like `SHAPES`, but sizes 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1
 does not broadcast, so widths have to be compiled in, which only `graphweave.compile` can ask for, and only for
 arguments."""
 

@@ -55,7 +55,7 @@ _ANOTHER = "*** While handling this graph break"
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a function: its syntax (None if it has no source), the lines whose loops run as Python, and the
+    """Facts about a function: its syntax (None if it has no source), the lines whose loops run as Python, and the
     code that PyTorch traces instead of it (None until it is needed)."""
 
     syntax: Function | None
@@ -100,7 +100,7 @@ def rewrite(code: CodeType, error: TorchDynamoException, scope: dict[str, Any]) 
 
 
 def rewrite_from_next_call(code: CodeType, error: TorchDynamoException, scope: dict[str, Any]) -> bool:
-    """As `rewrite`, for code that PyTorch made of the rest of a function behind an earlier graph break. The function
+    """Like `rewrite`, for code that PyTorch made of the rest of a function behind an earlier graph break. The function
     has begun, so it is traced anew when it is called next."""
     original = _original(code)
     if original is code or not rewrite(original, error, scope):

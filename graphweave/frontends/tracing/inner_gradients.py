@@ -19,11 +19,11 @@ from torch._dynamo import variables
 _RETAIN_GRAPH = 3
 """The position of `retain_graph` among the parameters of `torch.autograd.grad`."""
 _MARK = "graphweave_requires_grad"
-"""What the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
+"""The key that the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
 
 
 def keeps_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy beside
+    """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy next to
     its forces. Dynamo would break the graph there. (In eager mode such a result has gradients that raise an error.)"""
 
     def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -134,7 +134,7 @@ class _LoopRewriting:
         return [*out, *self._part(run), *grows] or [ast.Pass()]
 
     def _reads_of_lists(self, s: ast.stmt) -> list[ast.stmt]:
-        """What `s` reads from a list or dict that a loop has grown: an item, or one tensor made of all items. Python
+        """The reads of `s` from lists and dicts that a loop has grown: an item, or one tensor made of all items. Python
         reads these, since a trace would fit one length only. In `s`, names of the results take their place."""
         if not isinstance(s, ast.Assign | ast.Return | ast.Expr | ast.AugAssign) or not _names(s) & self._grown:
             return []
@@ -196,7 +196,8 @@ class _LoopRewriting:
         return ast.copy_location(_read(name), test)
 
     def _iterable(self, over: ast.expr, run: list[ast.stmt]) -> ast.expr:
-        """What a loop runs over, as Python evaluates it: the bounds of a range, or a tensor, are computed in `run`."""
+        """The expression that a loop runs over, as Python evaluates it: the bounds of a range, or a tensor, are
+        computed in `run`."""
         match over:
             case ast.Call(ast.Name("range" | "enumerate" | "zip" | "reversed"), args, []):
                 return ast.copy_location(ast.Call(over.func, [self._iterable(a, run) for a in args], []), over)
@@ -438,7 +439,7 @@ def _is_container(value: ast.expr) -> bool:
 
 
 def _stored(s: ast.stmt, grown: set[str]) -> ast.expr | None:
-    """What `s` adds to one of the lists and dicts `grown`, None if it does not."""
+    """The value that `s` adds to one of the lists and dicts `grown`; None if it adds none."""
     match s:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [value], [])):
             return value if name in grown and not isinstance(value, ast.Starred) else None

@@ -244,7 +244,7 @@ IN_MODULE: _Table = (
     ("torch_geometric.nn.pool.select.topk", "scatter", _scatter),
     ("torch_geometric.nn.pool.glob", "scatter", _scatter),
 )
-"""As `FORMULAS`, for calls from the module itself, which has imported the function."""
+"""Like `FORMULAS`, for calls from the module itself, which has imported the function."""
 
 ON_RANKS: _Table = (("torch_geometric.nn.conv.gat_conv", "GATConv.edge_update", _attention),)
-"""As `FORMULAS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""
+"""Like `FORMULAS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""

@@ -257,7 +257,7 @@ def _is_size(size: Any) -> bool:
 
 
 def _traced(formula: Any) -> Any:
-    """What Dynamo takes for a Python function, whose trace it then follows."""
+    """A Python function, as Dynamo sees it, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
 
 

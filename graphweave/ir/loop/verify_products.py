@@ -17,7 +17,7 @@ ROWS = ""
 
 @dataclass(frozen=True)
 class Visible:
-    """What is visible at a statement, by name: `types` of all names, `extents` of lanes, shapes of `allocs`, the CSR
+    """The names that a statement can see: `types` of all names, `extents` of lanes, shapes of `allocs`, the CSR
     and the tile (None: no tile) of `positions`, the CSR of `tiles`, the positions `around` each tile, and tile and
     shape of `tile_arrays`."""
 

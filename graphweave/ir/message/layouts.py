@@ -1,7 +1,7 @@
 """Promises of a captured graph about the layout of a value in memory, and copies of tensors that keep them.
 
 Programs do not say how values lie in memory. Where that matters (a call that reads strides, a result that its reader
-may view or write to), the promise of the captured graph is kept beside the value.
+may view or write to), the promise of the captured graph is kept with the value.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class AnyType:
     other: str = ""
 
     def __str__(self) -> str:
-        """As programs show it: "i64[2, s43]", "Sym(u0)"."""
+        """The text in programs: "i64[2, s43]", "Sym(u0)"."""
         if self.dims is not None:
             return f"{self.dtype.value if self.dtype else self.other}[{', '.join(map(show, self.dims))}]"
         if self.size is not None:

@@ -35,7 +35,7 @@ def verify(tape: Tape) -> None:
 
 
 class _Checked:
-    """What there is after the steps that have been checked."""
+    """The values that exist after the steps that have been checked."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape, self._where = tape, f"tape {tape.name}"
@@ -91,7 +91,7 @@ class _Checked:
         self._freed[r] = self._where
 
     def _kind(self, step: Step) -> None:
-        """What each kind of step needs besides."""
+        """Checks the further demands of each kind of step."""
         match step:
             case Count(space):
                 if space in self._rows:

@@ -1,4 +1,4 @@
-"""What a step of a tape reads, makes, frees and counts with."""
+"""The values that a step of a tape reads, makes and frees, and the sizes that it uses."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _Axes:
         span = _HEIGHT - _TOP - _BOTTOM
         return _TOP + span * (self._top - math.log10(value)) / (self._top - self._bottom)
 
-    def grid(self, below: str, beside: str) -> Html:
+    def grid(self, below: str, at_left: str) -> Html:
         parts = []
         for power in range(round(self._left), round(self._right) + 1):
             at = f"{self.x(10.0**power):.1f}"
@@ -112,8 +112,8 @@ class _Axes:
             parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at, class_="rule"))
             parts.append(tag("text", _power(power), x=_LEFT - 6, y=at, dy=4, text_anchor="end", class_="soft"))
         parts.append(tag("text", below, x=(_WIDTH + _LEFT) / 2, y=_HEIGHT - 6, text_anchor="middle"))
-        turned = f"rotate(-90 14 {_HEIGHT / 2})"
-        parts.append(tag("text", beside, x=14, y=_HEIGHT / 2, text_anchor="middle", transform=turned))
+        rotated = f"rotate(-90 14 {_HEIGHT / 2})"
+        parts.append(tag("text", at_left, x=14, y=_HEIGHT / 2, text_anchor="middle", transform=rotated))
         return join(parts)
 
 

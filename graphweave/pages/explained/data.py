@@ -1,4 +1,4 @@
-"""What the page about a compiled function shows, as plain data: `dataclasses.asdict` gives JSON."""
+"""The content of the page about a compiled function, as plain data: `dataclasses.asdict` gives JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from graphweave.core.kernel_cost import KernelCost, Rates
 
 Became = Literal["kernel", "call", "once", "saved", "pytorch", "break", "eager", "again"]
-"""What became of a line: a kernel computes it, or a call of PyTorch as it should, it runs once for each graph, its
+"""The fate of a line: a kernel computes it, or a call of PyTorch as it should, it runs once for each graph, its
 value is saved for the backward, it is left to PyTorch for a reason, the capture breaks there, it runs eagerly, or it
 was compiled again."""
 
@@ -39,7 +39,7 @@ class ShownSource:
 
 @dataclass(frozen=True, slots=True)
 class ShownFate:
-    """What became of the line at `place` ("train.py:8"). `kernels` are keys of kernels."""
+    """The fate of the line at `place` ("train.py:8"). `kernels` are keys of kernels."""
 
     place: str
     became: Became
@@ -168,7 +168,7 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedData:
-    """What the compiler made of the function `what`, defined at `where`. `numbers` are its few facts, `summary` the
+    """The compiler's work on the function `what`, defined at `where`. `numbers` are its few facts, `summary` the
     short form: (heading, text, place). `saved` has (space, shape, bytes, place) of what the backward needs besides the
     arguments, and `troubles` has (heading, line) of what is left to PyTorch, runs eagerly, breaks the capture or was
     compiled again. `rates` are those of the machine. `listings` are texts with their titles. `measured` is

@@ -15,7 +15,7 @@ from graphweave.pages.explained.step import step
 from graphweave.pages.frame import asset, page
 
 _SOURCE = (
-    "Beside each line stands what became of it. A kernel's name leads to its code; a line's number marks its values "
+    "Next to each line stands what became of it. A kernel's name leads to its code; a line's number marks its values "
     "in the graph below."
 )
 _PROGRAM = (

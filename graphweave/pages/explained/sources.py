@@ -12,7 +12,7 @@ from graphweave.pages.explained.links import kernel_link, kernels_by_key, line_k
 _ORDER = get_args(Became)
 
 _WORDS = {"pytorch": "left to PyTorch", "break": "graph break", "eager": "runs eagerly", "again": "compiled again"}
-"""What a user may want to mend, as words before the reason."""
+"""Fates that a user may want to mend, as words before the reason."""
 
 
 def sources(data: ExplainedData) -> Html:

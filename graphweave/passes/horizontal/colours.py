@@ -22,7 +22,7 @@ class Colours:
     """`signature(i)`: operator and parameters of a node, the types of it and its operands without their spaces, and
     whether it belongs to the backward.
 
-    `seed(i)`: what must agree, beside the signature, before a pull or push is packed with those of other relations.
+    `seed(i)`: what must agree, besides the signature, before a pull or push is packed with those of other relations.
     """
 
     def __init__(self, graph: NodeGraph) -> None:
@@ -40,8 +40,8 @@ class Colours:
         return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
 
     def seed(self, i: Ref) -> Hashable:
-        """What pulls or pushes that are packed must share: the number of pulls and pushes before it, the origin of its
-        index, and the colour of what it pushes.
+        """The key that pulls or pushes must share to be packed: the number of pulls and pushes before it, the origin of
+        its index, and the colour of what it pushes.
 
         Nodes of equal seeds do not need each other.
         """

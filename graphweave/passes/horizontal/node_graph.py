@@ -28,8 +28,8 @@ _ASSOCIATIVE = (Op.add, Op.maximum, Op.minimum)
 class NodeGraph:
     """Nodes by position, those of the program first; `ops[i]` are the operands of node i. Nodes may be added.
 
-    `inner[root]` are the nodes that the tree at `root` stands for beside the root, in order; a sum of blocks that lie
-    beside each other is a `Concat` instead of a tree. `late` are the nodes that need a tangent.
+    `inner[root]` are the nodes that the tree at `root` stands for besides the root, in order; a sum of adjacent blocks
+    is a `Concat` instead of a tree. `late` are the nodes that need a tangent.
     """
 
     def __init__(self, program: Program, given: PassFacts = NO_FACTS) -> None:

@@ -31,7 +31,7 @@ def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics
 
 
 def _copied(program: Program, rows: Statistics) -> int:
-    """Bytes that a call reads and writes to put rows behind each other."""
+    """Bytes that a call reads and writes to concatenate rows."""
     only, copied = Facts(program).flow.graph_only, 0
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         if isinstance(node, Join) and isinstance(t, Type) and ref not in only:

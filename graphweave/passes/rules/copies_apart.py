@@ -1,8 +1,8 @@
 """matmul(join(a, b), w, join(s, t)) -> join(matmul(a, w, s), matmul(b, w, t)), and likewise a gram, as a sum of grams.
 
 Legal because a product works row by row, and a gram sums over rows. Only where all segments are one space: then they
-are the heads of its rows, which a model has put behind each other, and parts of the result are heads again. It pays
-because rows of all heads are not copied behind each other, and edges can take the heads of their rows.
+are the heads of its rows, which a model has concatenated, and parts of the result are heads again. It pays
+because rows of all heads are not copied to be concatenated, and edges can take the heads of their rows.
 """
 
 from __future__ import annotations

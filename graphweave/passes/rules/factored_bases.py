@@ -19,9 +19,9 @@ def factored_bases(build: Builder, ref: Ref) -> Ref | None:
     node, loc = build.nodes[ref], build.locs[ref]
     if not isinstance(node, MatMul) or node.map is None or not isinstance(build.nodes[node.map], MapOf):
         return None
-    turned, w = False, node.w
+    transposed, w = False, node.w
     if isinstance(permuted := build.nodes[w], Permute) and permuted.perm == (1, 0):
-        turned, w = True, permuted.x
+        transposed, w = True, permuted.x
     made = build.nodes[below_reshapes(build, w)]
     if not isinstance(made, MatMul) or made.map is not None or len(value_type(build, node.x).shape) != 1:
         return None
@@ -30,9 +30,9 @@ def factored_bases(build: Builder, ref: Ref) -> Ref | None:
     k, j = value_type(build, w).shape
     (bases,) = value_type(build, made.x).shape
     apart = build.add(Reshape(made.w, (bases, k, j)), loc)
-    beside = build.add(Permute(apart, (2, 0, 1) if turned else (1, 0, 2)), loc)  # [in, bases, out]
-    rows, out = (j, k) if turned else (k, j)
-    product = build.add(MatMul(node.x, build.add(Reshape(beside, (rows, bases * out)), loc)), loc)
+    adjacent = build.add(Permute(apart, (2, 0, 1) if transposed else (1, 0, 2)), loc)  # [in, bases, out]
+    rows, out = (j, k) if transposed else (k, j)
+    product = build.add(MatMul(node.x, build.add(Reshape(adjacent, (rows, bases * out)), loc)), loc)
     by = build.add(Reshape(build.add(Pull(made.x, node.map), loc), (bases, 1)), loc)
     scaled = build.add(Pointwise(Op.mul, (build.add(Reshape(product, (bases, out)), loc), by)), loc)
     return build.add(Reduce(scaled, Fold.sum, (0,), False), loc)

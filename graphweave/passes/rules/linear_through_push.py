@@ -139,7 +139,7 @@ def _pull(build: Builder, ref: Ref) -> Pull | None:
 
 
 def _where_pulled(build: Builder, pull: Pull, loc: Location) -> Ref:
-    """What `pull` reads, with 0 in rows that it does not read if those may not be finite: 0 times NaN is not 0."""
+    """The operand of `pull`, with 0 in rows that it does not read if those may not be finite: 0 times NaN is not 0."""
     if finite_without_edges(build, pull.x, pull.map):
         return pull.x
     return where_edges(build, pull.x, pull.map, value_type(build, pull.x).dtype, loc)

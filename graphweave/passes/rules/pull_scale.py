@@ -1,7 +1,7 @@
 """pull(x * s, m) -> pull(x, m) * pull(s, m) for s of one number a row: the inverse of `postpone`.
 
 Legal always; a quotient becomes a product with the reciprocal, which is legal up to rounding. It pays where x is stored
-anyway (a matrix product), so that x * s would be written only to be gathered: the number is gathered beside the row
+anyway (a matrix product), so that x * s would be written only to be gathered: the number is gathered with the row
 instead.
 """
 

@@ -10,7 +10,7 @@ from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Ref
 
 Apply: TypeAlias = Callable[[Builder, Ref], Ref | None]
-"""Builds, beside node `ref`, an equal value from nodes that exist already; None where the rule does not apply."""
+"""Builds, for node `ref`, an equal value from nodes that exist already; None where the rule does not apply."""
 
 
 @dataclass(frozen=True, slots=True)

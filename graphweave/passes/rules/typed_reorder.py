@@ -1,8 +1,8 @@
 """(x * pull(W, t)) . pull(w, t) -> x . pull(W w, t): weights first, by associativity (Hector, section 3.2.3).
 
 Legal always. It pays if nobody else reads the rows' products, which then are not needed: a matrix times a vector for
-each type costs next to nothing beside a product for each row. The same holds for vectors that all types share. The
-backward has three transposed forms, for the gradients of the rows, of the matrices and of the vectors.
+each type costs next to nothing compared with a product for each row. The same holds for vectors that all types share.
+The backward has three transposed forms, for the gradients of the rows, of the matrices and of the vectors.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
 
 def _shared_gradient(build: Builder, node: ir.Gram, loc: Location) -> Ref | None:
     """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t); its transpose for gram(d, typed(x, W, t))."""
-    for y, d, turned in ((node.x, node.y, False), (node.y, node.x, True)):
+    for y, d, transposed in ((node.x, node.y, False), (node.y, node.x, True)):
         typed = _typed(build, y)
         if typed is None or len(value_type(build, d).shape) != 1:
             continue
@@ -143,7 +143,7 @@ def _shared_gradient(build: Builder, node: ir.Gram, loc: Location) -> Ref | None
         w = build.add(ir.Reshape(typed.w, (k, j, 1)), loc)
         both = build.add(ir.Pointwise(Op.mul, (w, build.add(ir.Reshape(total, (k, 1, h)), loc))), loc)
         out = build.add(ir.Push(_sum(build, both, 0, loc), build.add(ir.ToUnit(types), loc), Fold.sum), loc)
-        return build.add(ir.Permute(out, (1, 0)), loc) if turned else out
+        return build.add(ir.Permute(out, (1, 0)), loc) if transposed else out
     return None
 
 

@@ -20,7 +20,7 @@ EdgeMask = tuple[int, float, torch.device]
 
 
 class _Masks(nn.Module):
-    """What the two explainers share: the masks' first values, their loss, and their training.
+    """The parts that the two explainers share: the masks' first values, their loss, and their training.
 
     `model` is called as `model(graph=, feat=, eweight=, ...)` and returns logits [N, classes], or node type -> logits.
     The masks, sigmoid(M) for edges and sigmoid(F) for features, minimise -log p(prediction) + `alpha1` sum sigmoid(M) +

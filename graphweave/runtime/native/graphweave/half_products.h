@@ -191,10 +191,10 @@ GW_APART void gw_half_gram(float* out, X x, Y y, int64_t n, bool add) {
     gw_pack_rows<H, K, K, First>(first, n, [&](int64_t i) { return x.row(i, B * K) + b * K; });
     gw_pack_rows<H, J, J, Other>(other, n, [&](int64_t i) { return y.row(i, B * J) + b * J; });
     if constexpr (narrow) {
-      alignas(64) float turned[J * K];
-      gw_product<K, float>(gw_plain<K, float, T>{turned, other, 1, J, first, count, turned, false}, J, false);
+      alignas(64) float transposed[J * K];
+      gw_product<K, float>(gw_plain<K, float, T>{transposed, other, 1, J, first, count, transposed, false}, J, false);
       for (int i = 0; i < K; ++i)
-        for (int j = 0; j < J; ++j) sum[i * J + j] = (add ? sum[i * J + j] : 0.0f) + turned[j * K + i];
+        for (int j = 0; j < J; ++j) sum[i * J + j] = (add ? sum[i * J + j] : 0.0f) + transposed[j * K + i];
     } else {
       gw_product<J, float>(gw_plain<J, float, T>{sum, first, 1, K, other, count, sum, false}, K, add);
     }
