@@ -115,6 +115,6 @@ def test_size_beside_what_is_not_of_nodes_is_exact() -> None:
         box = nodes.mailbox["m"]  # type: ignore[attr-defined]
         return {"o": box.sum(1) * (scale / box.shape[1])}
 
-    with pytest.warns(UserWarning, match="beside what has no value for each node"):
+    with pytest.warns(UserWarning, match="together with what has no value for each node"):
         got = at_once(case, reduce)
     assert_same(got, in_buckets(case, reduce), (*case.leaves, scale), TERMS)

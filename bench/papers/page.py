@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "papers.md"
 
 HEAD = """# The papers' tables and figures
 
-This page sets what was measured here beside the tables and figures of five papers, as far as a CPU can show them.
+This page compares what was measured here with the tables and figures of five papers, as far as a CPU can show them.
 `python -m bench.papers {featgraph,dgl,graphiler,zhang,hector}` measures, with the peers of this machine, and writes the
 JSON and the figures that `python -m bench.papers page` makes the page from. A column `paper:` is what the paper
 printed, on the paper's machine; a column `here:` was measured on the machine named below each title. If there are
