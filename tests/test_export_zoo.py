@@ -14,12 +14,28 @@ from torch.utils._pytree import tree_leaves
 import graphweave as gw
 from bench.first_call_cases import ZOO, build
 from graphweave.core.errors import ExportError
-from graphweave.core.sizes import Symbol
+from graphweave.core.sizes import read
 from graphweave.exporting.capture import WholeModel, capture_whole
 from graphweave.exporting.forms import executable_of
 
-KEPT_BY: dict[str, str] = {}
-"""What keeps a layer in Python, as a part of the error."""
+KEPT_BY = {
+    "SimpleConv-median": "aten.bincount",
+    "SAGEConv-lstm": "only PyTorch computes|one graph",
+    "ARMAConv-stacks": "MatMul",
+    **dict.fromkeys(("FastRGCNConv", "FastRGCNConv-bases"), "pairs of source and relation"),
+    "DNAConv-heads": "MatMul",
+    **dict.fromkeys(("GPSConv", "GPSConv-alone", "models.SGFormer"), "aten.bmm"),
+    "MeshCNNConv": "aten.copy",
+    "models.DeepGraphInfomax": "aten.mv",
+    "models.GraphUNet": "sparse_product",
+    "models.LINKX": "AddMatMul",
+    "models.LPFormer": "expected a dense tensor on the CPU .got a torch.sparse",
+    "models.LabelPropagation": "aten.scatter.value",
+    **dict.fromkeys(("WLConv", "models.GPSE", "models.GraphMixer-link", "models.GroupAddRev"), "one graph"),
+}
+"""The layers that stay in Python, each with a part of the error."""
+ROUNDED = ("HEATConv-mean", "RGATConv-within")
+"""Layers with a call between kernels that PyTorch adds up in another order."""
 USUAL = ("GCNConv-weight",)
 """Run by default."""
 
@@ -28,18 +44,20 @@ USUAL = ("GCNConv-weight",)
 def test_a_layer_leaves_python_or_says_what_keeps_it(name: str, tmp_path: Path) -> None:
     case = build(f"zoo:{name}")
     module = case.module.eval()
-    given = case.arguments or case.keywords
+    args, keywords = case.arguments, {} if case.arguments else case.keywords
+    given = args or keywords
     if name in KEPT_BY:
         with pytest.raises(ExportError, match=KEPT_BY[name]):
             gw.export(module, given, tmp_path / "model")
         return
     library = gw.export(module, given, tmp_path / "model").load()
     got = library(*_tensors(given))
-    whole = capture_whole(module, case.arguments, case.keywords)
+    whole = capture_whole(module, args, keywords)
     for one, same in zip(got, _in_process(whole), strict=True):
-        assert torch.equal(one, same), "a library has the bits of the same program in this process"
+        if name not in ROUNDED:
+            assert torch.equal(one, same), "a library has the bits of the same program in this process"
     with torch.no_grad():
-        want = _tensors(module(*case.arguments, **case.keywords))
+        want = _tensors(module(*args, **keywords))
     for one, expected in zip(got, want, strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
 
@@ -53,7 +71,9 @@ def _in_process(whole: WholeModel) -> list[Tensor]:
         if node.name in tensors:
             taken.append(tensors[node.name].detach())
         else:
-            taken.append(sizes[whole.known_as.get(size := Symbol(str(node.meta["val"].node.expr)), size)])
+            size = read(str(node.meta["val"].node.expr))
+            size = whole.known_as.get(size, size)
+            taken.append(size if isinstance(size, int) else sizes[size])
     made = executable_of(whole)(taken)
     return [made[at] for _, _, at in whole.results]
 
