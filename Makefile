@@ -133,7 +133,7 @@ slow: $(STAMP)
 zoo: $(STAMP)
 	$(BIN)/python -m bench.zoo
 
-NATIVE := $(wildcard graphweave/runtime/native/*.cpp graphweave/runtime/native/*/*.h tests/native/*)
+NATIVE := $(wildcard graphweave/exporting/native/*.cpp graphweave/runtime/native/*.cpp graphweave/runtime/native/*/*.h tests/native/*)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,12 +11,12 @@
 
 namespace {
 
-#define GW_EACH_FUNCTION(DO)                                                                                    \
-  DO(gw_model_open_version)                                                                                     \
-  DO(gw_model_load)                                                                                             \
-  DO(gw_model_close)                                                                                            \
-  DO(gw_model_inputs) DO(gw_model_outputs) DO(gw_model_run) DO(gw_graph_new) DO(gw_graph_run) DO(gw_graph_free) \
-      DO(gw_free)
+#define GW_EACH_FUNCTION(DO) \
+  DO(gw_model_open_version)  \
+  DO(gw_model_load)          \
+  DO(gw_model_close)         \
+  DO(gw_model_inputs)        \
+  DO(gw_model_outputs) DO(gw_model_run) DO(gw_graph_new) DO(gw_graph_run) DO(gw_graph_free) DO(gw_free)
 
 struct Functions {
 #define GW_DECLARE(name) decltype(&::name) name;
