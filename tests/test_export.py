@@ -316,6 +316,21 @@ def test_rows_that_are_sorted_and_chosen_leave_python(tmp_path: Path) -> None:
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+class Written(nn.Module):
+    """One number written to the rows of a mask."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x.index_put((mask,), torch.full((), 2.5))
+
+
+def test_a_number_is_written_to_some_rows_or_none(tmp_path: Path) -> None:
+    library = gw.export(Written(), (torch.randn(6), torch.arange(6) % 2 == 0), tmp_path / "model").load()
+    for rows in (6, 1, 0):
+        x, mask = torch.randn(rows), torch.arange(rows) % 2 == 0
+        for chosen in (mask, torch.zeros_like(mask)):
+            torch.testing.assert_close(library(x, chosen)[0], Written()(x, chosen))
+
+
 # ---------------------------------------------------------------- random numbers
 
 

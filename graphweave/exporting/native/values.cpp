@@ -419,7 +419,7 @@ Value with_rows(Run& run, const Value& x, const Value& index, const Value& rows,
   check_numbers(run, wide, wraps ? -x.sizes[0] : 0, x.sizes[0], name);
   if (run.failed) return made;
   const int64_t count = numel_of(wide), row = x.sizes[0] ? numel_of(x) / x.sizes[0] : 0, given = numel_of(from);
-  if (given != row && given != count * row)
+  if (count && given != row && given != count * row)
     return run.fail(GW_WRONG_ARGUMENT, -1, "%s has %lld rows where others are written", name,
                     static_cast<long long>(count)),
            made;
