@@ -77,9 +77,7 @@ def _index_put(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
         or (call.dims(ref) > 1 and not call.dims(rows))
     ):
         raise call.refused()
-    by_mask = call.dtype(index) is DType.bool
-    text = f"places_of(run, {call.name(index)})" if by_mask else call.name(index)
-    return f'with_rows(run, {call.name(ref)}, {text}, {call.name(rows)}, true, "{call.words(index)}")'
+    return f'with_rows(run, {call.name(ref)}, {_index(call, index)}, {call.name(rows)}, true, "{call.words(index)}")'
 
 
 def _scatter(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
@@ -211,11 +209,17 @@ def _index_select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return _taken(call, ref, call.dim(args[1], ref), _ref(call, args[2]), wraps=False)
 
 
-def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:
-    by_mask = call.dtype(index) is DType.bool
-    if by_mask and call.dims(index) != 1:
+def _index(call: NamedNode, index: Ref) -> str:
+    """An index of rows, or the places that a mask of rows chooses."""
+    if call.dtype(index) is not DType.bool:
+        return call.name(index)
+    if call.dims(index) != 1:
         raise call.refused()
-    text = f"places_of(run, {call.name(index)})" if by_mask else call.name(index)
+    return f"places_of(run, {call.name(index)})"
+
+
+def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:
+    text = _index(call, index)
     base = call.name(ref)
     if dim == 0:
         return f'rows_at(run, {base}, {text}, {"true" if wraps else "false"}, "{call.words(index)}")'

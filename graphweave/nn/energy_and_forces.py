@@ -58,5 +58,5 @@ class EnergyAndForces(nn.Module):
 
 
 def _strained(rows: Tensor, strain: Tensor) -> Tensor:
-    """By how much the symmetric part of a strain moves each row, [rows, 3] and [rows, 3, 3] -> [rows, 3]."""
+    """The displacement of each row by the symmetric part of its strain, [rows, 3] and [rows, 3, 3] -> [rows, 3]."""
     return (rows.unsqueeze(-1) * (strain + strain.mT)).sum(1) / 2

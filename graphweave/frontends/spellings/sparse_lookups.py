@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from graphweave.frontends.calls.captured_graph import ancestors
 from graphweave.frontends.spellings.padded_rows import writes
 
 _SIGNATURE = inspect.signature(F.embedding)
@@ -88,7 +89,7 @@ def _join(graph: fx.Graph, table: fx.Node, lookups: Sequence[_Lookup]) -> bool:
     """Whether the lookups could be joined where the first of them is."""
     first = lookups[0].node
     order = {node: at for at, node in enumerate(graph.nodes)}
-    later = _later_ancestors([lookup.index for lookup in lookups], order, order[first])
+    later = {node for node in ancestors(lookup.index for lookup in lookups) if order[node] >= order[first]}
     written = (n for n, at in order.items() if order[first] < at < max(map(order.__getitem__, later), default=0))
     if later & {lookup.node for lookup in lookups} or any(map(writes, written)):
         return False
@@ -109,18 +110,6 @@ def _join(graph: fx.Graph, table: fx.Node, lookups: Sequence[_Lookup]) -> bool:
 
 def _part(parts: tuple[Tensor, ...], at: int) -> Tensor:
     return parts[at]
-
-
-def _later_ancestors(nodes: Sequence[fx.Node], order: dict[fx.Node, int], behind: int) -> set[fx.Node]:
-    """The nodes that must be computed for `nodes` and stand behind a position."""
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if order[node] >= behind and node not in found:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found
 
 
 def _name(node: fx.Node) -> str:

@@ -25,13 +25,13 @@ _OF_PYTORCH = {
     "LSTM": torch._dynamo.disable(torch.nn.LSTM.forward),
     "GRU": torch._dynamo.disable(torch.nn.GRU.forward),
 }
-"""By a layer's mode, the forward that breaks the graph and runs in eager mode."""
+"""The forward of each mode of a layer that breaks the graph and runs in eager mode."""
 
 MAX_STEP_COUNTS = 3
 """Layers of the same sizes are unrolled for at most this many numbers of steps, where arguments decide that number."""
 
 _step_counts: dict[tuple[Any, ...], set[int]] = {}
-"""By the mode and sizes of layers, the numbers of steps decided by arguments for which they were unrolled."""
+"""For each mode and sizes of a layer, the numbers of steps, decided by arguments, for which it was unrolled."""
 
 
 def recurrent(self: Any, input: Any, hx: Any = None) -> Any:
