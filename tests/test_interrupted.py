@@ -140,7 +140,7 @@ def gone(tmp_path: Path) -> bool:
     end = time.monotonic() + patience.seconds(10)
     while any(map(in_group, started(tmp_path))) and time.monotonic() < end:
         time.sleep(0.01)
-    return bool(started(tmp_path)) and not any(map(in_group, started(tmp_path)))
+    return not any(map(in_group, started(tmp_path)))
 
 
 def test_an_interrupt_stops_the_compiler_of_a_library(folder: Path, tmp_path: Path) -> None:
@@ -151,8 +151,30 @@ def test_an_interrupt_stops_the_compiler_of_a_library(folder: Path, tmp_path: Pa
             kernel_cache.library(text)
         thread.join()
     assert time.monotonic() - begun < 300
+    assert started(tmp_path)
     assert gone(tmp_path)
     assert kernel_cache.library(text).f() == 1
+
+
+def test_an_interrupt_while_the_compiler_is_started_stops_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process runs already, and its starter does not know it yet."""
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            interrupt()
+
+    text = 'extern "C" int f() { return 2; }\n'
+    with override(cxx=slow_compiler(tmp_path)):
+        toolchain()
+        monkeypatch.setattr(subprocess, "Popen", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kernel_cache.library(text)
+        monkeypatch.undo()
+    assert gone(tmp_path)
+    assert kernel_cache.library(text).f() == 2
 
 
 def test_an_interrupt_stops_compilers_that_are_waited_for_and_starts_no_others(folder: Path, tmp_path: Path) -> None:

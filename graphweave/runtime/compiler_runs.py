@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 from graphweave.core import locks
 from graphweave.core.errors import CompileError
@@ -29,26 +30,44 @@ def run(
     The process is stopped, with those that it has started, if this is interrupted, or takes longer than `seconds`
     (TimeoutExpired), or is stopped by another thread (CompileError).
     """
-    own = threading.get_ident()
-    with _lock:
-        _check(own)
-        # in a group of its own, since g++ starts the compiler proper as a process
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        _running[own] = process
+    own, process = threading.get_ident(), None
     try:
+        with _interrupts_later(), _lock:
+            _check(own)
+            # in a group of its own, since g++ starts the compiler proper as a process
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=environment, start_new_session=True,
+            )  # fmt: skip
+            _running[own] = process
         out, err = process.communicate(text, timeout=seconds)
     except BaseException:
-        _kill(process)
-        process.communicate()
+        if process is not None:
+            _kill(process)
+            process.communicate()
         raise
     finally:
         with _lock:
-            del _running[own]
+            _running.pop(own, None)
     _check(own)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold back Ctrl-C until the end: between the start of a process and its entry in `_running` it would lose it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(signal.SIGINT, came[0])
 
 
 class Stoppable:
