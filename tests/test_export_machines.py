@@ -271,6 +271,8 @@ def test_one_folder_runs_on_old_and_new_processors(model: nn.Module, tmp_path: P
     emulated = [
         results_of([needs("qemu-x86_64"), "-cpu", cpu, program], folder, given, tmp_path) for cpu in ("max", "qemu64")
     ]
+    gw.export(model.float(), given, folder)
+    assert [file.name for file in folder.glob("*.so")] == ["model.so"], "those of the earlier export are gone"
     for got in (here, *emulated):
         compare(got, model, given)
     for file in (*files, "model.so"):

@@ -21,20 +21,13 @@ from graphweave.exporting.forms import executable_of
 KEPT_BY = {
     "SimpleConv-median": "aten.bincount",
     "SAGEConv-lstm": "only PyTorch computes|one graph",
-    "ARMAConv-stacks": "MatMul",
-    **dict.fromkeys(("FastRGCNConv", "FastRGCNConv-bases"), "pairs of source and relation"),
-    "DNAConv-heads": "MatMul",
     **dict.fromkeys(("GPSConv", "GPSConv-alone", "models.SGFormer"), "aten.bmm"),
-    "MeshCNNConv": "aten.copy",
-    "models.DeepGraphInfomax": "aten.mv",
     "models.GraphUNet": "sparse_product",
-    "models.LINKX": "AddMatMul",
     "models.LPFormer": "expected a dense tensor on the CPU .got a torch.sparse",
-    "models.LabelPropagation": "aten.scatter.value",
     **dict.fromkeys(("WLConv", "models.GPSE", "models.GraphMixer-link", "models.GroupAddRev"), "one graph"),
 }
 """The layers that stay in Python, each with a part of the error."""
-ROUNDED = ("HEATConv-mean", "RGATConv-within")
+ROUNDED = ("HEATConv-mean", "RGATConv-within", "models.DeepGraphInfomax")
 """Layers with a call between kernels that PyTorch adds up in another order."""
 USUAL = ("GCNConv-weight",)
 """Run by default."""

@@ -80,13 +80,26 @@ def _index_put(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f'with_rows(run, {call.name(ref)}, {_index(call, index)}, {call.name(rows)}, true, "{call.words(index)}")'
 
 
-def _scatter(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    """Numbers are written at an index, in tensors of one dim."""
-    ref, index, numbers = _ref(call, args[0]), _ref(call, args[2]), _ref(call, args[3])
-    if any(call.dims(r) != 1 for r in (ref, index, numbers)) or call.dtype(numbers) is not call.dtype(ref):
-        raise call.refused()
-    written = f"sliced({call.name(numbers)}, 0, 0, {call.name(index)}.sizes[0], 1)"
-    return f'with_rows(run, {call.name(ref)}, {call.name(index)}, {written}, false, "{call.words(index)}")'
+def _scatter(body: str) -> _Make:
+    """Numbers are put at an index along one dim by op(old, new); a single one has the sizes of the index."""
+
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        ref, index, given = _ref(call, args[0]), _ref(call, args[2]), args[3]
+        if call.dims(index) != call.dims(ref) or call.dims(ref) == 0:
+            raise call.refused()
+        if call.is_value(given):
+            numbers_of = _ref(call, given)
+            if call.dtype(numbers_of) is not call.dtype(ref) or call.dims(numbers_of) != call.dims(ref):
+                raise call.refused()
+            numbers = call.text(given)
+        else:
+            numbers = f"filled_like(run, {call.code}, {call.text(given)}, {call.name(index)})"
+        place = f"{call.name(ref)}, {call.dim(args[1], ref)}, {call.name(index)}, {numbers}"
+        return (
+            f'scattered(run, {place}, "{call.words(index)}", []([[maybe_unused]] auto a, auto b) {{ return {body}; }})'
+        )
+
+    return make
 
 
 def _unsqueeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
@@ -194,6 +207,33 @@ def _promoted(known: list[DType], args: _Args) -> DType:
     return DTYPE_OF[torch.promote_types(*(TORCH_DTYPE[d] for d in known))]
 
 
+def _of_each(body: str) -> _Make:
+    """A formula of each element `a`, computed in the result's dtype, and of the numbers that follow it."""
+
+    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+        x = f"converted(run, {call.text(args[0])}, {call.code})"
+        formula = body.format(*map(call.text, args[1:]))
+        return f"combined(run, {x}, {x}, {call.code}, [](auto a, auto) {{ return {formula}; }})"
+
+    return make
+
+
+def _clamp(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    low, high = (*args[1:], None, None)[:2]
+    body = "a"
+    if low is not None:
+        body = f"({body} < {call.text(low)} ? {call.text(low)} : {body})"
+    if high is not None:
+        body = f"({body} > {call.text(high)} ? {call.text(high)} : {body})"
+    return _of_each(body)(call, args[:1], kwargs)
+
+
+def _masked_fill(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    x, mask, number = args
+    filled = f"filled_with(run, {call.code}, {call.text(number)}, {{0}}, 0)"
+    return f"chosen(run, {call.text(mask)}, {filled}, {call.text(x)})"
+
+
 def _rows_by_index(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     """x[index] or x[mask]; an index may stand behind dims that are taken whole."""
     listed = args[1]
@@ -270,6 +310,15 @@ def _sum_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"folded(run, {x}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
 
 
+def _mean_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    ref = _ref(call, args[0])
+    dims = args[1] if len(args) > 1 and args[1] else range(call.dims(ref))
+    count = " * ".join(f"{call.name(ref)}.sizes[{call.dim(d, ref)}]" for d in dims) or "1"
+    number = f"filled_with(run, {call.code}, {count}, {{0}}, 0)"
+    total = _sum_of_dims(call, args, kwargs)
+    return f"combined(run, {total}, {number}, {call.code}, [](auto a, auto b) {{ return a / b; }})"
+
+
 def _stack(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     dim = call.dim(args[1] if len(args) > 1 else 0, _ref(call, args[0][0]), 1)
     parts = ", ".join(f"unsqueezed({call.text(x)}, {dim})" for x in args[0])
@@ -285,6 +334,17 @@ def _addmm(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
         raise call.refused()
     bias, x, y = map(call.text, args)
     return f"combined(run, product(run, {x}, {y}), {bias}, {call.code}, [](auto a, auto b) {{ return a + b; }})"
+
+
+def _mv(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    return f"without_dim(product(run, {call.text(args[0])}, unsqueezed({call.text(args[1])}, 1)), 1)"
+
+
+def _copy(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """The second operand in the sizes and the dtype of the first one."""
+    ref = _ref(call, args[0])
+    sizes = ", ".join(f"{call.name(ref)}.sizes[{d}]" for d in range(call.dims(ref)))
+    return f"expanded_to(converted(run, {call.text(args[1])}, {call.code}), {{{sizes or 0}}}, {call.dims(ref)})"
 
 
 def _item(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
@@ -342,7 +402,8 @@ _VIEWS: dict[str, _Make] = {
     "aten.flip.default": _flip,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.index_put.default": _index_put,
-    "aten.scatter.src": _scatter,
+    **dict.fromkeys(("aten.scatter.src", "aten.scatter.value"), _scatter("b")),
+    "aten.scatter_add.default": _scatter("a + b"),
     "aten.transpose.int": _transpose,
     "aten.t.default": _transpose,
     **dict.fromkeys(
@@ -368,7 +429,12 @@ _MADE: dict[str, _Make] = {
     "aten.full_like.default": _full_like(None),
     "aten.where.self": _where,
     "aten.addmm.default": _addmm,
-    "aten.mm.default": lambda call, args, kwargs: f"product(run, {call.text(args[0])}, {call.text(args[1])})",
+    **dict.fromkeys(
+        ("aten.mm.default", "aten.bmm.default"),
+        lambda call, args, kwargs: f"product(run, {call.text(args[0])}, {call.text(args[1])})",
+    ),
+    "aten.mv.default": _mv,
+    "aten.copy.default": _copy,
     "aten.index.Tensor": _rows_by_index,
     "aten.index_select.default": _index_select,
     "aten.nonzero.default": lambda call, args, kwargs: f"unsqueezed(places_of(run, {call.text(args[0])}), 1)",
@@ -376,11 +442,26 @@ _MADE: dict[str, _Make] = {
 _ELEMENTS: dict[str, _Make] = {
     f"aten.{name}.{kind}": _combine(op, scaled=name in ("add", "sub"))
     for name, op in {
-        "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}",
-        "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}", "logical_and": "{} && {}", "logical_or": "{} || {}",
-        "bitwise_and": "{} & {}", "bitwise_or": "{} | {}",
+        "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "eq": "{} == {}", "ne": "{} != {}",
+        "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}", "logical_and": "{} && {}",
+        "logical_or": "{} || {}", "bitwise_and": "and_bits({}, {})", "bitwise_or": "or_bits({}, {})",
+        "maximum": "{0} != {0} || {0} > {1} ? {0} : {1}", "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
     }.items()
     for kind in ("Tensor", "Scalar", "default")
+}  # fmt: skip
+_ELEMENTS |= {
+    "aten.clamp.default": _clamp,
+    "aten.masked_fill.Scalar": _masked_fill,
+    **{
+        f"aten.{name}.default": _of_each(body)
+        for name, body in {
+            "neg": "-a", "abs": "a < 0 ? -a : a", "relu": "a < 0 ? a - a : a", "reciprocal": "1 / a",
+            "exp": "std::exp(a)", "log": "std::log(a)", "sqrt": "std::sqrt(a)", "rsqrt": "1 / std::sqrt(a)",
+            "tanh": "std::tanh(a)", "sigmoid": "1 / (1 + std::exp(-a))", "logical_not": "!a",
+            "bitwise_not": "not_bits(a)",
+        }.items()
+    },
+    "aten.pow.Tensor_Scalar": _of_each("std::pow(a, {})"),
 }  # fmt: skip
 _NUMBERS: dict[str, _Make] = {
     "aten.sym_size.int": _size,
@@ -392,6 +473,7 @@ _NUMBERS: dict[str, _Make] = {
     "builtin._assert_rows": lambda call, args, kwargs: f"require(run, {call.text(args[0])} != 0, {quoted(args[1])})",
     "aten.sum.dim_IntList": _sum_of_dims,
     "aten.sum.default": _reduce("a + b", may_be_empty=True),
+    **dict.fromkeys(("aten.mean.default", "aten.mean.dim"), _mean_of_dims),
     "aten.all.default": _all,
     "aten._assert_async.msg": _assert_async,
     **{

@@ -36,6 +36,12 @@ def call_lines(call: NamedNode) -> Iterator[str]:
         case ir.Order(keys, descending):
             falls = ", ".join(str(d).lower() for d in descending)
             yield f"Value {name} = order_of(run, {{{', '.join(map(call.name, keys))}}}, {{{falls}}});"
+        case ir.Distinct(keys):
+            yield f"Value {name} = distinct_of(run, {{{', '.join(map(call.name, keys))}}});"
+        case ir.DistinctRow(of):
+            yield f"Value {name} = row_of_distinct({call.name(of)}, {_num_keys(call, of)});"
+        case ir.DistinctKey(of, key):
+            yield f"Value {name} = key_of_distinct({call.name(of)}, {_num_keys(call, of)}, {key});"
         case ir.RunningSum(x, reverse) if call.dtype(x) in (DType.f32, DType.f64, DType.i64):
             yield f"Value {name} = running_sum(run, {call.name(x)}, {str(reverse).lower()});"
         case ir.Chosen(mask):
@@ -96,10 +102,11 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return (
                 f"folded(run, {call.name(x)}, {{{listed}}}, {kept}, {first}, [](auto a, auto b) {{ return {body}; }})"
             )
-        case ir.MatMul(x, w, None) if own.space == UNIT and len(own.shape) == 1:
-            return f"selected(run, product(run, unsqueezed({call.name(x)}, 0), {call.name(w)}), 0, 0)"
-        case ir.MatMul(x, w, None) if len(own.shape) == 1:
-            return f"product(run, {call.name(x)}, {call.name(w)})"
+        case ir.MatMul(x, w, None):
+            return _product(call, x, w, own)
+        case ir.AddMatMul(a, x, w, None):
+            sum_of = "[](auto a, auto b) { return a + b; }"
+            return f"combined(run, {call.name(a)}, {_product(call, x, w, own)}, {call.code}, {sum_of})"
         case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
             first, body = FOLDS[fold]
             none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
@@ -114,6 +121,22 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return f'rows_at(run, {call.name(x)}, {call.name(m)}, false, "{call.words(m)}")'
         case _:
             raise call.refused()
+
+
+def _num_keys(call: NamedNode, ref: Ref) -> int:
+    node = call.program.nodes[ref]
+    assert isinstance(node, ir.Distinct)
+    return len(node.keys)
+
+
+def _product(call: NamedNode, x: Ref, w: Ref, own: Type) -> str:
+    """Rows times a matrix, or times one for each block of their features; shared data is a single row."""
+    rows = f"unsqueezed({call.name(x)}, 0)" if own.space == UNIT else call.name(x)
+    if len(own.shape) == 1:
+        made = f"product(run, {rows}, {call.name(w)})"
+    else:  # blocks in front
+        made = f"permuted_by(product(run, permuted_by({rows}, {{1, 0, 2}}), {call.name(w)}), {{1, 0, 2}})"
+    return f"selected(run, {made}, 0, 0)" if own.space == UNIT else made
 
 
 _OPERATORS: dict[Op, str] = {

@@ -86,6 +86,8 @@ def export(
     (folder / "model.h").write_text(own("model.h"), encoding="utf-8")
     write_weights(folder / "weights.safetensors", {a.name: a.example for a in weights})
     libraries = build(sources, machines)
+    for old in {*folder.glob("model-*.so")} - {folder / library.file for library in libraries}:
+        old.unlink()  # of an earlier export, for a processor that this one does not name
     results = [value for _, value, _ in whole.results]
     if machines.can_run_here:
         results = LoadedModel(folder)(*(a.example for a in whole.inputs))

@@ -241,8 +241,8 @@ class _Printer:
                 return self.name(value)
             case tape.Computed(size, known):
                 return as_cpp(size, {k.size: self._number(k.number) for k in known})
-            case tape.DistinctOf():
-                raise ExportError("pairs of source and relation are not exported. Report this model.")
+            case tape.DistinctOf(value):
+                return f"count_of_distinct({self.name(value)})"
 
     def _index_words(self, ref: Ref) -> str:
         return index_words(self._program, ref, self._names).replace("\\", "\\\\").replace('"', '\\"')

@@ -65,7 +65,7 @@ def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> So
     """The sources of a model in one form or several, of which the first one tells what all take and give."""
     kernels = dict(pair for form in forms for segment in form.text.segments for pair in segment.kernels)
     functions = list(_functions(forms))
-    sorts = any(call in text for call in ("order_of(", "running_sum(") for text in functions)
+    sorts = any(call in text for call in ("order_of(", "distinct_of(", "running_sum(") for text in functions)
     sorting = [*map(_in_namespace, SORTING), own("sorted_rows.cpp")] if sorts else []
     parts = [
         _BEGIN, *map(sources.source, RUNTIME), _MEMORY, *kernels.values(), own("values.cpp"), *sorting,

@@ -3,7 +3,11 @@
 // This text follows those of containers.cpp and of the public header. Calls never fail one by one: the first error of a
 // run stays in its `Run`, later calls give empty values, and generated text looks at the error where it must.
 
+#include <graphweave/bfloat16.h>
 #include <graphweave/products.h>
+#if defined(__FLT16_MANT_DIG__)
+#include <graphweave/float16.h>
+#endif
 
 #include <cstdarg>
 #include <cstdio>
@@ -242,7 +246,9 @@ Value unsqueezed(const Value& x, int32_t dim) {
 
 // ---------------------------------------------------------------- elements
 
-// Calls body(T()) for the C++ type of a dtype that has arithmetic.
+bool is_half(int32_t dtype) { return dtype == GW_FLOAT16 || dtype == GW_BFLOAT16; }
+
+// Calls body(T()) for the C++ type of a dtype that has arithmetic. Numbers of half precision are computed as floats.
 template <typename Body>
 void of_type(int32_t dtype, const Body& body) {
   switch (dtype) {
@@ -265,8 +271,11 @@ void of_type(int32_t dtype, const Body& body) {
   }
 }
 
+Value converted(Run& run, const Value& x, int32_t dtype);
+
 template <typename T>
 Value filled(Run& run, int32_t dtype, T number, const int64_t* sizes, int32_t dims) {
+  if (is_half(dtype)) return converted(run, filled(run, GW_FLOAT32, number, sizes, dims), dtype);
   Value made = empty(run, dtype, sizes, dims);
   if (run.failed) return made;
   of_type(dtype, [&](auto zero) {
@@ -290,21 +299,44 @@ Value counting(Run& run, int32_t dtype, int64_t start, int64_t stop, int64_t ste
   return made;
 }
 
+template <typename From, typename To>
+void convert_elements(const Value& x, Value& made) {
+  const auto* const source = reinterpret_cast<const From*>(x.data);
+  auto* const target = reinterpret_cast<To*>(made.data);
+  each_pair(x, made, [&](int64_t a, int64_t b) { target[b] = static_cast<To>(source[a]); });
+}
+
+// Converts between floats and a type of half precision.
+template <typename Half>
+void convert_halves(const Value& x, Value& made) {
+  is_half(x.dtype) ? convert_elements<Half, float>(x, made) : convert_elements<float, Half>(x, made);
+}
+
 Value converted(Run& run, const Value& x, int32_t dtype) {
   if (x.dtype == dtype) return x;
+  const bool halves = is_half(x.dtype) || is_half(dtype);
+  if (halves && x.dtype != GW_FLOAT32 && dtype != GW_FLOAT32)
+    return converted(run, converted(run, x, GW_FLOAT32), dtype);
   Value made = empty(run, dtype, x.sizes, x.dims);
   if (run.failed) return made;
-  of_type(x.dtype, [&](auto from) {
-    typedef decltype(from) From;
-    of_type(dtype, [&](auto to) {
-      typedef decltype(to) To;
-      const auto* const source = reinterpret_cast<const From*>(x.data);
-      auto* const target = reinterpret_cast<To*>(made.data);
-      each_pair(x, made, [&](int64_t a, int64_t b) { target[b] = static_cast<To>(source[a]); });
+  if (x.dtype == GW_BFLOAT16 || dtype == GW_BFLOAT16) {
+    convert_halves<gw_bf16>(x, made);
+  } else if (halves) {
+#if defined(__FLT16_MANT_DIG__)
+    convert_halves<gw_f16>(x, made);
+#else
+    run.fail(GW_WRONG_ARGUMENT, -1, "the compiler that built this library has no float16");
+#endif
+  } else {
+    of_type(x.dtype, [&](auto from) {
+      of_type(dtype, [&](auto to) { convert_elements<decltype(from), decltype(to)>(x, made); });
     });
-  });
+  }
   return made;
 }
+
+// Numbers of half precision as floats; other numbers as they are.
+Value widened(Run& run, const Value& x) { return is_half(x.dtype) ? converted(run, x, GW_FLOAT32) : x; }
 
 // The sizes of two values side by side, with dims of 1 stretched.
 bool broadcast(Run& run, const Value& x, const Value& y, int64_t* sizes, int32_t* dims) {
@@ -325,6 +357,8 @@ bool broadcast(Run& run, const Value& x, const Value& y, int64_t* sizes, int32_t
 // op(x, y) for each element, both of one dtype; `dtype` is that of the result.
 template <typename Op>
 Value combined(Run& run, const Value& x, const Value& y, int32_t dtype, const Op& op) {
+  if (is_half(dtype)) return converted(run, combined(run, x, y, GW_FLOAT32, op), dtype);
+  if (is_half(x.dtype)) return combined(run, widened(run, x), widened(run, y), dtype, op);
   int64_t sizes[GW_MAX_DIMS];
   int32_t dims;
   if (run.failed || !broadcast(run, x, y, sizes, &dims)) return x;
@@ -431,6 +465,41 @@ Value with_rows(Run& run, const Value& x, const Value& index, const Value& rows,
   return made;
 }
 
+// A copy of x in which each number of `from` stands at its index along one dim, or is put there by op(old, new). `from`
+// has the sizes of the index, or more.
+template <typename Op>
+Value scattered(Run& run, const Value& x, int32_t dim, const Value& index, const Value& from, const char* name,
+                const Op& op) {
+  if (is_half(x.dtype))
+    return converted(run, scattered(run, widened(run, x), dim, index, widened(run, from), name, op), x.dtype);
+  Value made = empty(run, x.dtype, x.sizes, x.dims);
+  const Value wide = dense(run, converted(run, index, GW_INT64));
+  if (run.failed) return made;
+  copy_into(x, made);
+  check_numbers(run, wide, 0, x.sizes[dim], name);
+  Value read = from, to = made;
+  for (int32_t d = 0; d < x.dims; ++d) {
+    if (wide.sizes[d] > read.sizes[d] || (d != dim && wide.sizes[d] > x.sizes[d]))
+      run.fail(GW_WRONG_ARGUMENT, -1, "%s has %lld rows along dim %d where fewer are written", name,
+               static_cast<long long>(wide.sizes[d]), d);
+    read.sizes[d] = to.sizes[d] = wide.sizes[d];
+  }
+  if (run.failed) return made;
+  const int64_t step = to.strides[dim];
+  to.strides[dim] = 0;
+  of_type(x.dtype, [&](auto of) {
+    typedef decltype(of) T;
+    const auto* const numbers = reinterpret_cast<const T*>(read.data);
+    const auto* at = reinterpret_cast<const int64_t*>(wide.data);
+    auto* const out = reinterpret_cast<T*>(made.data);
+    each_pair(read, to, [&](int64_t a, int64_t b) {
+      T& place = out[b + *at++ * step];
+      place = static_cast<T>(op(place, numbers[a]));
+    });
+  });
+  return made;
+}
+
 // A copy of x in which `part` stands in place of a slice.
 Value with_slice(Run& run, const Value& x, const Value& part, int32_t dim, int64_t start, int64_t stop, int64_t step) {
   Value made = empty(run, x.dtype, x.sizes, x.dims);
@@ -449,6 +518,24 @@ Value with_slice(Run& run, const Value& x, const Value& part, int32_t dim, int64
 
 template <int32_t kLength>
 using Sizes = const int64_t (&)[kLength];
+
+// Operators on bits, which generated text applies to numbers of any type; there are none of floating point.
+template <typename T>
+T and_bits(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(a & b);
+  return a;
+}
+template <typename T>
+T or_bits(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(a | b);
+  return a;
+}
+template <typename T>
+T not_bits(T a) {
+  if constexpr (std::is_same_v<T, bool>) return !a;
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(~a);
+  return a;
+}
 
 int64_t floor_div(int64_t a, int64_t b) { return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 int64_t modulo(int64_t a, int64_t b) { return b == 0 ? 0 : a - floor_div(a, b) * b; }
@@ -543,6 +630,7 @@ Value chosen(Run& run, const Value& condition, const Value& yes, const Value& no
 // All elements folded into one, from the first on. Of no elements it is 0 if there may be none.
 template <typename Op>
 Value reduced(Run& run, const Value& x, bool may_be_empty, const Op& op) {
+  if (is_half(x.dtype)) return converted(run, reduced(run, widened(run, x), may_be_empty, op), x.dtype);
   Value made = empty(run, x.dtype);
   const Value held = dense(run, x);
   const int64_t count = numel_of(held);
@@ -590,21 +678,36 @@ void times_matrix(Run& run, const Value& x, const Value& y, Value& out) {
   }
 }
 
-// The product of two matrices, for those that are wider than a kernel takes, or have few rows.
-Value product(Run& run, const Value& a, const Value& b) {
-  const int64_t sizes[] = {a.sizes[0], b.sizes[1]};
-  if (a.sizes[1] != b.sizes[0])
-    run.fail(GW_WRONG_ARGUMENT, -1, "matrices of %lld columns and %lld rows meet. Give inputs that fit each other.",
-             static_cast<long long>(a.sizes[1]), static_cast<long long>(b.sizes[0]));
-  const Value left = dense(run, a), right = dense(run, b);
-  Value made = empty(run, a.dtype, sizes);
-  if (run.failed) return made;
-  if (a.dtype == GW_FLOAT32) {
-    sizes[1] > 16 ? times_matrix<64, float>(run, left, right, made) : times_matrix<16, float>(run, left, right, made);
-  } else if (a.dtype == GW_FLOAT64) {
-    sizes[1] > 8 ? times_matrix<32, double>(run, left, right, made) : times_matrix<8, double>(run, left, right, made);
+// Writes the product of two dense matrices to `made`.
+void multiply(Run& run, const Value& x, const Value& y, Value& made) {
+  if (x.dtype == GW_FLOAT32) {
+    made.sizes[1] > 16 ? times_matrix<64, float>(run, x, y, made) : times_matrix<16, float>(run, x, y, made);
+  } else if (x.dtype == GW_FLOAT64) {
+    made.sizes[1] > 8 ? times_matrix<32, double>(run, x, y, made) : times_matrix<8, double>(run, x, y, made);
   } else {
-    run.fail(GW_WRONG_ARGUMENT, -1, "a product of %s between kernels", name_of(a.dtype));
+    run.fail(GW_WRONG_ARGUMENT, -1, "a product of %s between kernels", name_of(x.dtype));
+  }
+}
+
+// The product of two matrices, for those that are wider than a kernel takes, or have few rows; of two lists of matrices,
+// the product of each pair.
+Value product(Run& run, const Value& a, const Value& b) {
+  if (is_half(a.dtype)) return converted(run, product(run, widened(run, a), widened(run, b)), a.dtype);
+  const int32_t row = a.dims - 2, column = a.dims - 1;
+  if (a.sizes[column] != b.sizes[row])
+    run.fail(GW_WRONG_ARGUMENT, -1, "matrices of %lld columns and %lld rows meet. Give inputs that fit each other.",
+             static_cast<long long>(a.sizes[column]), static_cast<long long>(b.sizes[row]));
+  if (row && a.sizes[0] != b.sizes[0])
+    run.fail(GW_WRONG_ARGUMENT, -1, "lists of %lld and %lld matrices meet. Give inputs that fit each other.",
+             static_cast<long long>(a.sizes[0]), static_cast<long long>(b.sizes[0]));
+  int64_t sizes[GW_MAX_DIMS];
+  std::copy(a.sizes, a.sizes + column, sizes);
+  sizes[column] = b.sizes[column];
+  const Value left = dense(run, a), right = dense(run, b);
+  Value made = empty(run, a.dtype, sizes, a.dims);
+  for (int64_t i = 0, count = row ? sizes[0] : 1; i < count && !run.failed; ++i) {
+    Value part = row ? selected(run, made, 0, i) : made;
+    multiply(run, row ? selected(run, left, 0, i) : left, row ? selected(run, right, 0, i) : right, part);
   }
   return made;
 }
@@ -614,6 +717,7 @@ constexpr int32_t kNothing = -1;
 // The elements along `dims` folded, from `start` or else from the first one on.
 template <typename Start, int32_t kLength, typename Op>
 Value folded(Run& run, const Value& x, const int32_t (&dims)[kLength], bool keep, Start start, const Op& op) {
+  if (is_half(x.dtype)) return converted(run, folded(run, widened(run, x), dims, keep, start, op), x.dtype);
   Value to = x;
   bool gone[GW_MAX_DIMS] = {};
   for (const int32_t d : dims) to.sizes[d] = 1, gone[d] = true;
@@ -660,6 +764,8 @@ Value in_64_bits(Run& run, const Value& index) { return dense(run, converted(run
 template <typename Start, typename None, typename Op>
 Value pushed(Run& run, const Value& x, const Value& index, int64_t rows, Start start, None none, const Op& op,
              const char* name) {
+  if (is_half(x.dtype))
+    return converted(run, pushed(run, widened(run, x), index, rows, start, none, op, name), x.dtype);
   const Value wide = in_64_bits(run, index), held = dense(run, x);
   Value made = x;
   made.sizes[0] = rows;

@@ -3,7 +3,7 @@
 
 #include <graphweave/lanes.h>
 
-#define GW_BFLOAT16
+#define GW_HAS_BFLOAT16
 
 // The upper half of a float, rounded to even.
 struct gw_bf16 {

@@ -18,7 +18,7 @@ struct gw_packing {
     return gw_rounded<H>(x);
   }
 };
-#if defined(GW_BFLOAT16)
+#if defined(GW_HAS_BFLOAT16)
 template <>
 struct gw_packing<gw_bf16> {
   typedef int32_t type;
