@@ -57,6 +57,25 @@ kernel steps(v < N; i32) {
 """
 """A kernel with elements that do not lie side by side, and with two types in one loop."""
 
+ACROSS = """
+kernel across(v < N; i32) {
+  in x: DTYPE[N; 16, 9]
+  in w: DTYPE[N; 16]
+  in g: DTYPE[N; 16, WIDTH]
+  out y: DTYPE[N; 3, WIDTH]
+  out z: DTYPE[N; 5]
+  out s: DTYPE[N; 9]
+  do
+    lanes i < 3, k < WIDTH {
+      fold t: DTYPE = FOLD c < 16 { let a: DTYPE = mul(x[v, c, i], w[v, c]) yield mul(a, g[v, c, k]) }
+      y[v, i, k] = t
+    }
+    lanes i < 5 { fold t2: DTYPE = FOLD c < 4, d < 4 { yield x[v, {4*c + 1*d + 0}, {1*i + 4}] } z[v, i] = t2 }
+    lanes i < 9 { fold t3: DTYPE = sum c < 16 { yield mul(x[v, c, i], w[v, c]) } s[v, i] = t3 }
+}
+"""
+"""A kernel with folds over channels for each component, whose terms lie a component's row apart."""
+
 SAMPLE = {
     "spmm_max_64": spmm(64, Fold.max),
     "sddmm_33_f64": sddmm(33, Fold.sum, DType.f64),
@@ -111,6 +130,20 @@ def test_steps_and_mixed_types() -> None:
     got, want = compiled(case), interpreted(case)
     for name, expected in want.items():
         torch.testing.assert_close(got[name], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "fold"),
+    [(5, "f32", "sum"), (3, "f64", "max"), (17, "f32", "min"), (1, "i64", "sum"), (8, "f64", "mul")],
+)
+def test_folds_whose_terms_lie_apart_are_vectors_across_the_folds(width: int, dtype: str, fold: str) -> None:
+    kernel = parse(ACROSS.replace("WIDTH", str(width)).replace("DTYPE", dtype).replace("FOLD", fold))
+    text = print_kernel(kernel)
+    assert len(re.findall(r"auto t\d? = gw_all", text)) == (2 if width == 1 else 3)
+    case = case_for(kernel, DEGREES)
+    got, want = compiled(case), interpreted(case)
+    for name, expected in want.items():
+        torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_sum_has_the_same_bits_whatever_else_its_lanes_compute() -> None:
