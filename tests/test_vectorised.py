@@ -59,19 +59,20 @@ kernel steps(v < N; i32) {
 
 ACROSS = """
 kernel across(v < N; i32) {
-  in x: DTYPE[N; 16, 9]
-  in w: DTYPE[N; 16]
-  in g: DTYPE[N; 16, WIDTH]
+  in x: DTYPE[N; CHANNELS, 9]
+  in w: DTYPE[N; CHANNELS]
+  in g: DTYPE[N; CHANNELS, WIDTH]
   out y: DTYPE[N; 3, WIDTH]
-  out z: DTYPE[N; 5]
   out s: DTYPE[N; 9]
+  out one: DTYPE[N; ]
   do
     lanes i < 3, k < WIDTH {
-      fold t: DTYPE = FOLD c < 16 { let a: DTYPE = mul(x[v, c, i], w[v, c]) yield mul(a, g[v, c, k]) }
+      fold t: DTYPE = FOLD c < CHANNELS { let a: DTYPE = mul(x[v, c, i], w[v, c]) yield mul(a, g[v, c, k]) }
       y[v, i, k] = t
     }
-    lanes i < 5 { fold t2: DTYPE = FOLD c < 4, d < 4 { yield x[v, {4*c + 1*d + 0}, {1*i + 4}] } z[v, i] = t2 }
-    lanes i < 9 { fold t3: DTYPE = sum c < 16 { yield mul(x[v, c, i], w[v, c]) } s[v, i] = t3 }
+    lanes i < 9 { fold t2: DTYPE = FOLD c < CHANNELS { yield mul(x[v, c, i], w[v, c]) } s[v, i] = t2 }
+    fold t3: DTYPE = FOLD c < CHANNELS { yield mul(x[v, c, {4}], w[v, c]) }
+    one[v] = t3
 }
 """
 """A kernel with folds over channels for each component, whose terms lie a component's row apart."""
@@ -133,17 +134,20 @@ def test_steps_and_mixed_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "dtype", "fold"),
-    [(5, "f32", "sum"), (3, "f64", "max"), (17, "f32", "min"), (1, "i64", "sum"), (8, "f64", "mul")],
+    ("width", "dtype", "fold", "channels"),
+    [(5, "f32", "sum", 16), (3, "f64", "max", 11), (17, "f32", "sum", 41), (1, "i64", "sum", 12), (8, "f64", "mul", 8)],
 )
-def test_folds_whose_terms_lie_apart_are_vectors_across_the_folds(width: int, dtype: str, fold: str) -> None:
-    kernel = parse(ACROSS.replace("WIDTH", str(width)).replace("DTYPE", dtype).replace("FOLD", fold))
-    text = print_kernel(kernel)
-    assert len(re.findall(r"auto t\d? = gw_all", text)) == (2 if width == 1 else 3)
+def test_folds_whose_terms_lie_apart_are_vectors_across_the_folds(
+    width: int, dtype: str, fold: str, channels: int
+) -> None:
+    sizes = {"WIDTH": str(width), "DTYPE": dtype, "FOLD": fold, "CHANNELS": str(channels)}
+    kernel = parse(re.sub("|".join(sizes), lambda word: sizes[word[0]], ACROSS))
+    assert print_kernel(kernel).count("gw_fold_each") == 2
     case = case_for(kernel, DEGREES)
     got, want = compiled(case), interpreted(case)
     for name, expected in want.items():
         torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(got["s"][:, 4], got["one"])  # with the bits of a fold that is computed alone
 
 
 def test_a_sum_has_the_same_bits_whatever_else_its_lanes_compute() -> None:

@@ -2,14 +2,14 @@
 
 A sum over channels for each component, `out[i] = sum over c of x[9 c + i] w[c]`, has its terms 9 elements apart. Along
 the sum, a vector of terms is gathered and its lanes are added to each other at last, for each i. Across the sums, a
-vector holds the sums for all i; each step loads neighbours and adds to all of them.
+vector holds terms of the sums for all i, and each step loads neighbours. Both ways add in the same order, since a
+kernel may compare its numbers with those of another kernel, where other strides make the other way cheaper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from math import prod
 
 from graphweave.codegen.arrays import flatten
 from graphweave.codegen.cpp.expr import CppScope
@@ -21,13 +21,11 @@ from graphweave.ir.loop.nodes import Call, Expr, FoldLanes, Load
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 _VECTOR = 8
-"""Lanes of a vector for which costs are counted, on all machines, so that a sum has the same bits on all."""
+"""Lanes of a vector for which costs are counted. The text is the same for all machines."""
 _TOGETHER = 8
 """Operations that fold the lanes of one vector to a number."""
 _DEAR = 8
 """Operations of a function such as `exp`."""
-_MOST_TERMS = 256
-"""A fold of at most this many terms is added one by one: the error of a sum grows with the length of such chains."""
 
 
 def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
@@ -35,10 +33,9 @@ def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
 
     Both ways are counted in vector operations; an element that is gathered counts as one.
     """
-    terms = prod(extent for _, extent in stmt.lanes)
-    inner = [name for name, extent in stmt.lanes if extent > 1]
-    if not inner or terms > _MOST_TERMS or vector.extent < SHORT - 1 or stmt.dtype is DType.bool:
+    if len(stmt.lanes) != 1 or vector.extent < SHORT - 1 or stmt.dtype is DType.bool:
         return False
+    ((lane, terms),) = stmt.lanes
     parts = [part for expr in _values(stmt) for part in subexpressions(expr)]
     along = float(_TOGETHER)
     across = float(terms * -(-vector.extent // _VECTOR))
@@ -49,7 +46,7 @@ def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
                 along += work * terms / _VECTOR
                 across += work * terms * -(-vector.extent // _VECTOR)
             case Load(array, index):
-                step = _step(vector.scope, array, index, inner[-1:], partial(_names, lane=inner[-1]))
+                step = _step(vector.scope, array, index, (lane,), partial(_names, lane=lane))
                 along += terms if step is None or step > 1 else step * terms / _VECTOR
                 step = _step(vector.scope, array, index, vector.lanes, vector.differs)
                 if step is None or step > 1:

@@ -243,17 +243,12 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
 
 
 def _accumulated(p: CppPrinter, vector: Vector, stmt: Accum) -> str:
-    """The new value of the element."""
-    old = vector.loaded(stmt.buffer, stmt.index)
-    return _added(vector, stmt.fold, p.scope.types[stmt.buffer], old, stmt.value)
-
-
-def _added(vector: Vector, fold: Fold, dtype: DType, old: str, value: Expr) -> str:
-    """fold(old, value); a product is added in one step, as by `expr.accumulated`."""
-    match value:
-        case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
+    """The new value of the element; a product is added in one step, as by `expr.accumulated`."""
+    dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
+    match stmt.value:
+        case Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
             return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"
-    return vector.folded(fold, dtype, old, vector.value(value))
+    return vector.folded(stmt.fold, dtype, old, vector.value(stmt.value))
 
 
 def _differs(vector: Vector, stmt: FoldLanes) -> bool:
@@ -301,14 +296,25 @@ def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> Non
 
 
 def _fold_across(p: CppPrinter, vector: Vector, stmt: FoldLanes) -> None:
-    """Prints a fold for each lane of `vector`, all of them at once: a loop over the terms inside of that over
-    vectors."""
-    name, start = p.bind(stmt.name, stmt.dtype), literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)
-    p.w.line(f"auto {name} = {vector.spread(start, stmt.dtype)};")
-    loops = nest(p, stmt.lanes, stmt.body, (stmt.value,))
-    with opened(p, loops, stmt.lanes, lanes_used(stmt.body, (stmt.value,))):
-        _body(p, vector, stmt.body)
-        p.w.line(f"{name} = {_added(vector, stmt.fold, stmt.dtype, name, stmt.value)};")
+    """Prints a fold for each lane of `vector`, all of them at once, with the partial folds of `_fold_vectors`."""
+    p.scope.headers.add("folds")
+    ((lane, extent),), dtype = stmt.lanes, stmt.dtype
+    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype)
+    part, first = p.scope.names.derived(stmt.name, "part"), p.scope.names.derived(lane, "block")
+    p.w.line(f"gw_vec<{ctype(dtype)}, {vector.width}> {part}[{parts}];")
+    if parts != extent:
+        start = literal(identity(stmt.fold, dtype).value, dtype)
+        p.w.line(f"for (auto& gw_part : {part}) gw_part = {vector.spread(start, dtype)};")
+    full = extent // parts * parts
+    for begin, end in [span for span in ((0, full), (full, extent)) if span[0] < span[1]]:
+        with p.w.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {parts})"):
+            p.w.flush_left("#pragma GCC unroll 16")
+            with p.w.block(f"for (int64_t {c} = {first}; {c} < {first} + {min(parts, end - begin)}; ++{c})"):
+                _body(p, vector, stmt.body)
+                value, to = vector.value(stmt.value), f"{part}[{c} - {first}]"
+                value = value if parts == extent else vector.folded(stmt.fold, dtype, to, value)
+                p.w.line(f"{to} = {value};")
+    p.w.line(f"const auto {name} = gw_fold_each({part}, {functor(stmt.fold, dtype)});")
     vector.values.add(stmt.name)
 
 
