@@ -57,6 +57,26 @@ kernel steps(v < N; i32) {
 """
 """A kernel with elements that do not lie side by side, and with two types in one loop."""
 
+ACROSS = """
+kernel across(v < N; i32) {
+  in x: DTYPE[N; CHANNELS, 9]
+  in w: DTYPE[N; CHANNELS]
+  in g: DTYPE[N; CHANNELS, WIDTH]
+  out y: DTYPE[N; 3, WIDTH]
+  out s: DTYPE[N; 9]
+  out one: DTYPE[N; ]
+  do
+    lanes i < 3, k < WIDTH {
+      fold t: DTYPE = FOLD c < CHANNELS { let a: DTYPE = mul(x[v, c, i], w[v, c]) yield mul(a, g[v, c, k]) }
+      y[v, i, k] = t
+    }
+    lanes i < 9 { fold t2: DTYPE = FOLD c < CHANNELS { yield mul(x[v, c, i], w[v, c]) } s[v, i] = t2 }
+    fold t3: DTYPE = FOLD c < CHANNELS { yield mul(x[v, c, {4}], w[v, c]) }
+    one[v] = t3
+}
+"""
+"""A kernel with folds over channels for each component, whose terms lie a component's row apart."""
+
 SAMPLE = {
     "spmm_max_64": spmm(64, Fold.max),
     "sddmm_33_f64": sddmm(33, Fold.sum, DType.f64),
@@ -111,6 +131,23 @@ def test_steps_and_mixed_types() -> None:
     got, want = compiled(case), interpreted(case)
     for name, expected in want.items():
         torch.testing.assert_close(got[name], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "fold", "channels"),
+    [(5, "f32", "sum", 16), (3, "f64", "max", 11), (17, "f32", "sum", 41), (4, "i64", "sum", 12), (8, "f64", "mul", 8)],
+)
+def test_folds_whose_terms_lie_apart_are_vectors_across_the_folds(
+    width: int, dtype: str, fold: str, channels: int
+) -> None:
+    sizes = {"WIDTH": str(width), "DTYPE": dtype, "FOLD": fold, "CHANNELS": str(channels)}
+    kernel = parse(re.sub("|".join(sizes), lambda word: sizes[word[0]], ACROSS))
+    assert print_kernel(kernel).count("gw_fold_each") == 2
+    case = case_for(kernel, DEGREES)
+    got, want = compiled(case), interpreted(case)
+    for name, expected in want.items():
+        torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(got["s"][:, 4], got["one"])  # with the bits of a fold that is computed alone
 
 
 def test_a_sum_has_the_same_bits_whatever_else_its_lanes_compute() -> None:

@@ -1,8 +1,8 @@
 """Loops over lanes as loops over explicit vectors (`lanes.h`), so that their speed does not depend on the compiler.
 
 The innermost loop of a nest goes in steps of a vector. Lanes left over are a last vector, of which only these lanes are
-loaded and stored. Some loops are not printed over vectors: those of fewer than 4 lanes without a `where` or expensive
-operation, those with loops or edges inside, and those whose lanes all write to one place.
+loaded and stored. Some loops are not printed over vectors: those of fewer than 4 lanes without a `where`, an expensive
+operation or folds for each lane, those with loops or edges inside, and those whose lanes all write to one place.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import product
 from math import prod
 
 from graphweave.codegen.cpp.expr import expression, folded
+from graphweave.codegen.cpp.fold_cost import is_cheaper_across
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
@@ -106,14 +107,15 @@ def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
     if p.walked:
         loops = loops or list(stmt.lanes[-1:])  # without edges, the compiler may vectorise the loop over rows instead
     used = lanes_used(stmt.body, ())
-    if not loops or not (_is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1])):
-        loops = [loop for loop in loops if loop[1] != 1]
+    loop = _vectorised(p, stmt, loops)
+    if loop is None:
+        loops = [x for x in loops if x[1] != 1]
         with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
             p.body(stmt.body)
         return
-    with opened(p, loops[:-1], stmt.lanes, used - {loops[-1][0]}):
+    with opened(p, [x for x in loops if x is not loop], stmt.lanes, used - {loop[0]}):
         exprs = [expr for inner in statements(stmt.body) for expr in _values(inner)]
-        vector = vector_of(p, loops[-1], stmt.lanes)
+        vector = vector_of(p, loop, stmt.lanes)
         learn(p, vector, stmt.body)
         targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, Store | Accum)]
         # A partly stored vector would have to reach the cache before it could be loaded again.
@@ -135,6 +137,21 @@ def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
     return loop[1] >= SHORT or any(isinstance(c, Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
 
 
+def _vectorised(p: CppPrinter, stmt: Lanes, loops: list[Loop]) -> Loop | None:
+    """The one of `loops` that is printed over vectors: the last, or one whose vectors make folds inside cheaper."""
+    if loops and _is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1]):
+        return loops[-1]
+    return next((loop for loop in reversed(loops) if _takes_folds(p, stmt, loop)), None)
+
+
+def _takes_folds(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
+    """Whether there are folds inside of `loop` that are cheaper over its vectors, one term after the other."""
+    vector = vector_of(p, loop, stmt.lanes)
+    learn(p, vector, stmt.body)
+    taken = [is_cheaper_across(vector, s) for s in stmt.body if isinstance(s, FoldLanes) and not is_short(s)]
+    return bool(taken) and all(taken) and _fits(p, stmt, loop)
+
+
 def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
     """Whether vectors can do all that is inside `loop`."""
     inner = list(statements(stmt.body))
@@ -142,7 +159,8 @@ def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
         return False
     vector = vector_of(p, loop, stmt.lanes)
     learn(p, vector, stmt.body)
-    if not all(is_short(s) or _is_unrolled(vector, s) for s in inner if isinstance(s, FoldLanes)):
+    folds = [s for s in inner if isinstance(s, FoldLanes)]
+    if not all(is_short(s) or _is_unrolled(vector, s) or is_cheaper_across(vector, s) for s in folds):
         return False
     targets = [s.index for s in inner if isinstance(s, Store | Accum)]
     return all(any(vector.differs(part) for part in index) for index in targets)
@@ -212,7 +230,8 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
                 p.w.line(f"const auto {p.bind(name, dtype)} = {text};")
                 vector.values.add(name)
             case FoldLanes() if _differs(vector, stmt):
-                _fold_unrolled(p, vector, stmt)
+                written_out = is_short(stmt) or _is_unrolled(vector, stmt)
+                (_fold_unrolled if written_out else _fold_across)(p, vector, stmt)
             case Store(buffer, index, value):
                 if isinstance(value, CastTo) and value.dtype in HALF and p.scope.arrays[buffer].dtype is value.dtype:
                     value = CastTo(value.x, DType.f32)  # the store rounds
@@ -274,6 +293,29 @@ def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> Non
                 p.w.line(f"{name} = {vector.folded(stmt.fold, stmt.dtype, name, vector.value(stmt.value))};")
     if vector is not None:
         vector.values.add(stmt.name)
+
+
+def _fold_across(p: CppPrinter, vector: Vector, stmt: FoldLanes) -> None:
+    """Prints a fold for each lane of `vector`, all of them at once, with the partial folds of `_fold_vectors`."""
+    p.scope.headers.add("folds")
+    ((lane, extent),), dtype = stmt.lanes, stmt.dtype
+    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype)
+    part, first = p.scope.names.derived(stmt.name, "part"), p.scope.names.derived(lane, "block")
+    p.w.line(f"gw_vec<{ctype(dtype)}, {vector.width}> {part}[{parts}];")
+    if parts != extent:
+        start = literal(identity(stmt.fold, dtype).value, dtype)
+        p.w.line(f"for (auto& gw_part : {part}) gw_part = {vector.spread(start, dtype)};")
+    full = extent // parts * parts
+    for begin, end in [span for span in ((0, full), (full, extent)) if span[0] < span[1]]:
+        with p.w.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {parts})"):
+            p.w.flush_left("#pragma GCC unroll 16")
+            with p.w.block(f"for (int64_t {c} = {first}; {c} < {first} + {min(parts, end - begin)}; ++{c})"):
+                _body(p, vector, stmt.body)
+                value, to = vector.value(stmt.value), f"{part}[{c} - {first}]"
+                value = value if parts == extent else vector.folded(stmt.fold, dtype, to, value)
+                p.w.line(f"{to} = {value};")
+    p.w.line(f"const auto {name} = gw_fold_each({part}, {functor(stmt.fold, dtype)});")
+    vector.values.add(stmt.name)
 
 
 def _fold_numbers(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:

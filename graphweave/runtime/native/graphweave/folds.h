@@ -59,16 +59,21 @@ GW_INLINE gw_element<V> gw_across(V v, F fold) {
   else
     return gw_across(fold(gw_low(v), gw_high(v)), fold);
 }
+// The same for each lane of N vectors.
 template <class F, class V, int N>
-GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
+GW_INLINE V gw_fold_each(V (&parts)[N], F fold) {
   if constexpr (N == 1) {
-    return gw_across(parts[0], fold);
+    return parts[0];
   } else {
     V half[N / 2];
 #pragma GCC unroll 16
     for (int i = 0; i < N / 2; ++i) half[i] = fold(parts[i], parts[i + N / 2]);
-    return gw_fold(half, fold);
+    return gw_fold_each(half, fold);
   }
+}
+template <class F, class V, int N>
+GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
+  return gw_across(gw_fold_each(parts, fold), fold);
 }
 
 // to[i] = fold(to[i], from[i]) for N elements.
