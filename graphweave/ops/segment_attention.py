@@ -97,16 +97,13 @@ def _check_terms(
         )
     if (edges is None) != (edge_bias is None):
         raise DataError("edges and edge_bias belong together (got one of them). Pass both.")
-    if edges is None or edge_bias is None:
-        fits = True
-    else:
+    if edges is not None and edge_bias is not None:
         fits = edges.dim() == 2 and edges.shape[0] == 2 and edges.dtype in (torch.int32, torch.int64)
-        fits = fits and edge_bias.shape == (edges.shape[1], q.shape[1]) and edge_bias.dtype in _NUMBERS
-    if not fits:
-        raise DataError(
-            f"expected edges [2, edges] and edge_bias [edges, {q.shape[1]} heads]"
-            f" (got {list(edges.shape)} and {list(edge_bias.shape)}). Reshape them."
-        )
+        if not fits or edge_bias.shape != (edges.shape[1], q.shape[1]) or edge_bias.dtype not in _NUMBERS:
+            raise DataError(
+                f"expected integers edges [2, edges] and numbers edge_bias [edges, {q.shape[1]} heads] (got"
+                f" {edges.dtype} {list(edges.shape)} and {edge_bias.dtype} {list(edge_bias.shape)}). Reshape them."
+            )
     if not 0 <= dropout < 1:
         raise DataError(f"dropout must be a share of at least 0 and less than 1 (got {dropout}). Pass such a number.")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import range_error
-from graphweave.runtime import formats, kernel_cache, sources
+from graphweave.runtime import early, formats, kernel_cache, sources
 from graphweave.runtime.index import Index
 from graphweave.runtime.native_numbers import NativeNumbers
 from graphweave.runtime.threads import num_threads
@@ -43,7 +43,7 @@ class _OfPairs(NativeNumbers):
     _fields_ = (("data", _POINTER), ("segment", _I64), ("head", _I64), ("query", _I64), ("key", _I64))
 
 
-class _Edges(NativeNumbers):
+class _EdgeNumbers(NativeNumbers):
     _fields_ = tuple((name, _POINTER) for name in ("ends", "keys", "order", "numbers", "grad"))
 
 
@@ -55,7 +55,7 @@ class _AttentionCall(NativeNumbers):
         *((name, _HeadRows) for name in ("grad", "q_grad", "k_grad", "v_grad")), ("q_ends", _POINTER),
         ("k_ends", _POINTER), ("segments", _I64), ("heads", _I64), ("longest", _I64), ("scale", ctypes.c_double),
         ("bias", _OfPairs), ("bias_grad", _OfPairs), ("codes", _OfPairs), ("table", _POINTER),
-        ("table_grad", _POINTER), ("rows_of_table", _I64), ("edges", _Edges), ("parts", _I64), ("seed", _I64),
+        ("table_grad", _POINTER), ("rows_of_table", _I64), ("edges", _EdgeNumbers), ("parts", _I64), ("seed", _I64),
         ("dropped", ctypes.c_double), ("left", _I64),
     )  # fmt: skip
 
@@ -293,7 +293,7 @@ def _run(
         scale, _of_pairs(terms.bias), _of_pairs(of_bias),
         _of_pairs(None if terms.codes is None else terms.codes.unsqueeze(1)), _pointer(table), _pointer(of_table),
         0 if table is None else table.shape[0],
-        _Edges(*map(_pointer, (ends, keys, order, numbers, of_numbers))),
+        _EdgeNumbers(*map(_pointer, (ends, keys, order, numbers, of_numbers))),
         segments if of_table is None else of_table.shape[0], 0 if terms.seed is None else int(terms.seed),
         terms.dropped,
     )  # fmt: skip
@@ -314,8 +314,17 @@ def _by_query(edges: Tensor, queries: int, keys: int) -> tuple[Tensor, Tensor, T
 @lru_cache(maxsize=64)
 def _library(dtype: torch.dtype, keys: int, values: int) -> ctypes.CDLL:
     """The native functions for numbers of this type, keys and values of these widths."""
-    begins = f"typedef {_NUMBERS[dtype]} Number;\nconstexpr int kKeys = {keys}, kValues = {values};\n"
-    found = kernel_cache.library(begins + sources.source("segment_attention.cpp"))
+    found = kernel_cache.library(_text(dtype, keys, values))
     found.gw_attend.argtypes = (ctypes.POINTER(_AttentionCall), ctypes.c_int32, ctypes.c_int32)
     found.gw_attend.restype = ctypes.c_int32
     return found
+
+
+def _text(dtype: torch.dtype, keys: int, values: int) -> str:
+    begins = f"typedef {_NUMBERS[dtype]} Number;\nconstexpr int kKeys = {keys}, kValues = {values};\n"
+    return begins + sources.source("segment_attention.cpp")
+
+
+def begin_early(dtype: torch.dtype, keys: int, values: int) -> None:
+    """Let the C++ compiler start on what attention to keys and values of these widths needs."""
+    early.begin_library(_text(dtype, keys, values))

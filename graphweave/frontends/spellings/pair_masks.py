@@ -128,7 +128,7 @@ def _joint(parts: Sequence[tuple[Part, ...]], size: Any, padding: Padding) -> tu
 
 
 @dataclass(slots=True)
-class Parts:
+class ShiftParts:
     """What a shift of [graphs, heads, queries, keys] is the sum of: tensors that broadcast to it, at most one lookup by
     codes [graphs, queries, keys] of rows of a table [rows, heads], and at most one matrix of edges [2, edges] with
     numbers [edges, heads or 1]."""
@@ -138,7 +138,7 @@ class Parts:
     edges: tuple[fx.Node, fx.Node] | None = None
 
 
-def parts_of(shift: fx.Node, known: Known, padding: Padding, at: fx.Node, dtype: torch.dtype) -> Parts:
+def parts_of(shift: fx.Node, known: Known, padding: Padding, at: fx.Node, dtype: torch.dtype) -> ShiftParts:
     """The parts of a shift or a mask, [graphs, heads, queries, keys] or without heads, for a call that stands before
     `at`. Dense ones have four dims and this dtype."""
     value, graph = example(shift), shift.graph
@@ -146,21 +146,21 @@ def parts_of(shift: fx.Node, known: Known, padding: Padding, at: fx.Node, dtype:
         zeros = graph.call_function(torch.zeros_like, (shift,), {"dtype": dtype})
         shift = graph.call_method("masked_fill", (zeros, graph.call_method("logical_not", (shift,)), -math.inf))
     elif value.dim() == 4:
-        found = _Search(known, padding, at)
+        found = _ShiftSearch(known, padding, at)
         found.follow(shift, heads_last=False)
         if found.parts.lookup is not None or found.parts.edges is not None:
             return found.parts
-    return Parts([shift if value.dim() == 4 else graph.call_method("unsqueeze", (shift, 1))])
+    return ShiftParts([shift if value.dim() == 4 else graph.call_method("unsqueeze", (shift, 1))])
 
 
 @dataclass(slots=True)
-class _Search:
+class _ShiftSearch:
     known: Known
     padding: Padding
     at: fx.Node
-    parts: Parts = field(default_factory=Parts)
+    parts: ShiftParts = field(default_factory=ShiftParts)
 
-    def follow(self, node: fx.Node, *, heads_last: bool) -> None:
+    def follow(self, node: Any, *, heads_last: bool) -> None:
         """Add the parts of one operand, whose dim of heads is the last or the second one."""
         name = call_name(node)
         if name == "masked_fill" and _mask_of(node.args[1], self.known, "padding") is not None:

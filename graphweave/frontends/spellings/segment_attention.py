@@ -49,21 +49,22 @@ _NUM_SEEDS = (1 << 63) - 1
 """Exclusive upper limit of the seeds that are drawn."""
 
 
-def attention_by_segments(gm: fx.GraphModule) -> bool:
-    """In Dynamo's graph, replace attention over dense batches by attention over the segments of their rows; whether
-    there was such."""
+def attention_by_segments(gm: fx.GraphModule) -> set[tuple[torch.dtype, int, int]]:
+    """In Dynamo's graph, replace attention over dense batches by attention over the segments of their rows. The dtypes
+    and the widths of keys and values of such attention; none if the graph stays as it is."""
     names = [call_name(node) for node in gm.graph.nodes]
     if _ROWS not in names or not set(_ATTENTION).intersection(names) or torch.is_autocast_enabled("cpu"):
-        return False
+        return set()
     search = _PaddedAttention(gm.graph)
-    found = search.run()
-    if found:
+    if search.run():
+        kinds = {_DenseAttention.of(node).kind() for node in search.attended}
         search.replace()
     else:
+        kinds = set()
         for node in reversed(search.made):
             gm.graph.erase_node(node)
     gm.recompile()
-    return found
+    return kinds
 
 
 @dataclass(slots=True)
@@ -271,7 +272,9 @@ class _DenseAttention:
     @staticmethod
     def of(node: fx.Node) -> _DenseAttention:
         names = ("attn_mask", "dropout_p", "is_causal", "scale")
-        q, k, v, *rest = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)]
+        operands = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)]
+        q, k, v = operands[:3]
+        rest = operands[3:]
         given = dict(zip(names, rest, strict=False)) | dict(node.kwargs)
         return _DenseAttention(q, k, v, given.pop("attn_mask", None), given)  # type: ignore[arg-type]
 
@@ -282,6 +285,11 @@ class _DenseAttention:
             q.is_cpu and q.dtype in _NUMBERS and isinstance(scale, int | float | None)
             and isinstance(dropped, int | float) and 0 <= dropped < 1 and not self.others.get("enable_gqa")
         )  # fmt: skip
+
+    def kind(self) -> tuple[torch.dtype, int, int]:
+        """The dtype, and the widths of keys and values, which are numbers."""
+        k, v = example(self.k), example(self.v)
+        return k.dtype, int(k.shape[-1]), int(v.shape[-1])
 
     def hides(self, mask: Value | None, k: Padded, q: Value | None) -> bool:
         """Whether real queries read real keys only. Under a causal mask, keys that are padding come later than they."""

@@ -325,14 +325,18 @@ private:
   // What the weights of query i and the keys from place c on are multiplied with: 0 where they are dropped. A number is
   // drawn for each head and pair; no segment has 2^24 keys.
   Lanes kept_share(int64_t i, int64_t c) const {
-    typedef gw_vec<int64_t, kWidth> Positions;
-    Positions at = gw_const<Positions>((((first + i) * call.heads + h) << 24) + c);
-    for (int lane = 0; lane < kWidth; ++lane) at[lane] += lane;
-    const auto drawn = gw_uniform_f32(call.seed, at);
-    Lanes share;
-    for (int lane = 0; lane < kWidth; ++lane)
-      share[lane] = drawn[lane] < (float)call.dropped ? 0 : (Number)(1 / (1 - call.dropped));
-    return share;
+    constexpr int W = gw_bytes_of_vector / (int)sizeof(int64_t);
+    typedef gw_vec<int64_t, W> Positions;
+    alignas(64) int64_t steps[W];
+    for (int lane = 0; lane < W; ++lane) steps[lane] = lane;
+    const int64_t at = (((first + i) * call.heads + h) << 24) + c;
+    alignas(64) Number drawn[kWidth];
+    for (int lane = 0; lane < kWidth; lane += W) {
+      const auto words = gw_philox(call.seed, gw_load<W>(steps) + gw_const<Positions>(at + lane)).a >> 8;
+      gw_store<W>(drawn + lane, gw_converted<Number>(gw_converted<int32_t>(words)));
+    }
+    const Lanes limit = gw_const<Lanes>((Number)(call.dropped * (1 << 24)));
+    return gw_select(gw_load<kWidth>(drawn) < limit, Lanes{}, gw_const<Lanes>((Number)(1 / (1 - call.dropped))));
   }
 
   void forward_of_nothing() const {
