@@ -160,7 +160,8 @@ def masked_by_pairs(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
 def masked_by_heads(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
     """`attn_mask` of PyTorch's module next to its mask of padding, with a number for each head."""
     bias = torch.cat([similar(x), 2 * similar(x)], 1).flatten(0, 1)
-    out: Tensor = layer.attention(x, x, x, key_padding_mask=~mask, attn_mask=bias, need_weights=False)[0]
+    hidden = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -torch.inf)
+    out: Tensor = layer.attention(x, x, x, key_padding_mask=hidden, attn_mask=bias, need_weights=False)[0]
     return out
 
 

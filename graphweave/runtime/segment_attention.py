@@ -197,7 +197,7 @@ def _check_terms(terms: _Terms, q_ptr: Tensor, k_ptr: Tensor) -> None:
         if not fits:
             raise DataError(
                 f"{name} must have an element for each of {segments} segments, up to {queries} queries and {keys} keys"
-                f" (got shape {list(x.shape)}). Pad it to the longest segment."
+                f" (got shape {list(x.shape)}). Pass one for the longest segment."
             )
     if terms.codes is not None and terms.table is not None and terms.codes.numel():
         rows, (least, most) = terms.table.shape[0], terms.codes.aminmax()
