@@ -12,9 +12,10 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, fx, nn
 from torch_geometric.nn.aggr import GraphMultisetTransformer
-from torch_geometric.utils import to_dense_batch
+from torch_geometric.utils import to_dense_adj, to_dense_batch
 
 import graphweave
+from graphweave.frontends.calls.dynamo_calls import call_name
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.spellings.segment_attention import attention_by_segments
 from tests.support import by_default
@@ -106,13 +107,22 @@ REWRITTEN: dict[str, Callable[[], nn.Module]] = {
     "most places": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask], max_num_nodes=4),
     "gps": Gps,
     "gmt": Set,
+    "causal": lambda: Layer(lambda m, x, mask: spelled_out_causal(m, x)[mask]),
+    "a bias": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), mask[:, None, None])[mask]),
+    "a large number": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), mask[:, None, None], -1e9)[mask]),
+    "a mask of pairs": lambda: Layer(lambda m, x, mask: masked_by_pairs(m, x, mask)[mask]),
+    "a mask of heads": lambda: Layer(lambda m, x, mask: masked_by_heads(m, x, mask)[mask]),
+    "codes and edges": lambda: Graphormer(),
+    "edges of one number": lambda: Graphormer(weighted=True),
 }
 KEPT: dict[str, Callable[[], nn.Module]] = {
     "padding is read": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask).sum(1)),
     "padding is read, too": lambda: Layer(lambda m, x, mask: m.attend(x, x, mask)[mask] + m.attend(x, x, mask).sum()),
     "nothing is masked": lambda: Layer(lambda m, x, mask: m.attention(x, x, x, need_weights=False)[0][mask]),
-    "causal": lambda: Layer(lambda m, x, mask: spelled_out_causal(m, x)[mask]),
-    "a bias": lambda: Layer(lambda m, x, mask: biased(m, x, mask)[mask]),
+    "a bias of padding": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), None)[mask]),
+    "keys of padding": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), mask[:, None, :, None])[mask]),
+    "a bias turned round": lambda: Layer(lambda m, x, mask: shifted(m, x, turned(x, mask), None)[mask]),
+    "noise is read twice": lambda: Layer(lambda m, x, mask: noisy(m, x, mask)),
     "rows are mixed": lambda: Layer(lambda m, x, mask: m.attend(x, x.cumsum(1), mask)[mask]),
     "written in place": lambda: Layer(lambda m, x, mask: F.relu(m.attend(x, x, mask), inplace=True)[mask]),
     "padding is written": lambda: Layer(lambda m, x, mask: written(m, x, mask)),
@@ -124,12 +134,67 @@ def spelled_out_causal(layer: Layer, x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
 
 
-def biased(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
-    """Graphormer's attention: a learned number is added to the score of each pair."""
-    near = (x @ x.transpose(1, 2)).tanh()
-    bias = near.masked_fill(~mask[:, None, :], -torch.inf).unsqueeze(1)
+def similar(x: Tensor) -> Tensor:
+    """A number for each pair of places."""
+    return (x @ x.transpose(1, 2)).tanh().unsqueeze(1)
+
+
+def turned(x: Tensor, mask: Tensor) -> Tensor:
+    """A bias that hides queries, not keys."""
+    return similar(x).masked_fill(~mask[:, None, None], -1e9).transpose(2, 3)
+
+
+def shifted(layer: Layer, x: Tensor, bias: Tensor, mask: Tensor | None, fill: float = -torch.inf) -> Tensor:
+    bias = bias if mask is None else bias.masked_fill(~mask, fill)
     q, k, v = layer.linear(x).unsqueeze(1).chunk(3, -1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
+
+
+def masked_by_pairs(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """Real rows attend rows that are like them."""
+    pairs = (similar(x) > 0) & mask[:, None, None] & mask[:, None, :, None]
+    q, k, v = layer.linear(x).unsqueeze(1).chunk(3, -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=pairs).squeeze(1)
+
+
+def masked_by_heads(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """`attn_mask` of PyTorch's module next to its mask of padding, with a number for each head."""
+    bias = torch.cat([similar(x), 2 * similar(x)], 1).flatten(0, 1)
+    hidden = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -torch.inf)
+    out: Tensor = layer.attention(x, x, x, key_padding_mask=hidden, attn_mask=bias, need_weights=False)[0]
+    return out
+
+
+class Graphormer(nn.Module):
+    """Attention whose scores are shifted by the distance of two nodes and by the features of their edges (Ying et al.,
+    "Do Transformers Really Perform Badly for Graph Representation?", 2021, section 3.1)."""
+
+    def __init__(self, *, weighted: bool = False) -> None:
+        super().__init__()
+        self.weighted = weighted
+        self.linear, self.of_edges = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 1 if weighted else 3)
+        self.of_distance = nn.Embedding(4, 3, padding_idx=0)
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        after = (batch[:-1] == batch[1:]).nonzero()[:, 0]
+        edges = torch.cat([torch.stack([after, after + 1]), torch.stack([after, after])], 1)
+        dense, mask = to_dense_batch(x, batch)
+        place = torch.arange(dense.size(1))
+        distance = (place[:, None] - place).abs().clamp(max=3).expand(dense.size(0), -1, -1)
+        numbers = self.of_edges(x[edges[0]] * x[edges[1]])
+        if self.weighted:
+            bias = to_dense_adj(edges, batch, numbers[:, 0]).unsqueeze(1)
+        else:
+            bias = (self.of_distance(distance) + to_dense_adj(edges, batch, numbers)).permute(0, 3, 1, 2)
+        bias = bias.masked_fill(~mask[:, None, None], -torch.inf)
+        q, k, v = (t.unflatten(-1, (3, 2)).transpose(1, 2) for t in self.linear(dense).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)[mask]
+
+
+def noisy(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+    """Numbers that are drawn once for rows and their padding, all of which are dropped."""
+    x = F.dropout(x, 1.0)
+    return layer.attend(x, x, mask)[mask] + x.sum()
 
 
 def written(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
@@ -139,12 +204,19 @@ def written(layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def rewrites(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def graphs() -> list[fx.GraphModule]:
+    """The graphs that Dynamo hands over, once they are rewritten."""
+    return []
+
+
+@pytest.fixture
+def rewrites(monkeypatch: pytest.MonkeyPatch, graphs: list[fx.GraphModule]) -> list[bool]:
     """For each graph that Dynamo hands over, whether it was rewritten. It then runs as it is, call by call."""
     found: list[bool] = []
 
     def made(asked: Any, module: fx.GraphModule, *others: Any) -> Callable[..., Any]:
-        found.append(attention_by_segments(module))
+        found.append(bool(attention_by_segments(module)))
+        graphs.append(module)
         module.graph.lint()
         return module.forward
 
@@ -173,31 +245,47 @@ def check(model: nn.Module) -> None:
         torch.testing.assert_close(results(compiled, x, batch), results(model, x, batch))
 
 
-@pytest.mark.parametrize("name", by_default(REWRITTEN, "spelled out", "encoder", "gmt"))
+@pytest.mark.parametrize("name", by_default(REWRITTEN, "spelled out", "encoder", "gmt", "a mask of pairs"))
 def test_attention_is_computed_on_rows(name: str, rewrites: list[bool]) -> None:
     torch.manual_seed(0)
     check(REWRITTEN[name]())
     assert rewrites[0]
 
 
-@pytest.mark.parametrize("name", by_default(KEPT, "padding is read", "a bias", "written in place"))
+@pytest.mark.parametrize("name", by_default(KEPT, "padding is read", "keys of padding", "written in place"))
 def test_what_reads_or_mixes_padding_stays(name: str, rewrites: list[bool]) -> None:
     torch.manual_seed(0)
     check(KEPT[name]())
     assert not any(rewrites)
 
 
-def test_dropout_stays_in_training(rewrites: list[bool]) -> None:
-    """It draws a number for each pair of the padded batch."""
+def test_terms_without_a_matrix_of_pairs(rewrites: list[bool], graphs: list[fx.GraphModule]) -> None:
+    """A lookup by codes and numbers of edges stay what they are, and the dense tensors of both are not made."""
+    compiled = graphweave.compile(Graphormer().double())
+    compiled(*batch_of(BATCHES[0]))
+    (call,) = graphs[0].graph.find_nodes(op="call_function", target=torch.ops.graphweave.segment_attention.default)
+    assert [term is not None for term in call.args[6:]] == [False, True, True, True, True, False, True]
+    graphs[0].graph.eliminate_dead_code()
+    assert not {"embedding", "graphweave.dense_edges"}.intersection(map(call_name, graphs[0].graph.nodes))
+
+
+def test_dropout_is_drawn_for_rows(rewrites: list[bool], graphs: list[fx.GraphModule]) -> None:
+    """Nothing is drawn for the padding, neither for pairs nor for rows."""
     torch.manual_seed(0)
-    model = Layer(lambda m, x, mask: m.attend(x, x, mask)[mask]).double()
+    model = Layer(lambda m, x, mask: m.attend(F.dropout(x, 0.5, m.training), x, mask)[mask]).double()
     model.attention.dropout = 0.5
     compiled, (x, batch) = graphweave.compile(model), batch_of(BATCHES[0])
-    compiled(x, batch)
-    assert rewrites == [False]
+    outs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        outs.append(results(compiled, x, batch))
+    torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=0)
+    assert not torch.equal(outs[0][0], outs[2][0])
+    drawn = [n for n in graphs[0].graph.nodes if call_name(n) == "dropout"]
+    assert [n.meta.get("example_value") for n in drawn] == [None], "the padded tensor is drawn for, too"
     model.eval()
     torch.testing.assert_close(compiled(x, batch), model(x, batch))
-    assert rewrites == [False, True]
+    assert rewrites == [True, True]
 
 
 def test_autocast_stays(rewrites: list[bool]) -> None:

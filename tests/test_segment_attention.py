@@ -81,6 +81,133 @@ def test_rows_attend_the_rows_of_their_segment(lengths: str, case: str) -> None:
         torch.testing.assert_close(a, b, rtol=RTOL[dtype], atol=RTOL[dtype])
 
 
+def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, Tensor]:
+    """What is added to the scores of pairs: the operands that have gradients, and codes and edges."""
+    random, sizes = torch.Generator().manual_seed(1), (ptr.diff(), key_ptr.diff())
+    segments, most = len(ptr) - 1, [int(n.max()) if n.numel() else 0 for n in sizes]
+    drawn = lambda *shape: torch.randn(shape, generator=random, dtype=torch.float64)  # noqa: E731
+    found: dict[str, Tensor] = {}
+    if kind in ("bias", "all"):
+        found["bias"] = drawn(segments, heads, most[0] + 1, most[1]).transpose(2, 3).contiguous().transpose(2, 3)
+    if kind == "bias of keys":
+        found["bias"] = drawn(segments, 1, 1, most[1])
+    if kind == "mask":
+        found["bias"] = drawn(1, heads, most[0], most[1])
+        found["bias"] = found["bias"].masked_fill(found["bias"] > 0.5, -torch.inf)
+        found["bias"][..., :1, :] = -torch.inf
+    if kind in ("table", "all"):
+        found["table"] = drawn(4, heads)
+        found["codes"] = torch.randint(4, (segments, *most), generator=random)
+    if kind in ("edges", "all"):
+        pairs = [
+            (a, b)
+            for s in range(segments)
+            for a in range(ptr[s], ptr[s + 1])
+            for b in range(key_ptr[s], key_ptr[s + 1])
+        ]
+        chosen = torch.randint(max(len(pairs), 1), (2 * len(pairs),), generator=random)
+        found["edges"] = torch.tensor(pairs, dtype=torch.long).view(-1, 2)[chosen].T
+        found["numbers"] = drawn(len(chosen), heads)
+    return found
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, seed: int | None = None, **terms: Any
+) -> Tensor:
+    names = ("bias", "codes", "table", "edges", "numbers")
+    drawn = None if seed is None else torch.tensor(seed)
+    given = [terms.get(name) for name in names]
+    return native.segment_attention(q, k, v, ptr, key_ptr, 0.7, *given, drawn, 0.0 if seed is None else 0.4)[0]
+
+
+def reference_with(
+    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, kept: Tensor | None = None,
+    bias: Tensor | None = None, codes: Tensor | None = None, table: Tensor | None = None, edges: Tensor | None = None,
+    numbers: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention over one matrix of all pairs [heads, queries, keys], of which those of other segments are hidden."""
+    own, others = (torch.arange(len(p) - 1).repeat_interleave(p.diff()) for p in (ptr, key_ptr))
+    at, to = torch.arange(len(q)) - ptr[own], torch.arange(len(k)) - key_ptr[others]
+    near = own[:, None] == others
+    row, key = near.nonzero().unbind(1)
+    scores = torch.einsum("ihd,jhd->hij", q, k) * 0.7
+    pairs = q.new_zeros(len(row), q.shape[1])
+    if bias is not None:
+        wide = bias.expand(len(ptr) - 1, q.shape[1], *bias.shape[2:])
+        wide = wide.expand(-1, -1, max(bias.shape[2], int(at.max()) + 1), -1) if len(at) else wide
+        pairs = pairs + wide[own[row], :, at[row], to[key]]
+    if codes is not None and table is not None:
+        pairs = pairs + table[codes[own[row], at[row], to[key]]]
+    scores = scores.index_put((torch.arange(q.shape[1])[:, None], row, key), pairs.T, accumulate=True)
+    if edges is not None and numbers is not None:
+        scores = scores.index_put((torch.arange(q.shape[1])[:, None], *edges), numbers.T, accumulate=True)
+    scores = scores.masked_fill(~near, -torch.inf)
+    dead = (scores == -torch.inf).all(-1, keepdim=True)
+    weights = scores.masked_fill(dead, 0).softmax(-1).masked_fill(dead, 0)
+    return torch.einsum("hij,jhd->ihd", weights if kept is None else weights * kept, v)
+
+
+@pytest.mark.parametrize("kind", by_default(["bias", "bias of keys", "mask", "table", "edges", "all"], "mask", "all"))
+@pytest.mark.parametrize("lengths", by_default(LENGTHS, "mixed", "no segments", "no rows", "other keys"))
+def test_scores_are_shifted_by_what_is_given_for_pairs(lengths: str, kind: str) -> None:
+    tensors, ptr, key_ptr = operands(lengths, "odd")
+    keys = ptr if key_ptr is None else key_ptr
+    terms = terms_of(kind, ptr, keys, tensors[0].shape[1])
+    learned = [name for name in terms if terms[name].is_floating_point()]
+    leaves = [*tensors, *(terms[name] for name in learned)]
+
+    def through(function: Callable[..., Tensor]) -> list[Tensor]:
+        return with_gradients(
+            lambda q, k, v, *x: function(q, k, v, ptr, keys, **terms | dict(zip(learned, x, strict=True))), leaves
+        )
+
+    torch.testing.assert_close(through(attend), through(reference_with))
+
+
+def test_dropped_weights_are_dropped_in_the_derivative() -> None:
+    tensors, ptr, _ = operands("longer than a block of queries", "odd")
+    q, k, v = tensors
+    places = torch.eye(len(k), dtype=q.dtype)[:, None].expand(-1, q.shape[1], -1)
+    count = ptr.diff().repeat_interleave(ptr.diff())[:, None, None]
+    equal = torch.zeros_like(q), torch.zeros_like(k)  # so that weights are 1 / count
+    padded = torch.nn.functional.pad(places, (0, 2)).split(v.shape[2], -1)
+    kept = torch.cat([attend(*equal, part, ptr, ptr, seed=5) for part in padded], -1)[..., : len(k)] * count
+    kept = kept.permute(1, 0, 2)
+    near = kept[:, :70, :70]
+    assert set(near.unique().round(decimals=9).tolist()) == {0.0, round(1 / 0.6, 9)}
+    assert abs(float((near == 0).double().mean()) - 0.4) < 0.02  # about five standard deviations
+    for other in (near[1], near[0].T, near[0].roll(1, 0), near[0].roll(1, 1)):
+        assert abs(float(((near[0] == 0) == (other == 0)).double().mean()) - 0.52) < 0.05, "draws depend on each other"
+    assert not torch.equal(attend(q, k, v, ptr, ptr, seed=6), attend(q, k, v, ptr, ptr, seed=5))
+    terms = terms_of("all", ptr, ptr, q.shape[1])
+    got = with_gradients(lambda q, k, v: attend(q, k, v, ptr, ptr, seed=5, **terms), tensors)
+    want = with_gradients(lambda q, k, v: reference_with(q, k, v, ptr, ptr, kept, **terms), tensors)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("kind", ["bias", "mask", "edges"])
+def test_shifts_and_dropout_of_the_function(kind: str) -> None:
+    """Masks of bools, and the form for other devices, on the CPU."""
+    tensors, ptr, key_ptr = operands("other keys", "odd")
+    assert key_ptr is not None
+    terms = terms_of(kind, ptr, key_ptr, 2)
+    given = {"edge_bias" if name == "numbers" else name: x for name, x in terms.items()}
+    want = with_gradients(lambda q, k, v: reference_with(q, k, v, ptr, key_ptr, **terms), tensors)
+    got = with_gradients(lambda *x: ops.segment_attention(*x, ptr, key_ptr=key_ptr, scale=0.7, **given), tensors)
+    torch.testing.assert_close(got, want)
+    got = with_gradients(lambda *x: _padded(*x, ptr, key_ptr, 0.7, **given), tensors)
+    torch.testing.assert_close(got, want)
+    near = torch.rand(1, 1, 4, 40) < 0.5
+    shift = torch.zeros(near.shape, dtype=torch.float64).masked_fill(~near, -torch.inf)
+    got, want = (ops.segment_attention(*tensors, ptr, key_ptr=key_ptr, bias=x) for x in (near, shift))
+    torch.testing.assert_close(got, want)
+    once, again, other = (
+        (torch.manual_seed(s), ops.segment_attention(*tensors, ptr, key_ptr=key_ptr, dropout=0.5))[1] for s in (0, 0, 1)
+    )
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+
+
 @pytest.mark.parametrize("lengths", ["mixed", "other keys", "no rows"])
 def test_long_segments_are_pytorchs_calls(lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, ptr, key_ptr = operands(lengths, "heads", torch.float32)
@@ -124,13 +251,21 @@ def test_derivatives_are_those_of_finite_differences() -> None:
 
 def test_the_operator_is_registered_as_pytorch_wants_it() -> None:
     (q, k, v), ptr, _ = operands("mixed", "odd")
-    out, lse = native.segment_attention(q, k, v, ptr, ptr, 0.5)
-    torch.library.opcheck(native.segment_attention, (q, k, v, ptr, ptr, 0.5))
-    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-    torch.library.opcheck(native.segment_attention, (*leaves, ptr, ptr, 0.5), test_utils="test_aot_dispatch_dynamic")
-    torch.library.opcheck(
-        torch.ops.graphweave.segment_attention_backward.default, (out, q, k, v, out, lse, ptr, ptr, 0.5)
-    )
+    edges = torch.tensor([[0, 3, 6], [2, 3, 11]])
+    seed = torch.tensor(7)
+    added = torch.randn(1, 2, 7, 7).double(), torch.zeros(5, 7, 7).long(), torch.randn(3, 2).double()
+    terms = *added, edges, torch.randn(3, 2).double(), seed, 0.3
+    for given in (native.NO_TERMS, terms):
+        out, lse = native.segment_attention(q, k, v, ptr, ptr, 0.5, *given)
+        args = q, k, v, ptr, ptr, 0.5, *given
+        torch.library.opcheck(native.segment_attention, args)
+        leaves = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in args]
+        torch.library.opcheck(native.segment_attention, leaves, test_utils="test_aot_dispatch_dynamic")
+        wanted = [isinstance(given[i], Tensor) for i in (0, 2, 4)]
+        torch.library.opcheck(
+            torch.ops.graphweave.segment_attention_backward.default,
+            (out, q, k, v, out, lse, ptr, ptr, 0.5, wanted, *given),
+        )
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
@@ -170,6 +305,7 @@ def test_compiled_functions_call_it(compiler: str) -> None:
 
 Q, K, V = torch.randn(4, 2, 3), torch.randn(4, 2, 3), torch.randn(4, 2, 5)
 PTR = torch.tensor([0, 1, 4])
+ODD = [torch.randn(4, 2, width, dtype=torch.float64) for width in (5, 5, 3)]
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "widths": (lambda: ops.segment_attention(Q, V, V, PTR), r"expected q \[N, D\]"),
     "rows": (lambda: ops.segment_attention(Q, K, V[:3], PTR), r"\[4, 2, 3\], \[4, 2, 3\], \[3, 2, 5\]"),
@@ -182,6 +318,21 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "falling": (lambda: ops.segment_attention(Q, K, V, torch.tensor([0, 3, 2, 4])), "must rise from 0 to 4"),
     "beyond": (lambda: ops.segment_attention(Q, K, V, torch.tensor([0, 5])), r"got 0, 5\)"),
     "below": (lambda: ops.segment_attention(Q, K, V, torch.tensor([-1, 4])), "q_ptr must rise"),
+    "bias of a segment": (
+        lambda: ops.segment_attention(Q, K, V, PTR, bias=torch.zeros(2, 2, 2, 3)),
+        "up to 3 queries and 3 keys",
+    ),
+    "bias of heads": (lambda: ops.segment_attention(Q, K, V, PTR, bias=torch.zeros(2, 3, 4, 4)), "2 heads, queries"),
+    "edges alone": (lambda: ops.segment_attention(Q, K, V, PTR, edges=torch.zeros(2, 1).long()), "Pass both"),
+    "edges of heads": (
+        lambda: ops.segment_attention(Q, K, V, PTR, edges=torch.zeros(2, 1).long(), edge_bias=torch.zeros(1, 3)),
+        r"edge_bias \[edges, 2 heads\]",
+    ),
+    "edges between segments": (
+        lambda: ops.segment_attention(*ODD, PTR, edges=torch.tensor([[0], [1]]), edge_bias=torch.zeros(1, 2)),
+        "of the same segment",
+    ),
+    "dropout": (lambda: ops.segment_attention(Q, K, V, PTR, dropout=1.0), "less than 1"),
     "keys": (lambda: ops.segment_attention(Q, K, V, PTR, key_ptr=torch.tensor([0, 1, 3])), "k_ptr must rise"),
 }
 
@@ -205,6 +356,12 @@ for heads, width, values, dtype in ((2, 5, 3, torch.float64), (4, 16, 16, torch.
         q, k = (torch.randn(n, heads, width, dtype=dtype, generator=random).requires_grad_() for _ in range(2))
         v = torch.randn(n, heads, values, dtype=dtype, generator=random).requires_grad_()
         ops.segment_attention(q, k, v, ptr).sum().backward()
+        most = max(lengths, default=0)
+        bias = torch.randn(len(lengths), 1, most, most, dtype=dtype, generator=random).requires_grad_()
+        edges = torch.arange(n).flip(0).expand(2, -1)
+        numbers = torch.randn(n, heads, dtype=dtype, generator=random).requires_grad_()
+        given = {"bias": bias, "edges": edges, "edge_bias": numbers, "dropout": 0.3}
+        ops.segment_attention(q, k, v, ptr, **given).sum().backward()
 """
 
 

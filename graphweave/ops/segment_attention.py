@@ -10,11 +10,15 @@ from graphweave.runtime import segment_attention as native
 
 _HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = (torch.float32, torch.float64, *_HALF)
+_BIASES = (torch.bool, *_NUMBERS)
+_NUM_SEEDS = (1 << 63) - 1
+"""Exclusive upper limit of the seeds that are drawn."""
 
 
 def segment_attention(
-    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, *, key_ptr: Tensor | None = None, scale: float | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, *, key_ptr: Tensor | None = None, scale: float | None = None,
+    bias: Tensor | None = None, edges: Tensor | None = None, edge_bias: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
     """out[i] = sum of p[j] v[j] over the rows j of the segment of row i, p being the softmax of scale * q[i] . k[j].
 
     q [N, D], k [M, D], v [M, E] -> [N, E], or with heads, [N, heads, D] and so on, each for itself. Segment s has the
@@ -22,26 +26,40 @@ def segment_attention(
     too, or with `key_ptr` the rows key_ptr[s] to key_ptr[s + 1]. Without keys, queries get zeros. `scale` is by default
     1 / sqrt(D).
 
+    Scores may be shifted by edges: `edge_bias` [edges, heads], or [edges] without heads, holds a number for each edge
+    from the query edges[0] to the key edges[1] of the same segment; numbers of equal edges are added up. Or by a tensor
+    of all pairs: `bias` [segments, heads, queries of the longest, keys of the longest], of which any dim may be 1, or a
+    mask of bools that says which pairs count. Queries without any get zeros. `dropout` is the share of the weights p
+    that is set to zero, while others are divided by 1 - dropout: a random choice by PyTorch's generator.
+
     On the CPU this is one operator, `graphweave::segment_attention`, with a derivative, also in other people's
-    `torch.compile`. It stores nothing of the size of all pairs, forward or backward, and pads nothing; the derivative
-    computes the weights again (Dao et al., "FlashAttention", 2022, section 3.1). float16 and bfloat16 are computed in
-    float32. Elsewhere rows are padded to the longest segment, for PyTorch's fused attention. It has no second
-    derivative. DataError for shapes that do not fit, other dtypes, and row pointers that fall or do not lead from 0 to
-    the number of rows.
+    `torch.compile`. It stores nothing of the size of all pairs, forward or backward, except for the gradient of `bias`,
+    and pads nothing; the derivative computes the weights, and what was dropped, again (Dao et al., "FlashAttention",
+    2022, section 3.1). float16 and bfloat16 are computed in float32. Elsewhere rows are padded to the longest segment,
+    for PyTorch's fused attention. It has no second derivative. DataError for shapes that do not fit, other dtypes,
+    edges between segments, and row pointers that fall or do not lead from 0 to the number of rows.
     """
     key_ptr = ptr if key_ptr is None else key_ptr
     _check(q, k, v, ptr, key_ptr)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     if q.dim() == 2:
         q, k, v = (x.unsqueeze(1) for x in (q, k, v))
-        return segment_attention(q, k, v, ptr, key_ptr=key_ptr, scale=factor).squeeze(1)
+        edge_bias = edge_bias.unsqueeze(1) if edge_bias is not None and edge_bias.dim() == 1 else edge_bias
+        out = segment_attention(
+            q, k, v, ptr, key_ptr=key_ptr, scale=factor, bias=bias, edges=edges, edge_bias=edge_bias, dropout=dropout
+        )
+        return out.squeeze(1)
+    _check_terms(q, bias, edges, edge_bias, dropout)
+    if bias is not None and bias.dtype == torch.bool:
+        bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -torch.inf)
     if not q.is_cpu:
-        return _padded(q, k, v, ptr, key_ptr, factor)
-    ptr, key_ptr = ptr.long(), key_ptr.long()
-    if q.dtype in _HALF:
-        wide = native.segment_attention(q.float(), k.float(), v.float(), ptr, key_ptr, factor)
-        return wide[0].to(q.dtype)
-    return native.segment_attention(q, k, v, ptr, key_ptr, factor)[0]
+        return _padded(q, k, v, ptr, key_ptr, factor, bias, edges, edge_bias, dropout)
+    computed = torch.float32 if q.dtype in _HALF else q.dtype
+    shifts = (None if x is None else x.to(computed) for x in (bias, edge_bias))
+    seed = torch.randint(_NUM_SEEDS, ()) if dropout else None
+    terms = next(shifts), None, None, edges, next(shifts), seed, float(dropout)
+    out, _ = native.segment_attention(*(x.to(computed) for x in (q, k, v)), ptr.long(), key_ptr.long(), factor, *terms)
+    return out.to(q.dtype)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor) -> None:
@@ -69,14 +87,52 @@ def _check(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor) -> Non
         )
 
 
-def _padded(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, scale: float) -> Tensor:
+def _check_terms(
+    q: Tensor, bias: Tensor | None, edges: Tensor | None, edge_bias: Tensor | None, dropout: float
+) -> None:
+    if bias is not None and (bias.dim() != 4 or bias.shape[1] not in (1, q.shape[1]) or bias.dtype not in _BIASES):
+        raise DataError(
+            f"bias must be numbers or bools [segments, {q.shape[1]} heads, queries, keys], of which any dim may be 1"
+            f" (got {bias.dtype} of shape {list(bias.shape)}). Reshape it."
+        )
+    if (edges is None) != (edge_bias is None):
+        raise DataError("edges and edge_bias belong together (got one of them). Pass both.")
+    if edges is not None and edge_bias is not None:
+        fits = edges.dim() == 2 and edges.shape[0] == 2 and edges.dtype in (torch.int32, torch.int64)
+        if not fits or edge_bias.shape != (edges.shape[1], q.shape[1]) or edge_bias.dtype not in _NUMBERS:
+            raise DataError(
+                f"expected integers edges [2, edges] and numbers edge_bias [edges, {q.shape[1]} heads] (got"
+                f" {edges.dtype} {list(edges.shape)} and {edge_bias.dtype} {list(edge_bias.shape)}). Reshape them."
+            )
+    if not 0 <= dropout < 1:
+        raise DataError(f"dropout must be a share of at least 0 and less than 1 (got {dropout}). Pass such a number.")
+
+
+def _padded(
+    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, scale: float, bias: Tensor | None = None,
+    edges: Tensor | None = None, edge_bias: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
     """The same by attention over padded segments."""
     queries, keys = real_places(ptr), real_places(key_ptr)
-    mask = keys[:, None, None] | ~keys.any(1)[:, None, None, None]  # without keys, zeros are attended
+    mask = q.new_zeros(1, 1, queries.shape[1], keys.shape[1])
+    if bias is not None:
+        mask = mask + bias[:, :, : mask.shape[2], : mask.shape[3]].to(q.dtype)
+    if edges is not None and edge_bias is not None:
+        segment = queries.nonzero()[:, 0][edges[0]]
+        at = segment, edges[0] - ptr[segment], edges[1] - key_ptr[segment]
+        shape = len(queries), *mask.shape[2:], q.shape[1]
+        mask = mask + q.new_zeros(shape).index_put(at, edge_bias.to(q.dtype), accumulate=True).permute(0, 3, 1, 2)
+    mask = torch.where(keys[:, None, None], mask, -torch.inf)
+    nothing = (mask == -torch.inf).all(-1, keepdim=True)  # where zeros are attended, and left out later
     out = torch.nn.functional.scaled_dot_product_attention(
-        in_places(q, queries), in_places(k, keys), in_places(v, keys), attn_mask=mask, scale=scale
+        in_places(q, queries),
+        in_places(k, keys),
+        in_places(v, keys),
+        mask.masked_fill(nothing, 0),
+        dropout,
+        scale=scale,
     )
-    return out.transpose(1, 2)[queries]
+    return out.masked_fill(nothing, 0).transpose(1, 2)[queries]
 
 
 def in_places(x: Tensor, real: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ This is the runtime's own library, which every first call on a machine needs, an
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,6 +25,8 @@ _begun: set[Path] = set()
 """Cache folders for which this process has already started the thread."""
 
 _work = Stoppable()
+_registered: list[bool] = []
+"""Not empty once the end of the process stops the threads."""
 
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -58,10 +61,24 @@ def begin() -> threading.Thread | None:
     folder = kernel_cache.directory()
     if folder in _begun and not _header_is_due(folder):
         return None
-    if not _begun:  # atexit is too late: threads are joined before
-        threading._register_atexit(_work.stop)  # type: ignore[attr-defined]
     _begun.add(folder)
-    thread = threading.Thread(target=_compile, name="graphweave-early")
+    return _start(_compile_missing)
+
+
+def begin_library(text: str) -> threading.Thread:
+    """Start a thread that compiles the library of a text which a call will need, and return it."""
+    return _start(lambda: _load(text))
+
+
+def _load(text: str) -> None:
+    kernel_cache.library(text)
+
+
+def _start(work: Callable[[], None]) -> threading.Thread:
+    if not _registered:  # atexit is too late: threads are joined before
+        threading._register_atexit(_work.stop)  # type: ignore[attr-defined]
+        _registered.append(True)
+    thread = threading.Thread(target=_compile, args=(work,), name="graphweave-early")
     thread.start()
     return thread
 
@@ -73,9 +90,9 @@ def _header_is_due(folder: Path) -> bool:
         return False
 
 
-def _compile() -> None:
+def _compile(work: Callable[[], None]) -> None:
     try:
-        _work.do(_compile_missing)
+        _work.do(work)
     except (GraphweaveError, OSError) as error:
         _log.info("nothing was compiled early: %s", error)
 

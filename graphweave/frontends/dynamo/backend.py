@@ -9,7 +9,6 @@ from torch import fx
 from torch._dynamo.exc import ShortenTraceback, TensorifyScalarRestartAnalysis
 
 import graphweave.frontends.tracing.sizes_in_bytecode as _sizes  # noqa: F401  changes how PyTorch reads sizes
-import graphweave.runtime.segment_attention as _attention  # noqa: F401  registers the operator that programs call
 from graphweave.compiler.report import record_eager, record_left
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
@@ -37,6 +36,7 @@ from graphweave.frontends.tracing.inner_gradients import asked_for, requiring_gr
 from graphweave.frontends.tracing.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.tracing.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.tracing.torch_imports import through_aot_autograd
+from graphweave.runtime import segment_attention
 
 _log = logger(__name__)
 
@@ -84,7 +84,9 @@ def _made(
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)
     if asked.ranks is None and asked.taker is None:
-        changed |= attention_by_segments(module)
+        for kind in (attended := attention_by_segments(module)):
+            segment_attention.begin_early(*kind)
+        changed |= bool(attended)
     compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
     begin_early(example_inputs)

@@ -8,7 +8,6 @@ holds its real rows without the padding. `RULES` give the rows of a call's resul
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -18,21 +17,27 @@ import torch
 from torch import Tensor, fx
 
 from graphweave.frontends.calls.captured_sizes import Size, dim_of, fixed, same
+from graphweave.frontends.calls.dynamo_calls import call_name, example
 
 GRAPHS: Literal["graphs"] = "graphs"
 PLACES: Literal["places"] = "places"
+OTHERS: Literal["others"] = "others"
 
-Part: TypeAlias = "Literal['graphs', 'places'] | int"
-"""A factor of a dim: the graphs, the places of a graph, or so many features, more than one."""
+Part: TypeAlias = "Literal['graphs', 'places', 'others'] | int"
+"""A factor of a dim: the graphs, the places of a graph, or so many features, more than one. The `others` are as many as
+the places: of pairs of places, those of which a mask says nothing."""
 Dims: TypeAlias = tuple[tuple[Part, ...], ...]
 """For each dim of a tensor its parts, row-major. A dim of size 1 has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A dense batch: where the rows of each graph begin (`ptr`), and its sizes."""
+    """A dense batch: the graph of each row, where the rows of each graph begin, and its sizes; `longest` is the number
+    of places as an argument of calls."""
 
+    batch: fx.Node
     ptr: fx.Node
+    longest: fx.Node | int
     graphs: Size
     places: Size
 
@@ -53,9 +58,12 @@ class Padded:
 @dataclass(frozen=True, slots=True)
 class Mask:
     """A tensor that depends on the graph and the place alone: true where a row is `real`, or where it is `padding`; 0
-    everywhere (`zero`); 0 where a row is real and -inf elsewhere (`added`). Along other dims it is repeated."""
+    everywhere (`zero`); 0 where a row is real and -inf elsewhere (`added`). Along other dims it is repeated.
 
-    kind: Literal["real", "padding", "zero", "added"]
+    One that `hides` the padding is false or -inf there, and may be anything elsewhere.
+    """
+
+    kind: Literal["real", "padding", "zero", "added", "hides"]
     dims: Dims
     padding: Padding
 
@@ -64,26 +72,6 @@ Value: TypeAlias = "Padded | Mask | tuple[Padded, ...]"
 Known: TypeAlias = Mapping[fx.Node, Value]
 Rule: TypeAlias = Callable[[fx.Node, Known], "Value | None"]
 """A rule finds what is known of the result of a call; None if nothing is."""
-
-
-def example(arg: Any) -> Any:
-    """The fake value of a node of Dynamo's graph; any other argument itself."""
-    return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
-
-
-def call_name(node: fx.Node) -> str:
-    """The name of a method or a function of PyTorch's or Python's that is called, or of an operator with its library;
-    empty for others."""
-    if node.op == "call_method":
-        return str(node.target)
-    if node.op != "call_function":
-        return ""
-    if isinstance(node.target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return str(node.target).removesuffix(".default").removeprefix("aten.")
-    module, name = str(getattr(node.target, "__module__", None) or ""), getattr(node.target, "__name__", "")
-    if module == "_operator":
-        return name.strip("_")  # `and_`
-    return name if module.split(".")[0] in ("", "torch") else ""
 
 
 def features(dims: Dims) -> list[int]:
@@ -293,10 +281,10 @@ def _layer_norm(node: fx.Node, known: Known) -> Value | None:
 
 
 def _dropout(node: fx.Node, known: Known) -> Value | None:
-    """A dropout of nothing. Others draw a number for each position of the padded tensor."""
+    """A dropout draws for the rows alone, and nothing where it drops nothing."""
     p = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
     training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True)
-    return _operand(node, known) if p == 0 or training is False else None
+    return _operand(node, known) if p == 0 or training is False else _each(node, known)
 
 
 def _each(node: fx.Node, known: Known) -> Value | None:
@@ -413,25 +401,3 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("add", "sub", "mul", "truediv"), _pointwise),
 }  # fmt: skip
 """Name of a call -> its rule. Calls that are not listed end what is known."""
-
-
-def writes(node: fx.Node) -> bool:
-    """Whether a call writes to its first operand."""
-    name = call_name(node)
-    if node.target in _WRITING or "out" in node.kwargs:
-        return True
-    return (name.endswith("_") and not name.endswith("__")) or _asks_in_place(node)
-
-
-def _asks_in_place(node: fx.Node) -> bool:
-    """Whether one of PyTorch's functions, such as `relu`, is asked to write its result to its operand."""
-    code = getattr(node.target, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    asked = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return bool(asked.get("inplace", False))
-
-
-_WRITING = frozenset({
-    operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ior, operator.iand,
-    operator.ixor, operator.ifloordiv, operator.imod, operator.ipow, operator.imatmul,
-})  # fmt: skip

@@ -5,11 +5,13 @@
     h = linear(h)[mask]                                   h = linear(h)
 
 All calls between the batch and the choice of its real rows must keep rows apart (`padded_rows.py`); others leave the
-graph as it is. What is computed for the padding is never read, so results are the same.
+graph as it is. What is computed for the padding is never read, so results are the same. Masks may hide more than the
+padding, and shift scores (`pair_masks.py`). What dropout drops is drawn for the rows alone.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ import torch
 from torch import fx
 
 from graphweave.frontends.calls.captured_sizes import fixed, same
+from graphweave.frontends.calls.dynamo_calls import call_name, example, writes
+from graphweave.frontends.spellings import pair_masks
 from graphweave.frontends.spellings.padded_rows import (
     GRAPHS,
     PLACES,
@@ -30,38 +34,37 @@ from graphweave.frontends.spellings.padded_rows import (
     Padding,
     Value,
     as_dim,
-    call_name,
-    example,
     features,
     is_features,
     masked,
     width,
-    writes,
 )
 
-_ATTENTION, _FUSED = "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"
+_ATTENTION = ("scaled_dot_product_attention", "graphweave.dense_attention")
 _ROWS, _MASK = "graphweave.dense_rows", "graphweave.dense_mask"
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 """The fields in which PyTorch notes where a call comes from."""
 _NUMBERS = (torch.float32, torch.float64)
+_NUM_SEEDS = (1 << 63) - 1
+"""Exclusive upper limit of the seeds that are drawn."""
 
 
-def attention_by_segments(gm: fx.GraphModule) -> bool:
-    """In Dynamo's graph, replace attention over dense batches by attention over the segments of their rows; whether
-    there was such."""
+def attention_by_segments(gm: fx.GraphModule) -> set[tuple[torch.dtype, int, int]]:
+    """In Dynamo's graph, replace attention over dense batches by attention over the segments of their rows. The dtypes
+    and the widths of keys and values of such attention; none if the graph stays as it is."""
     names = [call_name(node) for node in gm.graph.nodes]
-    if _ROWS not in names or not {_ATTENTION, _FUSED}.intersection(names) or torch.is_autocast_enabled("cpu"):
-        return False
+    if _ROWS not in names or not set(_ATTENTION).intersection(names) or torch.is_autocast_enabled("cpu"):
+        return set()
     search = _PaddedAttention(gm.graph)
-    found = search.run()
-    if found:
-        for node, new in search.replaced.items():
-            node.replace_all_uses_with(new)
+    if search.run():
+        kinds = {_DenseAttention.of(node).kind() for node in search.attended}
+        search.replace()
     else:
+        kinds = set()
         for node in reversed(search.made):
             gm.graph.erase_node(node)
     gm.recompile()
-    return found
+    return kinds
 
 
 @dataclass(slots=True)
@@ -74,6 +77,8 @@ class _PaddedAttention:
     replaced: dict[fx.Node, fx.Node] = field(default_factory=dict)
     attended: list[fx.Node] = field(default_factory=list)
     """Calls of attention whose rows are known."""
+    drawn: list[fx.Node] = field(default_factory=list)
+    """Other calls whose rows are known, and which draw random numbers."""
     derived: set[fx.Node] = field(default_factory=set)
     """Nodes that are computed from padded tensors by calls of which nothing is known."""
 
@@ -91,7 +96,18 @@ class _PaddedAttention:
                 at.meta.update({key: node.meta[key] for key in _ORIGIN if key in node.meta})
                 self.made.append(at)
                 at = at.next
-        return bool(self.attended) and not self._live(nodes).intersection(self.attended)
+        return bool(self.attended) and not self._live(nodes).intersection(self.attended + self.drawn)
+
+    def replace(self) -> None:
+        """Make what was found take the place of the calls, and erase those that are then not needed: one that draws
+        random numbers would be made in any case."""
+        nodes = [node for node in self.graph.nodes if node not in self.made]
+        unused = [node for node in nodes if node.users or node.target is getattr]
+        for node, new in self.replaced.items():
+            node.replace_all_uses_with(new)
+        for node in reversed(unused):
+            if not node.users and node.op.startswith("call") and not writes(node):
+                self.graph.erase_node(node)
 
     def _visit(self, node: fx.Node) -> bool:
         """Learn about one call. False if it writes to a padded tensor, after which its rows are not known."""
@@ -112,13 +128,18 @@ class _PaddedAttention:
         name = call_name(node)
         if name in (_ROWS, _MASK):
             return _dense(node, name)
-        if name in (_ATTENTION, _FUSED):
-            return self._attention(node, name)
+        if name in _ATTENTION:
+            return self._attention(node)
         if name == "getitem" and isinstance(node.args[1], fx.Node):
             self._choose(node)
             return None
-        rule = RULES.get(name)
-        return None if rule is None else rule(node, self.known)
+        for rules in (RULES, pair_masks.RULES):
+            found = rules[name](node, self.known) if name in rules else None
+            if found is not None:
+                if name == "dropout" and found is not self.known.get(node.args[0]):  # type: ignore[arg-type]
+                    self.drawn.append(node)
+                return found
+        return None
 
     def _choose(self, node: fx.Node) -> None:
         """The real rows of a padded tensor are the rows that are known."""
@@ -131,16 +152,15 @@ class _PaddedAttention:
         rows = self.graph.call_method("reshape", (x.rows, (-1, *(width(dim) for dim in x.dims[2:]))))
         self.replaced[node] = self.graph.call_method("clone", (rows,))  # others may write to the result
 
-    def _attention(self, node: fx.Node, name: str) -> Value | None:
-        call = _DenseAttention.of(node, name)
-        several = name == _FUSED  # results, of which the first is wanted
-        k, v, mask = (self.known.get(a) if isinstance(a, fx.Node) else None for a in (call.k, call.v, call.mask))
-        if not isinstance(k, Padded) or not isinstance(v, Padded) or not isinstance(mask, Mask) or not call.is_plain():
+    def _attention(self, node: fx.Node) -> Value | None:
+        call = _DenseAttention.of(node)
+        q, k, v, mask = (
+            self.known.get(a) if isinstance(a, fx.Node) else None for a in (call.q, call.k, call.v, call.mask)
+        )
+        if not isinstance(k, Padded) or not isinstance(v, Padded) or k.padding != v.padding or not call.is_possible():
             return None
-        if not mask.padding == k.padding == v.padding or not _hides_padding(mask, len(k.dims)):
-            return None
-        q, keys, values = self.known.get(call.q), _heads(k), _heads(v)
-        if keys is None or values is None or k.dims[:-1] != v.dims[:-1]:
+        keys, values = _heads(k), _heads(v)
+        if keys is None or values is None or k.dims[:-1] != v.dims[:-1] or not call.hides(mask, k, q):
             return None
         ptr = k.padding.ptr
         if isinstance(q, Padded):
@@ -148,18 +168,33 @@ class _PaddedAttention:
             if queries is None or q.padding != k.padding or q.dims[:-1] != k.dims[:-1]:
                 return None
             self.attended.append(node)
-            rows = self._call(queries, keys, values, ptr, ptr, call)
+            rows = self._call(queries, keys, values, ptr, ptr, call, *self._terms(call, mask, k.padding, node.next))
             dims = tuple(as_dim(width(dim)) if is_features(dim) else dim for dim in v.dims)
-            padded = Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
-            return (padded,) if several else padded
-        wanted = list(node.users) if several else [node]
+            return Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
         count = call.queries_of_each(k.padding)
-        if count and (not several or all(call_name(n) == "getitem" and n.args[1] == 0 for n in wanted)):
+        if count:
             self.attended.append(node)
-            out = self._attend_from_others(call, keys, values, ptr, count)
-            for each in wanted:
-                self.replaced[each] = out
+            self.replaced[node] = self._attend_from_others(call, keys, values, ptr, count)
         return None
+
+    def _terms(self, call: _DenseAttention, mask: Value | None, padding: Padding, at: fx.Node) -> tuple[Any, ...]:
+        """What is added to the scores: a bias, codes and their table, and edges and their numbers."""
+        do, q = self.graph.call_method, example(call.q)
+        if call.is_causal():
+            shape = (1, 1, padding.longest, padding.longest)
+            later = self.graph.call_function(torch.full, (shape, -math.inf), {"dtype": q.dtype})
+            return do("triu", (later, 1)), None, None, None, None
+        if not isinstance(mask, Mask) or mask.kind != "hides":
+            return (None,) * 5
+        parts = pair_masks.parts_of(call.mask, self.known, padding, at, q.dtype)
+        bias = None
+        for part in parts.dense:
+            bias = part if bias is None else do("add", (bias, part))
+        codes, table = parts.lookup or (None, None)
+        edges, numbers = parts.edges or (None, None)
+        if numbers is not None:
+            numbers = do("expand", (numbers, -1, q.shape[1]))
+        return bias, codes, table, edges, numbers
 
     def _attend_from_others(
         self, call: _DenseAttention, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int
@@ -174,15 +209,17 @@ class _PaddedAttention:
         return do("transpose", (do("unflatten", (rows, 0, (-1, count))), 1, 2))
 
     def _call(
-        self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention
+        self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention, *terms: Any
     ) -> fx.Node:
-        attend = torch.ops.graphweave.segment_attention.default
-        both = self.graph.call_function(attend, (q, k, v, q_ptr, k_ptr, call.factor()))
-        return self.graph.call_function(operator.getitem, (both, 0))
+        attend, dropped = torch.ops.graphweave.segment_attention.default, call.dropped()
+        seed = self.graph.call_function(torch.randint, (_NUM_SEEDS, ())) if dropped else None
+        shifts = terms or (None,) * 5
+        args = q, k, v, q_ptr, k_ptr, call.factor(), *shifts, seed, dropped
+        return self.graph.call_function(operator.getitem, (self.graph.call_function(attend, args), 0))
 
     def _live(self, nodes: list[fx.Node]) -> set[fx.Node]:
         """The nodes that are still computed once those that are `replaced` are."""
-        roots = [node for node in nodes if not node.users and node not in self.made]
+        roots = [n for n in nodes if not n.users and n not in self.made and n.target is not getattr]
         found: set[fx.Node] = set()
         while roots:
             node = roots.pop()
@@ -195,9 +232,9 @@ class _PaddedAttention:
 
 def _dense(node: fx.Node, name: str) -> Value | None:
     """The known value of a dense batch or its mask, which the operators of `tracing/dense_batches.py` make."""
-    ptr, graphs, places = node.args[-3:]
-    assert isinstance(ptr, fx.Node)
-    padding = Padding(ptr, example(graphs), example(places))
+    batch, ptr, graphs, places = node.args[-4:]
+    assert isinstance(batch, fx.Node) and isinstance(ptr, fx.Node) and isinstance(places, fx.Node | int)
+    padding = Padding(batch, ptr, places, example(graphs), example(places))
     if fixed(padding.graphs) in (0, 1) or fixed(padding.places) in (0, 1):
         return None  # a dim of one graph could not be told from a dim of one feature
     both: Dims = ((GRAPHS,), (PLACES,))
@@ -211,15 +248,6 @@ def _dense(node: fx.Node, name: str) -> Value | None:
         return None
     own = node.graph.call_method("clone", (rows,))  # the graph may write to x later
     return Padded(node.graph.call_method("reshape", (own, (-1, *features(dims)))), dims, padding)
-
-
-def _hides_padding(mask: Mask, rank: int) -> bool:
-    """Whether attention with this mask reads real keys only, all of them, in all heads and for all queries."""
-    dims = mask.dims
-    return (
-        mask.kind in ("real", "added") and len(dims) == rank and dims[0] == (GRAPHS,) and dims[-1] == (PLACES,)
-        and all(map(is_features, dims[1:-1]))
-    )  # fmt: skip
 
 
 def _heads(x: Padded) -> fx.Node | None:
@@ -242,18 +270,41 @@ class _DenseAttention:
     others: Mapping[str, Any]
 
     @staticmethod
-    def of(node: fx.Node, name: str) -> _DenseAttention:
-        names = ("attn_mask", "dropout_p", "is_causal") if name == _ATTENTION else ("dropout_p", "is_causal")
-        q, k, v, *rest = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)][:6]
+    def of(node: fx.Node) -> _DenseAttention:
+        names = ("attn_mask", "dropout_p", "is_causal", "scale")
+        operands = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)]
+        q, k, v = operands[:3]
+        rest = operands[3:]
         given = dict(zip(names, rest, strict=False)) | dict(node.kwargs)
         return _DenseAttention(q, k, v, given.pop("attn_mask", None), given)  # type: ignore[arg-type]
 
-    def is_plain(self) -> bool:
-        """Whether it is attention as we compute it: of float32 or float64 on the CPU, without dropout."""
-        asked = [self.others.get(name) for name in ("dropout_p", "is_causal", "enable_gqa")]
-        q = example(self.q)
-        scale = self.others.get("scale")
-        return not any(asked) and q.is_cpu and q.dtype in _NUMBERS and isinstance(scale, int | float | None)
+    def is_possible(self) -> bool:
+        """Whether we compute such attention: of float32 or float64 on the CPU, which drops less than everything."""
+        q, scale, dropped = example(self.q), self.others.get("scale"), self.others.get("dropout_p") or 0.0
+        return (
+            q.is_cpu and q.dtype in _NUMBERS and isinstance(scale, int | float | None)
+            and isinstance(dropped, int | float) and 0 <= dropped < 1 and not self.others.get("enable_gqa")
+        )  # fmt: skip
+
+    def kind(self) -> tuple[torch.dtype, int, int]:
+        """The dtype, and the widths of keys and values, which are numbers."""
+        k, v = example(self.k), example(self.v)
+        return k.dtype, int(k.shape[-1]), int(v.shape[-1])
+
+    def hides(self, mask: Value | None, k: Padded, q: Value | None) -> bool:
+        """Whether real queries read real keys only. Under a causal mask, keys that are padding come later than they."""
+        if self.is_causal():
+            return self.mask is None and isinstance(q, Padded)
+        if not isinstance(mask, Mask) or mask.padding != k.padding or not pair_masks.fits(mask, len(k.dims)):
+            return False
+        return mask.kind != "hides" or isinstance(q, Padded)
+
+    def is_causal(self) -> bool:
+        return bool(self.others.get("is_causal"))
+
+    def dropped(self) -> float:
+        """The share of weights that are dropped."""
+        return float(self.others.get("dropout_p") or 0.0)
 
     def factor(self) -> float:
         """The number with which scores are multiplied."""

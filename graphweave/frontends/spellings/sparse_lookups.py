@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from graphweave.frontends.calls.captured_graph import ancestors
-from graphweave.frontends.spellings.padded_rows import writes
+from graphweave.frontends.calls.dynamo_calls import writes
 
 _SIGNATURE = inspect.signature(F.embedding)
 _OF_SHAPE = frozenset({"size", "dim", "numel", "shape", "detach", "getattr"})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweave.frontends.sparse.sparse_matrix import compressed
 from graphweave.frontends.sparse.sparse_products import sparse_product
-from graphweave.frontends.tracing.dense_batches import dense_mask, dense_rows
+from graphweave.frontends.tracing.dense_batches import dense_edges, dense_mask, dense_rows
 from graphweave.frontends.tracing.edge_pooling import merge_edges
 from graphweave.frontends.tracing.recurrent_formulas import recurrent
 
@@ -154,9 +154,31 @@ def _dense_batch(
         fits = place < max_num_nodes
         x, batch, place = x[fits], batch[fits], place[fits]
         count = count.clamp(max=max_num_nodes)
-    where = batch * max_num_nodes + place, torch.nn.functional.pad(count.cumsum(0), (1, 0)), batch_size, max_num_nodes
+    ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+    where = batch * max_num_nodes + place, batch, ptr, batch_size, max_num_nodes
     fill = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype)
     return dense_rows(x, fill, *where), dense_mask(*where)
+
+
+def _dense_adjacency(
+    edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None, max_num_nodes: int | None = None,
+    batch_size: int | None = None,
+) -> Tensor:  # fmt: skip
+    """to_dense_adj without a branch on whether there are edges, and on whether all of them fit."""
+    if batch is None:
+        batch = edge_index.new_zeros(_num_nodes(edge_index))
+    if batch_size is None:
+        batch_size = int(torch.cat([batch, batch.new_zeros(1)]).max()) + 1
+    count, place = _places(batch, batch_size)
+    if max_num_nodes is None:
+        max_num_nodes = int(count.max())
+    else:
+        fits = (place[edge_index] < max_num_nodes).all(0)
+        edge_index, edge_attr = edge_index[:, fits], None if edge_attr is None else edge_attr[fits]
+    if edge_attr is None:
+        edge_attr = torch.ones(edge_index.size(1), device=edge_index.device)
+    ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+    return dense_edges(edge_attr, edge_index, batch, ptr, batch_size, max_num_nodes)
 
 
 def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:
@@ -225,6 +247,7 @@ FORMULAS: _Table = (
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
     ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),
     ("torch_geometric.utils._to_dense_batch", "to_dense_batch.__wrapped__", _dense_batch),
+    ("torch_geometric.utils._to_dense_adj", "to_dense_adj", _dense_adjacency),
     ("torch_geometric.nn.aggr.base", "Aggregation.assert_sorted_index", _sorted_index),
     ("torch_geometric.nn.aggr.sort", "SortAggregation.forward", _sorted_rows),
     ("torch_geometric.utils._negative_sampling", "negative_sampling", _not_compiled("negative_sampling")),

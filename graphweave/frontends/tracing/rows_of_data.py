@@ -6,7 +6,6 @@ which would break the graph. `tracer_gaps.py` puts them in place.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-aten = torch.ops.aten
+from graphweave.frontends.tracing.dense_batches import dense_attention
 
 
 def _batch_norm(
@@ -55,26 +54,14 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Attention by the call that PyTorch chooses on the CPU. Its choice asks whether a mask of one row is broadcast."""
+    """Attention without PyTorch's choice of a call, which asks whether a mask of one row is broadcast."""
     plain = query.is_cpu and query.dim() == key.dim() == value.dim() == 4 and not enable_gqa
     if not plain or query.shape[-1] != value.shape[-1]:
         return _attention_of_pytorch(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
-    if dropout_p == 0 and (attn_mask is None or not attn_mask.requires_grad):
-        out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
-        )[0]
-        return out
-    if is_causal:
-        ahead = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).triu(1)
-        attn_mask = torch.zeros_like(ahead, dtype=query.dtype).masked_fill(ahead, -math.inf)
-    root = math.sqrt(query.shape[-1] ** -0.5 if scale is None else scale)
-    scores = (query * root) @ (key * root).transpose(-2, -1)
-    weights = scores.softmax(-1) if attn_mask is None else aten._safe_softmax(scores + attn_mask, -1)
-    return F.dropout(weights, dropout_p) @ value
+    out: Tensor = dense_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return out
 
 
 _attention_of_pytorch = F.scaled_dot_product_attention

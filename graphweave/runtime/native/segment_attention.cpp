@@ -4,6 +4,9 @@
 // segment stand in a buffer that stays in the cache, and become weights and then results there. So nothing of the size
 // of all pairs is stored. The derivative computes the weights again from the logarithm of their sum.
 //
+// Numbers may be added to the scores: a tensor of numbers for all pairs of places, rows of a table that a code of each
+// pair chooses, and numbers of the edges of a graph. Weights may be dropped; which ones is a function of a seed.
+//
 // The text begins with three lines that say the type of the numbers (`Number`) and the widths of keys and values
 // (`kKeys`, `kValues`), so that products are unrolled.
 
@@ -12,6 +15,7 @@
 #include <graphweave/lanes.h>
 #include <graphweave/parallel.h>
 #include <graphweave/products.h>
+#include <graphweave/random.h>
 #include <graphweave/transpose.h>
 
 #include <algorithm>
@@ -32,6 +36,24 @@ struct Rows {
   Number* of(int64_t first, int64_t h) const { return data + first * row + h * head; }
 };
 
+// One element for each segment, head, and pair of places of a query and a key; null where there are none.
+template <class T>
+struct OfPairs {
+  T* data;
+  int64_t segment, head, query, key;
+  T* of(int64_t s, int64_t h, int64_t i) const { return data + s * segment + h * head + i * query; }
+};
+
+// Numbers for edges from queries to keys, [edges, heads], grouped by query; `numbers` is null without edges.
+struct Edges {
+  const int32_t* ends;   // row pointers of the queries
+  const int32_t* keys;   // the key of the edge at each position
+  const int32_t* order;  // the edge at each position; null if it has the same number
+  const Number* numbers;
+  Number* grad;  // null if it is not wanted
+  int64_t edge(int64_t at) const { return order ? order[at] : at; }
+};
+
 struct Call {
   Rows q, k, v, out;
   Number* lse;  // [rows of q, heads]: the logarithm of the sum of the exponentials of a query's scores
@@ -40,6 +62,19 @@ struct Call {
   int64_t segments, heads;
   int64_t longest;  // segments of more keys are left to the caller
   double scale;
+  OfPairs<const Number> bias;
+  OfPairs<Number> bias_grad;
+  OfPairs<const int64_t> codes;  // the rows of `table`, [rows_of_table, heads], that are added
+  const Number* table;
+  Number* table_grad;  // [parts, rows_of_table, heads], zeros at first
+  int64_t rows_of_table;
+  Edges edges;
+  int64_t parts;  // of the segments; a task is one head of the segments of a part
+  int64_t seed;
+  double dropped;                                                           // the share of weights that are dropped
+  int64_t left;                                                             // set to 1 if an edge leaves its segment
+  int64_t first_of(int64_t part) const { return part * segments / parts; }  // the first segment of a part
+  bool has_terms() const { return bias.data || codes.data || edges.numbers; }
 };
 
 // Operand of a product: element k of row i is a[i * ai + k * ak], row k of the matrix is b + k * bk, row i of the
@@ -108,7 +143,7 @@ GW_INLINE Number dot(const Number* a, const Number* b) {
 }
 
 // Replaces scores by exp(scale * score - largest), 0 from `count` on, of which the largest exponential is 1 and which
-// have this sum.
+// have this sum. Where all scores are -inf, all are 0, and `sum` is 1.
 GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Number scale, Number* largest,
                             Number* sum) {
   for (int64_t c = count; c < columns; ++c) scores[c] = scale < 0 ? gw_infinity : -gw_infinity;
@@ -119,13 +154,15 @@ GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Numb
     top = gw_larger(top, scaled);
   }
   *largest = gw_across(top, gw_fold_max());
+  const bool none = *largest == -gw_infinity;
+  if (none) *largest = 0;
   Lanes sums{};
   for (int64_t c = 0; c < columns; c += kWidth) {
     const Lanes e = gw_exp(gw_load<kWidth>(scores + c) - gw_const<Lanes>(*largest));
     gw_store<kWidth>(scores + c, e);
     sums = sums + e;
   }
-  *sum = gw_across(sums, gw_fold_sum());
+  *sum = none ? 1 : gw_across(sums, gw_fold_sum());
 }
 
 // The memory of one task. `keys` and `values` are transposed.
@@ -134,17 +171,20 @@ struct Scratch {
 };
 
 struct Task {
-  const Call& call;
-  int64_t h, first, rows, key, count, columns, block;
-  Task(const Call& c, int64_t segment, int64_t head)
+  Call& call;
+  int64_t segment, h, first, rows, key, count, columns, block;
+  Number* table_grad;  // [rows_of_table, heads], of the part of the segment; null if it is not wanted
+  Task(Call& c, int64_t s, int64_t head, int64_t part)
       : call(c),
+        segment(s),
         h(head),
         first(c.q_ends[segment]),
         rows(c.q_ends[segment + 1] - first),
         key(c.k_ends[segment]),
         count(c.k_ends[segment + 1] - key),
         columns(padded(count)),
-        block(block_of(columns)) {}
+        block(block_of(columns)),
+        table_grad(c.table_grad ? c.table_grad + part * c.rows_of_table * c.heads : nullptr) {}
   static int64_t padded(int64_t count) { return (count + kWidth - 1) / kWidth * kWidth; }
   static int64_t block_of(int64_t columns) {
     const int64_t fit = kBlockBytes / (int64_t)sizeof(Number) / std::max<int64_t>(columns, 1);
@@ -152,10 +192,14 @@ struct Task {
   }
   bool left_out() const { return rows > 0 && count > call.longest; }
 
-  // Scores, not yet scaled, of n queries from i on with all keys.
+  // Scores of n queries from i on with all keys. They are scaled only where something is added to them.
   void find_scores(const Scratch& s, int64_t i, int64_t n) const {
     score({s.scores, columns, call.q.of(first + i, h), call.q.row, 1, s.keys, columns, kKeys}, n, columns);
+    if (!call.has_terms()) return;
+    multiply(s.scores, n * columns);
+    for (int64_t r = 0; r < n; ++r) add_terms(i + r, s.scores + r * columns);
   }
+  Number scale_left() const { return call.has_terms() ? 1 : (Number)call.scale; }
 
   void forward(const Scratch& s) const {
     if (count == 0) return forward_of_nothing();
@@ -165,7 +209,9 @@ struct Task {
       Number largest[kMaxBlock], sums[kMaxBlock] = {};
       find_scores(s, i, n);
       for (int64_t r = 0; r < n; ++r)
-        exponentials(s.scores + r * columns, count, columns, (Number)call.scale, largest + r, sums + r);
+        exponentials(s.scores + r * columns, count, columns, scale_left(), largest + r, sums + r);
+      if (call.dropped > 0)
+        for (int64_t r = 0; r < n; ++r) drop_weights(i + r, s.scores + r * columns);
       Number* const out = call.out.of(first + i, h);
       weigh<kValues>({out, call.out.row, s.scores, columns, 1, call.v.of(key, h), call.v.row, count}, n, false);
       for (int64_t r = 0; r < n; ++r) {
@@ -178,7 +224,8 @@ struct Task {
     }
   }
 
-  // With weights p, results o and their gradient g, the gradient of a score is p (g v - g o).
+  // With weights p, results o and their gradient g, the gradient of a score is p (m g v - g o), where m is what the
+  // weight was multiplied with by dropout.
   void backward(const Scratch& s) const {
     if (count == 0) return fill_zeros<kKeys>(call.q_grad, first, rows);
     if (rows == 0) {
@@ -193,6 +240,10 @@ struct Task {
       find_scores(s, i, n);
       score({s.slopes, columns, grad, call.grad.row, 1, s.values, columns, kValues}, n, columns);
       for (int64_t r = 0; r < n; ++r) find_slopes(s, i + r, s.scores + r * columns, s.slopes + r * columns);
+      if (call.has_terms()) {
+        for (int64_t r = 0; r < n; ++r) keep_slopes(i + r, s.slopes + r * columns);
+        multiply(s.slopes, n * columns);
+      }
       weigh<kKeys>(
           {call.q_grad.of(first + i, h), call.q_grad.row, s.slopes, columns, 1, call.k.of(key, h), call.k.row, count},
           n, false);
@@ -205,16 +256,87 @@ struct Task {
   }
 
 private:
-  // Replaces scores by weights, and products of the gradient with values by gradients of what was scaled.
+  // Replaces scores by weights, and products of the gradient with values by gradients of the scores, which are scaled
+  // except where something was added to them.
   void find_slopes(const Scratch& s, int64_t i, Number* scores, Number* slopes) const {
     const Number lse = call.lse[(first + i) * call.heads + h];
     const Number *const out = call.out.of(first + i, h), *const grad = call.grad.of(first + i, h);
-    const Lanes scale = gw_const<Lanes>((Number)call.scale), mean = gw_const<Lanes>(dot<kValues>(out, grad));
+    const Lanes scale = gw_const<Lanes>(scale_left()), mean = gw_const<Lanes>(dot<kValues>(out, grad));
     for (int64_t c = 0; c < columns; c += kWidth) {
       const Lanes weights = gw_exp(gw_load<kWidth>(scores + c) * scale - gw_const<Lanes>(lse));
-      gw_store<kWidth>(scores + c, weights);
-      gw_store<kWidth>(slopes + c, weights * (gw_load<kWidth>(slopes + c) - mean) * scale);
+      const Lanes kept = call.dropped > 0 ? kept_share(i, c) : gw_const<Lanes>(1);
+      gw_store<kWidth>(scores + c, weights * kept);
+      gw_store<kWidth>(slopes + c, weights * (gw_load<kWidth>(slopes + c) * kept - mean) * scale);
     }
+  }
+
+  void multiply(Number* numbers, int64_t count_of_them) const {
+    for (int64_t c = 0; c < count_of_them; c += kWidth)
+      gw_store<kWidth>(numbers + c, gw_load<kWidth>(numbers + c) * gw_const<Lanes>((Number)call.scale));
+  }
+
+  void add_terms(int64_t i, Number* scores) const {
+    if (call.bias.data) {
+      const Number* const bias = call.bias.of(segment, h, i);
+      if (call.bias.key == 1)
+        for (int64_t c = 0; c < count; ++c) scores[c] += bias[c];
+      else
+        for (int64_t c = 0; c < count; ++c) scores[c] += bias[c * call.bias.key];
+    }
+    if (call.codes.data) {
+      const int64_t* const codes = call.codes.of(segment, h, i);
+      for (int64_t c = 0; c < count; ++c) scores[c] += call.table[codes[c * call.codes.key] * call.heads + h];
+    }
+    over_edges(i, [&](int64_t c, int64_t at) { scores[c] += call.edges.numbers[at]; });
+  }
+
+  // Keeps the gradients of what was added to the scores of query i.
+  void keep_slopes(int64_t i, const Number* slopes) const {
+    if (call.bias_grad.data) {
+      Number* const grad = call.bias_grad.of(segment, h, i);
+      for (int64_t c = 0; c < count; ++c) grad[c * call.bias_grad.key] += slopes[c];
+    }
+    if (table_grad) {
+      const int64_t* const codes = call.codes.of(segment, h, i);
+      for (int64_t c = 0; c < count; ++c) table_grad[codes[c * call.codes.key] * call.heads + h] += slopes[c];
+    }
+    if (call.edges.grad) over_edges(i, [&](int64_t c, int64_t at) { call.edges.grad[at] = slopes[c]; });
+  }
+
+  // Calls f(place of the key, place of the edge's number) for each edge of query i.
+  template <class F>
+  void over_edges(int64_t i, F f) const {
+    const Edges& e = call.edges;
+    if (e.numbers == nullptr) return;
+    for (int64_t at = e.ends[first + i]; at < e.ends[first + i + 1]; ++at) {
+      const int64_t c = e.keys[at] - key;
+      if (c >= 0 && c < count)
+        f(c, e.edge(at) * call.heads + h);
+      else
+        __atomic_store_n(&call.left, 1, __ATOMIC_RELAXED);
+    }
+  }
+
+  void drop_weights(int64_t i, Number* weights) const {
+    for (int64_t c = 0; c < columns; c += kWidth)
+      gw_store<kWidth>(weights + c, gw_load<kWidth>(weights + c) * kept_share(i, c));
+  }
+
+  // What the weights of query i and the keys from place c on are multiplied with: 0 where they are dropped. A number is
+  // drawn for each head and pair; no segment has 2^24 keys.
+  Lanes kept_share(int64_t i, int64_t c) const {
+    constexpr int W = gw_bytes_of_vector / (int)sizeof(int64_t);
+    typedef gw_vec<int64_t, W> Positions;
+    alignas(64) int64_t steps[W];
+    for (int lane = 0; lane < W; ++lane) steps[lane] = lane;
+    const int64_t at = (((first + i) * call.heads + h) << 24) + c;
+    alignas(64) Number drawn[kWidth];
+    for (int lane = 0; lane < kWidth; lane += W) {
+      const auto words = gw_philox(call.seed, gw_load<W>(steps) + gw_const<Positions>(at + lane)).a >> 8;
+      gw_store<W>(drawn + lane, gw_converted<Number>(gw_converted<int32_t>(words)));
+    }
+    const Lanes limit = gw_const<Lanes>((Number)(call.dropped * (1 << 24)));
+    return gw_select(gw_load<kWidth>(drawn) < limit, Lanes{}, gw_const<Lanes>((Number)(1 / (1 - call.dropped))));
   }
 
   void forward_of_nothing() const {
@@ -229,10 +351,10 @@ private:
 };
 
 // Runs all tasks. False if there is no memory.
-bool run(const Call& call, bool backward, int32_t threads) {
+bool run(Call& call, bool backward, int32_t threads) {
   int64_t columns = 0, scores = 0;
   for (int64_t s = 0; s < call.segments; ++s) {
-    const Task task(call, s, 0);
+    const Task task(call, s, 0, 0);
     if (task.left_out() || task.rows == 0) continue;
     columns = std::max(columns, task.columns);
     scores = std::max(scores, task.columns * std::min(task.block, task.rows));
@@ -241,20 +363,22 @@ bool run(const Call& call, bool backward, int32_t threads) {
   auto* const memory =
       static_cast<Number*>(::operator new(size * threads * sizeof(Number), std::align_val_t(64), std::nothrow));
   if (memory == nullptr) return false;
-  gw_parallel_ranges(call.segments * call.heads, kTasksAtOnce, threads,
-                     [&](int64_t begin, int64_t end, int32_t thread) {
-                       Number* const own = memory + thread * size;
-                       const Scratch s{own, own + kKeys * columns, own + (kKeys + kValues) * columns,
-                                       own + (kKeys + kValues) * columns + scores};
-                       for (int64_t t = begin; t < end; ++t) {
-                         const Task task(call, t / call.heads, t % call.heads);
-                         if (task.left_out()) continue;
-                         if (backward)
-                           task.backward(s);
-                         else
-                           task.forward(s);
-                       }
-                     });
+  gw_parallel_ranges(call.parts * call.heads, kTasksAtOnce, threads, [&](int64_t begin, int64_t end, int32_t thread) {
+    Number* const own = memory + thread * size;
+    const Scratch s{own, own + kKeys * columns, own + (kKeys + kValues) * columns,
+                    own + (kKeys + kValues) * columns + scores};
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t part = t / call.heads, last = call.first_of(part + 1);
+      for (int64_t segment = call.first_of(part); segment < last; ++segment) {
+        const Task task(call, segment, t % call.heads, part);
+        if (task.left_out()) continue;
+        if (backward)
+          task.backward(s);
+        else
+          task.forward(s);
+      }
+    }
+  });
   ::operator delete(memory, std::align_val_t(64));
   return true;
 }
@@ -263,8 +387,9 @@ bool run(const Call& call, bool backward, int32_t threads) {
 
 extern "C" {
 
-// 0 when done, 1 if there is no memory.
-__attribute__((visibility("default"))) int32_t gw_attend(const Call* call, int32_t backward, int32_t threads) {
-  return run(*call, backward != 0, threads) ? 0 : 1;
+// 0 when done, 1 if there is no memory, 2 if an edge leaves its segment.
+__attribute__((visibility("default"))) int32_t gw_attend(Call* call, int32_t backward, int32_t threads) {
+  if (!run(*call, backward != 0, threads)) return 1;
+  return call->left ? 2 : 0;
 }
 }
