@@ -161,7 +161,7 @@ def _counts_classes(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.value is not torch.nn.functional.one_hot:
             return original(self, tx, args, kwargs)
-        named = dict(zip(("tensor", "num_classes"), args), **kwargs)
+        named = dict(zip(("tensor", "num_classes"), args, strict=False), **kwargs)
         classes = named.pop("num_classes", variables.ConstantVariable.create(-1)).realize()
         if not isinstance(classes, variables.ConstantVariable):
             named["num_classes"] = classes
