@@ -52,6 +52,9 @@ SERVER = multiprocessing.get_context("forkserver")
 
 RIGHT = ("ok", "ill-conditioned")
 
+SHOWN_CALLS, SHOWN_LETTERS = 6, 160
+"""The page names this many operators for each reason, and this much of a reason."""
+
 
 def measure(options: argparse.Namespace, program: str) -> Answer:
     """Everything about one program: why it is not run, or what its runs gave."""
@@ -158,12 +161,39 @@ def row(program: str, one: Answer) -> list[str]:
     if one["status"] == "crash":
         return [program, "crash", _ms(eager), "-", "-", "-", "-", "-", one["why"]]
     work = ours["work"]
-    left = [f"**whole graph**: {why}" for why in work["eager_graphs"]]
-    left += [f"on edges: {note}" for note in work["on_edges"]] + work["left"]
+    left = [*_whole_graphs(work["eager_graphs"]), *_calls(work["on_edges"], "on edges, "), *_calls(work["left"], "")]
     numbers = (work["kernels"], work["calls"], work["breaks"])
     ratio = f"{one['ratio']:.1f}x" if "ratio" in one else "-"
     status = f"{one['status']}*" if "without dropout" in one.get("note", "") else one["status"]
     return [program, status, _ms(eager), _ms(ours), ratio, *map(str, numbers), in_a_cell(left)]
+
+
+def _whole_graphs(reasons: Sequence[str]) -> list[str]:
+    """The reasons why functions ran in eager mode, each once, cut short, and with its count."""
+    return [f"**whole graph**: {_shortened(why)}{_times(count)}" for why, count in Counter(reasons).items()]
+
+
+def _calls(notes: Sequence[str], where: str) -> list[str]:
+    """The calls left to PyTorch, one line for each reason: those with the most calls, by the operators' names."""
+    by_reason: dict[str, Counter[str]] = {}
+    for note in notes:
+        found = re.fullmatch(r"(?:aten\.)?(\w+)\S*: (.*?)(?: \((\d+) times\))?", note, re.DOTALL)
+        name, why, count = found.groups() if found else (note, "left to PyTorch", None)
+        by_reason.setdefault(why, Counter())[name] += int(count or 1)
+    lines = []
+    for why, calls in by_reason.items():
+        shown = [f"{name}{_times(count)}" for name, count in calls.most_common(SHOWN_CALLS)]
+        more = [f"{len(calls) - SHOWN_CALLS} more"] if len(calls) > SHOWN_CALLS else []
+        lines.append(f"{where}{_shortened(why)}: {', '.join(shown + more)}")
+    return lines
+
+
+def _times(count: int) -> str:
+    return f" ({count} times)" if count > 1 else ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS].rsplit(maxsplit=1)[0]} ..."
 
 
 def _ms(run: Answer) -> str:

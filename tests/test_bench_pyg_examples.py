@@ -198,6 +198,24 @@ def test_every_data_set_of_a_stand_in_is_pygs() -> None:
 
 
 @pytest.mark.slow
+def test_the_page_says_a_reason_once_with_its_count() -> None:
+    why = "loss of a compiled Net runs eagerly, since of a module its forward is compiled. Compile it, too"
+    work = {
+        "kernels": 3, "calls": 9, "breaks": 0, "eager_graphs": [why] * 40,
+        "on_edges": [f"aten.op{i}.default: no kernel computes it ({i} times)" for i in range(2, 10)],
+        "left": ["aten.mm.default: " + "a long reason " * 20, "aten.mm.out: " + "a long reason " * 20],
+    }  # fmt: skip
+    run = {"median": 0.01, "work": work}
+    cells = pyg_examples.row(
+        "net.py", {"status": "ok", "line": "model = 1", "ratio": 1.0, "runs": {"eager": run, "graphweave": run}}
+    )
+    whole, on_edges, left = cells[-1].split("<br>")
+    assert whole == f"**whole graph**: {why} (40 times)"
+    names = ", ".join(f"op{i} ({i} times)" for i in range(9, 3, -1))
+    assert on_edges == f"on edges, no kernel computes it: {names}, 2 more"
+    assert left.startswith("a long reason a long reason") and left.endswith("...: mm (2 times)") and len(left) < 200
+
+
 def test_a_program_with_the_line_has_eagers_losses_and_gradients(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "tiny.py").write_text(PROGRAM)

@@ -175,6 +175,22 @@ def test_counts_whose_number_data_decides(fn: Callable[..., Tensor]) -> None:
     assert graphweave.counters()["compilations"] <= MAX_COMPILATIONS
 
 
+def test_a_width_of_one_is_compiled_in() -> None:
+    """PyTorch keeps its symbol, and a kernel takes no row whose width is a symbol plus a number."""
+    linear = nn.Linear(5, 4).double()
+
+    def f(x: Tensor, y: Tensor, edges: Tensor) -> Tensor:
+        hidden = linear(torch.cat([x, y], dim=1)).tanh()
+        return torch.zeros_like(hidden).index_add(0, edges[1], hidden[edges[0]])
+
+    compiled = graphweave.compile(f)
+    for nodes in (9, 14, 4):
+        given = features(nodes, 1, torch.float64), features(nodes, 4, torch.float64)
+        assert_matches(compiled, f, *given, random_graph(nodes, nodes, 2 * nodes, seed=nodes))
+    assert graphweave.counters()["compilations"] == 1
+    assert graphweave.counters()["fallback_calls"] == 0
+
+
 @pytest.mark.parametrize("view", [dict.values, dict.items], ids=["values", "items"])
 def test_a_view_of_a_dict_is_looped_over_in_one_graph(view: Callable[[Any], Any]) -> None:
     def gathered(x: Tensor, edges: Any) -> list[Tensor]:

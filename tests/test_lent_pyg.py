@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -79,11 +81,12 @@ def test_torch_cluster_has_the_same_functions() -> None:
     assert steps <= {(int(a), int(b)) for a, b in zip(row, col, strict=True)}
 
 
-def test_compiled_layers_that_search_do_not_break() -> None:
+@pytest.mark.parametrize("door", [graphweave.compile, partial(torch.compile, backend="graphweave", fullgraph=True)])
+def test_compiled_layers_that_search_do_not_break(door: Callable[..., Any]) -> None:
     from torch_geometric import nn
 
     conv = nn.DynamicEdgeConv(torch.nn.Linear(8, 5), k=3).double()
-    compiled = graphweave.compile(conv)
+    compiled = door(conv)
     for sizes in ((5, 6), (7, 9)):
         batch = torch.arange(2).repeat_interleave(torch.tensor(sizes))
         x = features(sum(sizes), 4, torch.float64)

@@ -102,6 +102,35 @@ def test_a_number_of_rows_that_is_a_tensor(name: str, door: str, fresh_compiler:
     assert counts() == (1, 0, 0)
 
 
+CLASSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "left out": torch.nn.functional.one_hot,
+    "an int": lambda t: torch.nn.functional.one_hot(t, int(t.max()) + 1),
+    "a tensor": lambda t: torch.nn.functional.one_hot(t, num_classes=t.max() + 2),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_number_of_classes_that_data_decides(name: str, door: str, fresh_compiler: None) -> None:
+    def f(x: Tensor, edges: Tensor, kinds: Tensor) -> Tensor:
+        near = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]].exp())
+        return CLASSES[name](kinds).to(x.dtype).T @ near
+
+    compiled = DOORS[door](f)
+    for nodes, edges in SIZES:
+        given = features(nodes, 4, F64), random_graph(nodes, nodes, edges), torch.arange(nodes) % 3
+        torch.testing.assert_close(compiled(*given), f(*given))
+    assert counts() == (1, 0, 0)
+
+
+def test_classes_out_of_range_are_refused(door: str, fresh_compiler: None) -> None:
+    f = lambda kinds, most: torch.nn.functional.one_hot(kinds, int(most) + 1) * 2  # noqa: E731
+    compiled = DOORS[door](f)
+    torch.testing.assert_close(compiled(torch.arange(3), torch.tensor(3)), f(torch.arange(3), torch.tensor(3)))
+    for kinds, why in ((torch.arange(5), "smaller than num_classes"), (torch.tensor([-1, 0]), "non-negative")):
+        with pytest.raises(RuntimeError, match=f"Class values must be {why}"):
+            compiled(kinds, torch.tensor(3))
+
+
 def test_a_number_of_rows_that_is_an_argument(door: str, fresh_compiler: None) -> None:
     f = lambda x, index, size: utils.scatter(x, index, dim_size=size)  # noqa: E731
     compiled = DOORS[door](f)

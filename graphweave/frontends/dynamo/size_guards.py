@@ -73,4 +73,12 @@ def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool, any_rows: bool = F
     elif features.size(0) < 2 and features.size(0) == 1:
         pass
     if fixed_width and features.dim() == 2:
-        int(features.size(1))  # compiles the width in
+        _compile_in(features.size(1))
+
+
+def _compile_in(width: int | torch.SymInt) -> None:
+    """Guard a width, so that its value stands in all shapes. PyTorch would keep the symbol of a width of 1, since it
+    takes no size for 1 in questions that are to have the same answer for all sizes."""
+    if isinstance(width, torch.SymInt):
+        width.node.shape_env.size_like.discard(width.node.expr)
+        int(width)

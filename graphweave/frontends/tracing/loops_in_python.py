@@ -144,7 +144,7 @@ class _LoopRewriting:
 
     def _is_pythons(self, s: ast.stmt) -> bool:
         holds = any(id(n) in self._wanted for n in ast.walk(s))
-        return holds or _is_list_of_rows(s) or (not isinstance(s, ast.Return) and _may_leave(s))
+        return holds or _has_as_many_as_rows(s) or (not isinstance(s, ast.Return) and _may_leave(s))
 
     def _opened(self, s: ast.stmt, run: list[ast.stmt]) -> list[ast.stmt]:
         """The statements in place of `s`. What has to be computed before them is added to `run`."""
@@ -206,6 +206,8 @@ class _LoopRewriting:
             case ast.Call(ast.Attribute(rows, "tolist"), []):  # a trace would fit one length of the list only
                 listed = ast.Attribute(self._iterable(rows, run), "tolist", ast.Load())
                 return ast.copy_location(ast.Call(listed, [], []), over)
+            case ast.Call(func, args, []) if any(map(_is_list_of_rows, args)):  # rows split by such a list
+                return ast.copy_location(ast.Call(func, [self._iterable(a, run) for a in args], []), over)
         if not any(isinstance(n, ast.Call) for n in ast.walk(over)):
             return over
         run.append(self._decide(over, name := self._new()))
@@ -469,9 +471,16 @@ def _called_in(node: ast.AST) -> set[str]:
     return {f.attr if isinstance(f, ast.Attribute) else f.id for f in called if isinstance(f, ast.Attribute | ast.Name)}
 
 
-def _is_list_of_rows(s: ast.stmt) -> bool:
-    match s:
-        case ast.Assign(value=ast.Call(ast.Attribute(_, "tolist"), [])):
+def _has_as_many_as_rows(s: ast.stmt) -> bool:
+    """Whether `s` names the list of a tensor's rows, or rows that are split by such a list."""
+    if not isinstance(s, ast.Assign) or not isinstance(s.value, ast.Call):
+        return False
+    return any(map(_is_list_of_rows, [s.value, *s.value.args]))
+
+
+def _is_list_of_rows(value: ast.expr) -> bool:
+    match value:
+        case ast.Call(ast.Attribute(_, "tolist"), []):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""PyTorch's functions that ask how many rows there are, as formulas that do not ask.
+"""PyTorch's functions that ask how many rows or classes there are, as formulas that do not ask.
 
 They replace the functions in a trace where data decides the number of rows (graphs of a batch, rows that a mask picks),
 which would break the graph. `tracer_gaps.py` puts them in place.
@@ -62,6 +62,15 @@ def _attention(
         )
     out: Tensor = dense_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
     return out
+
+
+def one_hot(tensor: Tensor, num_classes: Any = None) -> Tensor:
+    """`F.one_hot` with a number of classes that data decides; without one, that is the largest class plus 1."""
+    classes = int(tensor.max()) + 1 if num_classes is None else int(num_classes)
+    torch._assert_async((tensor >= 0).all(), "one_hot: Class values must be non-negative.")
+    if num_classes is not None:
+        torch._assert_async((tensor < classes).all(), "one_hot: Class values must be smaller than num_classes.")
+    return (tensor.unsqueeze(-1) == torch.arange(classes, device=tensor.device)).long()
 
 
 _attention_of_pytorch = F.scaled_dot_product_attention

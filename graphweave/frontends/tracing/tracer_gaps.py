@@ -36,7 +36,7 @@ from graphweave.frontends.tracing.inner_gradients import (
     leaves_backward_to_python,
     makes_leaves,
 )
-from graphweave.frontends.tracing.rows_of_data import FORMULAS
+from graphweave.frontends.tracing.rows_of_data import FORMULAS, one_hot
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -151,6 +151,34 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
         if formula is None or not (in_vmap() or _unknown_size(args[0].realize())):
             return original(self, tx, args, kwargs)
         return _traced(formula).call_function(tx, list(args), kwargs)
+
+    return call_function
+
+
+def _counts_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.value is not torch.nn.functional.one_hot:
+            return original(self, tx, args, kwargs)
+        named = dict(zip(("tensor", "num_classes"), args, strict=False), **kwargs)
+        classes = named.pop("num_classes", variables.ConstantVariable.create(-1)).realize()
+        if not isinstance(classes, variables.ConstantVariable):
+            named["num_classes"] = classes
+        elif classes.value != -1:
+            return original(self, tx, args, kwargs)
+        return _traced(one_hot).call_function(tx, [], named)
+
+    return call_function
+
+
+def _counts_by_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`range` with a tensor of one integer, which Python reads as a number."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.fn is range:
+            args = [_number(arg.realize()) for arg in args]
+        return original(self, tx, args, kwargs)
 
     return call_function
 
@@ -272,6 +300,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_classes),
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),
@@ -279,6 +308,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (variables.TensorVariable, "method_requires_grad_", asks_for_gradients),
     (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
+    (getattr(variables, "BuiltinVariable", None), "call_function", _counts_by_tensors),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
     (LIBRARY, "contract_path", orders_by_first_sizes),
