@@ -56,11 +56,12 @@ def _varying(x: Any) -> tuple[int, ...]:
 class ProductShape:
     """The rows and features of the tensors of one graph.
 
-    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too.
+    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too, and so are
+    heads in front of rows, [batch, heads, nodes, features]. Rows then keep their order, so that flat forms are views.
     """
 
     def __init__(self, graph: fx.Graph, *, multiplied: bool = False) -> None:
-        self.classes = DimClasses(graph)
+        self.classes, self._in_place = DimClasses(graph), multiplied
         self._rows: set[Dim] = set()
         for node in graph.nodes:
             self._add_indexed(node)
@@ -118,6 +119,8 @@ class ProductShape:
     def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
         sizes, find = shape(x), self.classes.find
         found = [d for d in range(rank(x)) if fixed(sizes[d]) != 1 and find((x, d)) in self._rows]
+        if self._in_place:
+            return tuple(d for d in range(found[-1] + 1) if fixed(sizes[d]) != 1) if found else ()
         return tuple(sorted(found, key=lambda d: (self.classes.number((x, d)), d)))
 
     def rows(self, x: fx.Node) -> tuple[int, ...]:
