@@ -78,3 +78,17 @@ def test_members_of_an_ensemble_are_a_factor_of_rows(own: bool, door: str) -> No
     counted = graphweave.counters()
     assert counted["eager_fallbacks"] == 0
     assert counted["kernel_launches"] > 0
+
+
+def test_a_number_that_is_written_to_single_elements_is_chosen_for_each() -> None:
+    """As SGFormer replaces zeros. The gradient of the elements that are written is zero."""
+
+    def f(x: Tensor, src: Tensor) -> Tensor:
+        h = x * 2
+        h[h < 0] = 0.5
+        return torch.tanh(h)[src]
+
+    x = torch.randn(6, F, dtype=torch.float64).requires_grad_()
+    (captured,) = capture(f, x, torch.randint(6, (9,)))
+    check(captured)
+    assert captured.targets() == []
