@@ -53,7 +53,7 @@ START = {
     "frontends.halves": "handover.py",
     "frontends.importing": "importer.py",
     "frontends.sparse": "sparse_matrix.py",
-    "frontends.spellings": "rows_first.py",
+    "frontends.spellings": "product_rows.py",
     "frontends.captures": "restore.py",
     "frontends.stored": "store.py",
     "frontends.tracing": "capture_settings.py",

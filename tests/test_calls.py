@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import operator
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx
 
+import graphweave
 from graphweave.analysis.maps import is_injective
 from graphweave.core import calls
-from graphweave.core.calls import CALLS, CallFacts, Elements, Lead, facts_of
+from graphweave.core.calls import CALLS, CallFacts, Elements, Lead, facts_of, named
+from graphweave.exporting import aten_calls
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import is_tensor
 from graphweave.frontends.calls.row_rules import GRAM, PRODUCT, related
@@ -285,6 +290,25 @@ def test_elements_are_what_the_row_says(name: str) -> None:
 
 def _numbers(x: Tensor) -> Tensor:
     return (torch.view_as_real(x) if x.is_complex() else x).double().reshape(-1)
+
+
+def test_names_of_calls_stand_in_the_table_alone() -> None:
+    """The translations for exported libraries, which are a table by name too, have a file of their own."""
+    table, exported = Path(calls.__file__).parent, Path(aten_calls.__file__)
+    name = re.compile(r"(aten|prims)\.\w+(\.\w+)?")
+    spelled = [
+        f"{path}:{n.lineno}"
+        for path in Path(graphweave.__file__).parent.rglob("*.py")
+        if table not in path.parents and path != exported and '"aten.' in (text := path.read_text())
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and name.fullmatch(n.value)
+    ]
+    assert spelled == []
+
+
+def test_each_named_call_is_one_of_pytorchs() -> None:
+    names = [value for name, value in vars(named).items() if name.isupper()]
+    assert names and all(isinstance(resolve(n), torch._ops.OpOverload) for n in names)
 
 
 def test_nothing_is_assumed_of_a_call_without_a_row() -> None:

@@ -1,18 +1,19 @@
 """The rows that a rank has of each value of a program over the parts of a graph: a rule for each kind of node.
 
 Whose rows a value has, and what its integers number, follow from the node and from what the rank has of its operands.
-A call of PyTorch answers by its row of `core/calls`. A node whose numbers would not be those of the whole graph is
-refused, and so is one without a rule. Each refusal names the user's line, and says what to do instead.
+A call of PyTorch answers by its row of `core/calls` (`ownership_of_calls.py`). A node whose numbers would not be those
+of the whole graph is refused, and so is one without a rule. Each refusal names the user's line, and says what to do
+instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphweave.analysis.cones import map_type, row_space
 from graphweave.analysis.linear import is_linear
-from graphweave.analysis.maps import COUNTED, REARRANGED, SAME_ROWS, elements, source_of
+from graphweave.analysis.maps import COUNTED, elements, source_of
 from graphweave.analysis.ownership import (
     HaloRows,
     Held,
@@ -21,18 +22,15 @@ from graphweave.analysis.ownership import (
     Owned,
     OwnedRows,
     PairOfNumbers,
-    Refusal,
     Sharding,
     Whose,
     WhyRefused,
-    sharded_spaces,
 )
+from graphweave.analysis.ownership_of_calls import CallOwnership
 from graphweave.analysis.row_orders import mixed_orders
-from graphweave.core.calls import ByRank, CallFacts, Elements, Lead, facts_of
-from graphweave.core.sizes import Size, leaves, product
+from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.aten import argument
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Program, Ref
 
@@ -44,20 +42,8 @@ def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
     return _Rules(program, sharding).owned()
 
 
-class _Rules:
-    """`symbols` are numbers of rows that differ from rank to rank. `copied` are spaces of pairs of which several ranks
-    may have the same. `orders` says in which orders the rows of a space stand: that of a sort, or None. `layouts` says
-    whether rows of a space are those of others one behind the other, or several for each row of another."""
-
-    def __init__(self, program: Program, sharding: Sharding) -> None:
-        self.program, self.shared, self.sizes = program, sharding.shared, dict(program.spaces)
-        self.given = {name: PairOfNumbers(Numbers(src, True), Numbers(dst)) for name, src, dst in sharding.edges}
-        self.sharded, self.symbols = sharded_spaces(program, sharding)
-        self.values, self.refused = list[Owned](), list[Refusal]()
-        self.leaving, self.copied, self.layouts = set[Ref](), set[Space](), dict[Space, set[bool]]()
-        self.node_types, self.unions = dict[Space, str](), dict[Space, tuple[Space, ...]]()
-        inputs = (n.type for n in program.nodes if isinstance(n, ir.Input))
-        self.orders: dict[Space, set[Ref | None]] = {t.space: {None} for t in inputs if isinstance(t, ir.Type)}
+class _Rules(CallOwnership):
+    """The rules for all kinds of nodes."""
 
     def owned(self) -> OwnedRows:
         for ref, node in enumerate(self.program.nodes):
@@ -74,9 +60,6 @@ class _Rules:
                 self._refuse(output, WhyRefused.copied)
         halo = HaloRows(frozenset(self.leaving), self.node_types, self.unions)
         return OwnedRows(self.program, self.sharded, tuple(self.values), halo, tuple(self.refused))
-
-    def _refuse(self, ref: Ref, reason: WhyRefused, *words: object) -> None:
-        self.refused.append(Refusal(ref, reason, words))
 
     # -------------------------------------------------------- whose rows
 
@@ -95,9 +78,6 @@ class _Rules:
                 tensors = t.dims is not None or t.items is not None
                 mine = tensors and (given or any(map(self._is_mine, operands(node))))
         return Whose.mine if mine else Whose.all
-
-    def _is_mine(self, ref: Ref) -> bool:
-        return self.values[ref].whose is not Whose.all
 
     def _check_space(self, ref: Ref, node: ir.Node) -> None:
         space = row_space(self.program, ref)
@@ -161,13 +141,6 @@ class _Rules:
     def reduce(self, ref: Ref, node: ir.Push | ir.Reduce) -> Held:
         if self._held(node.x) is not None:
             self._refuse(ref, WhyRefused.numbers_reduced)
-        return None
-
-    def compute(self, ref: Ref, node: ir.Node) -> Held:
-        if any(self._held(r) is not None for r in operands(node)):
-            kind = node.target if isinstance(node, ir.Aten) else type(node).__name__.lower()
-            word = node.op.value if isinstance(node, ir.Pointwise) else kind
-            self._refuse(ref, WhyRefused.numbers_computed, word)
         return None
 
     def pointwise(self, ref: Ref, node: ir.Pointwise) -> Held:
@@ -278,156 +251,6 @@ class _Rules:
         others = known is not None and rows is not None and known != rows
         return others or (found is Elements.counted and counts.args[0] != 0)
 
-    # -------------------------------------------------------- rules: calls of PyTorch
-
-    def call(self, ref: Ref, node: ir.Aten) -> Held:
-        known, held = facts_of(node.target), [self._held(r) for r in operands(node)]
-        self._check_call(ref, node, known)
-        if node.target == "builtin.getitem":
-            return self._item(ref, node, held[0])
-        if known.elements is Elements.positions and not known.of_data:
-            self._sort(ref, ref)
-        if known.elements in (Elements.positions, *COUNTED):
-            if known.of_data:
-                self.compute(ref, node)
-            # the space of a row number that leads nowhere is not known; without an operand it counts shared rows
-            on_type = isinstance(self.program.types[ref], ir.Type)
-            return Numbers() if not on_type or self._on_sharded(ref) else None
-        if known.by_rank is None or known.elements is Elements.sizes:
-            if any(row_space(self.program, r) in self.copied for r in operands(node)):
-                self._refuse(ref, WhyRefused.copied)
-            return None
-        if known.elements in SAME_ROWS or known.rows is Lead.parts or len(known.results) > 1:
-            return next((h for h in held if h is not None), None)
-        if known.elements not in REARRANGED:
-            return self.compute(ref, node)
-        return self._rearranged(ref, node, known, held[:1] if known.moves_rows else held)
-
-    def _item(self, ref: Ref, node: ir.Aten, held: Held) -> Held:
-        """Finds what an item of a call with several results holds, if the call's value holds `held`."""
-        source, item = self.program.nodes[at := operands(node)[0]], node.args[1]
-        if not isinstance(source, ir.Aten):
-            return held
-        known = facts_of(source.target)
-        if known.by_rank is not None and len(known.results) > 1 and isinstance(item, int):
-            if Elements.positions in known.results:
-                self._sort(ref, at)
-            return held if known.results[item] in REARRANGED else Numbers()
-        if known.rows is Lead.parts and isinstance(held, PairOfNumbers):
-            of_one = len(self._shape(ref)) == 1
-            return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
-        return held
-
-    def _rearranged(self, ref: Ref, node: ir.Aten, known: CallFacts, chosen: list[Held]) -> Held:
-        """Finds what moved elements hold. A pair of indices stays one if its columns are chosen or joined."""
-        pair, dims = chosen[0], self._dims(node, known)
-        if isinstance(pair, PairOfNumbers) and dims == (0,):
-            if known.rows is Lead.taken:
-                return pair.first if node.args[2] in (0, -2) else pair.second
-            if known.rows is Lead.along and isinstance(node.args[1], tuple):  # a flip
-                return PairOfNumbers(pair.second, pair.first)
-        if dims == (1,) and (known.index is not None or known.rows in (Lead.joined, Lead.along)):
-            pairs = [h if isinstance(h, PairOfNumbers) else PairOfNumbers(h, h) for h in chosen]
-            return PairOfNumbers(
-                self._merged(ref, [p.first for p in pairs]), self._merged(ref, [p.second for p in pairs])
-            )
-        if known.rows is Lead.stacked and len(chosen) == 2 and dims == (0,):
-            return PairOfNumbers(*(self._merged(ref, [h]) for h in chosen))
-        return self._merged(ref, chosen)
-
-    def _check_call(self, ref: Ref, node: ir.Aten, known: CallFacts) -> None:
-        """Refuses a call on rows that a rank has of its own, unless it is known to do the same to each row."""
-        used = [r for r in operands(node) if self._is_mine(r)]
-        alike = node.target.startswith("builtin.") or known.by_rank is ByRank.each
-        if alike or not (used or self._on_sharded(ref)):
-            return
-        if known.by_rank is ByRank.integers and self._is_integral(ref) and all(map(self._is_integral, used)):
-            self._check_places(ref, node, known)
-        elif not (node.serial and not used and row_space(self.program, ref) == UNIT):
-            self._refuse(ref, WhyRefused.left_to_pytorch, node.target)
-
-    def _check_places(self, ref: Ref, node: ir.Aten, known: CallFacts) -> None:
-        """Refuses a call on integers that tells rows apart by their place, or reads rows of others."""
-        used, dims = operands(node), self._dims(node, known)
-        if known.index is not None:
-            by = [h for r in used[1:] if isinstance(h := self._held(r), Numbers)]
-            if any(h.leaves for h in by):
-                self._refuse(ref, WhyRefused.numbers_of_others)
-            elif by and not self._is_mine(used[0]):
-                self._refuse(ref, WhyRefused.shared_data)
-        elif known.rows is Lead.joined:
-            along = [self._is_divided(r, dims) for r in used]
-            if any(along) and not all(found or self._is_mine(r) for r, found in zip(used, along, strict=True)):
-                self._refuse(ref, WhyRefused.shared_rows)
-            if any(along):
-                self._lay_out(ref, behind=True)
-        elif known.elements is Elements.reshaped:
-            old, new = self._shape(used[0]), self._shape(ref)
-            if self._cuts_rows(ref, used[0]):
-                self._refuse(ref, WhyRefused.by_place)
-            elif len(new) < len(old) and new[:1] != () and new[0] not in old:
-                self._lay_out(ref, behind=not self._is_divided(used[0], (0,)))
-        elif known.rows in (Lead.along, Lead.taken, Lead.parts) and self._is_divided(used[0], dims):
-            self._refuse(ref, WhyRefused.by_place)
-
-    def _lay_out(self, ref: Ref, *, behind: bool) -> None:
-        """Notes that rows of several kinds are one behind the other, or that those of one row follow each other. Rows
-        of both kinds do not fit, since a rank has others at the same place than the whole graph."""
-        space = row_space(self.program, ref)
-        layouts = self.layouts.setdefault(space, set())
-        layouts.add(behind)
-        if space in self.sharded and len(layouts) > 1:
-            self._refuse(ref, WhyRefused.by_place)
-
-    def _sort(self, ref: Ref, call: Ref) -> None:
-        """Notes that rows stand in the order of a sort."""
-        node = self.program.nodes[call]
-        assert isinstance(node, ir.Aten)
-        if self._is_divided(operands(node)[0], self._dims(node, facts_of(node.target))):
-            self._stand_in(ref, row_space(self.program, ref), call)
-
-    def _stand_in(self, ref: Ref, space: Space, order: Ref | None) -> None:
-        """Notes an order of the rows of a space. Rows in two orders do not fit, since each rank sorts its own."""
-        orders = self.orders.setdefault(space, set())
-        orders.add(order)
-        if space in self.sharded and len(orders) > 1:
-            self._refuse(ref, WhyRefused.two_orders)
-
-    def _dims(self, node: ir.Aten, known: CallFacts) -> tuple[int, ...]:
-        """The dims along which a call works, counted from the front."""
-        if known.index is not None and known.index.listed:
-            said: Any = node.args[known.index.at]
-            return tuple(i for i, index in enumerate(said) if index is not None)
-        if known.index is not None:
-            said = 0 if known.index.dim is None else node.args[known.index.dim]
-        else:
-            said = argument(node, known.dim, known.default)
-        count = len(self._shape(operands(node)[0])) + (known.rows in (Lead.stacked, Lead.widened))
-        return tuple(d % max(count, 1) for d in (said if isinstance(said, tuple) else (said,)) if isinstance(d, int))
-
-    # -------------------------------------------------------- what rules ask
-
-    def _held(self, ref: Ref) -> Held:
-        return self.values[ref].numbers
-
-    def _merged(self, ref: Ref, held: Iterable[Held]) -> Numbers | None:
-        """Finds what a value holds if its elements come from several values."""
-        flat: list[Numbers] = []
-        for h in held:
-            flat += [n for n in ((h.first, h.second) if isinstance(h, PairOfNumbers) else (h,)) if n is not None]
-        if not flat:
-            return None
-        types = {n.node_type for n in flat if n.node_type is not None}
-        leaves = any(n.leaves for n in flat)
-        segments = {n.segments for n in flat}
-        if segments != {None}:
-            if len(segments) > 1:
-                self._refuse(ref, WhyRefused.joined_with_others)
-            return Numbers(None, leaves, next(s for s in segments if s is not None))
-        if leaves and len(types) > 1:
-            self._refuse(ref, WhyRefused.several_types, len(types), ", ".join(sorted(types)))
-        return Numbers(types.pop() if len(types) == 1 else None, leaves)
-
     def _integral(self, ref: Ref, held: Held) -> Held:
         """Finds what a value of integers holds; numbers of rows may not become anything else."""
         t = self.program.types[ref]
@@ -437,45 +260,6 @@ class _Rules:
             self._refuse(ref, WhyRefused.numbers_become, "floats" if t.dtype.is_float else "truth values")
             return None
         return held
-
-    def _is_integral(self, ref: Ref) -> bool:
-        t = self.program.types[ref]
-        if isinstance(t, ir.AnyType) and t.items is not None:
-            return all(i.dtype is not None and not i.dtype.is_float for i in t.items)
-        return isinstance(t, ir.Type | ir.AnyType) and t.dtype is not None and not t.dtype.is_float
-
-    def _is_divided(self, ref: Ref, dims: tuple[int, ...]) -> bool:
-        """Whether one of `dims` of a tensor counts rows of which each rank has its own."""
-        t, sizes = self.program.types[ref], self._shape(ref)
-        if isinstance(t, ir.Type):
-            return t.space in self.sharded and 0 in dims
-        return any(d < len(sizes) and not self.symbols.isdisjoint(leaves(sizes[d])) for d in dims)
-
-    def _cuts_rows(self, ref: Ref, x: Ref) -> bool:
-        """Whether a view in row-major order takes several rows for one: it has no dim of the rows, alone or with dims
-        next to them."""
-        if row_space(self.program, ref) == row_space(self.program, x) != UNIT:
-            return False
-        old, new = self._shape(x), self._shape(ref)
-        divided = [d for d in range(len(old)) if self._is_divided(x, (d,))]
-        runs = (
-            {product(*(n for n in old[i:j] if n is not None)) for i in range(d + 1) for j in range(d + 1, len(old) + 1)}
-            for d in divided
-        )
-        return any(run.isdisjoint(new) for run in runs)
-
-    def _on_sharded(self, ref: Ref) -> bool:
-        return row_space(self.program, ref) in self.sharded
-
-    def _shape(self, ref: Ref) -> tuple[Size | None, ...]:
-        """The sizes of a tensor, its number of rows among them."""
-        match self.program.types[ref]:
-            case ir.Type(space, shape):
-                return shape if space == UNIT else (self.sizes.get(space), *shape)
-            case ir.AnyType(dims=dims):
-                return dims or ()
-            case _:
-                return ()
 
 
 Rule = Callable[[_Rules, Ref, Any], Held]

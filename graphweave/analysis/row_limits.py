@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from graphweave.core.calls import named
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Program, Ref
@@ -137,7 +138,7 @@ def _padded(program: Program, ref: Ref) -> Extent:
     """That of the gradient of the first rows of a tensor."""
     node = program.nodes[ref]
     assert isinstance(node, ir.Aten)
-    if node.target != "aten.slice_backward.default":
+    if node.target != named.SLICE_GRADIENT:
         return None
     x, _, dim, start, _, step = node.args
     if (dim, start, step) != (0, 0, 1) or not isinstance(x, ir.Operand):
@@ -149,12 +150,7 @@ def _padded(program: Program, ref: Ref) -> Extent:
 def sliced(program: Program, ref: Ref) -> tuple[Ref, Limit] | None:
     """The value of which `ref` is the first rows, and how many these are; None if it is none."""
     node, t = program.nodes[ref], program.types[ref]
-    if (
-        not isinstance(node, ir.Aten)
-        or node.target != "aten.slice.Tensor"
-        or not isinstance(t, ir.Type)
-        or t.space == UNIT
-    ):
+    if not isinstance(node, ir.Aten) or node.target != named.SLICE or not isinstance(t, ir.Type) or t.space == UNIT:
         return None
     x, dim, start, _, step = node.args + (None, 0, 0, None, 1)[len(node.args) :]
     if (dim, start, step) != (0, 0, 1) or not isinstance(x, ir.Operand) or node.kwargs:

@@ -28,7 +28,6 @@ from graphweave.frontends.spellings.masks import masks_to_indices
 from graphweave.frontends.spellings.product_rows import products_to_rows
 from graphweave.frontends.spellings.respelling import Respelling
 from graphweave.frontends.spellings.row_numbers import without_gathered_numbers
-from graphweave.frontends.spellings.rows_first import rows_to_front
 from graphweave.frontends.spellings.stacks import without_stacks
 from graphweave.frontends.spellings.wide_masks import wide_masks_to_rows
 from graphweave.lower.mark_calls import MarkCalls
@@ -56,7 +55,6 @@ SPELLINGS: tuple[Respelling, ...] = (
     Respelling("blocks-apart", blocks_apart),
     Respelling("products-to-rows", products_to_rows),
     Respelling("dense-to-rows", dense_to_rows),
-    Respelling("rows-to-front", rows_to_front),
     Respelling("unstack", without_stacks),
     Respelling("drop-gathered-numbers", without_gathered_numbers),
 )

@@ -11,6 +11,7 @@ from graphweave.analysis.flow import ancestors, has_effects, is_integral, is_ten
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import Plan
+from graphweave.core.calls import named
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import NodeCalls
 from graphweave.execute.cpp_step import CppStep
@@ -451,4 +452,4 @@ class TapeMaker:
 
 
 def _is_size(node: ir.Node) -> bool:
-    return isinstance(node, ir.Aten) and node.target == "aten.sym_size.int"
+    return isinstance(node, ir.Aten) and node.target == named.SIZE

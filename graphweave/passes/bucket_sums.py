@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.flow import BETWEEN_RANKS
+from graphweave.core.calls import named
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
@@ -90,4 +91,4 @@ def _reshaped(build: Builder, ref: Ref, to: Type, loc: Location, shape: tuple[in
     assert isinstance(t, Type)
     if t.space == to.space:
         return build.add(Reshape(ref, to.shape), loc)
-    return build.add(Aten("aten.reshape.default", (Operand(ref), shape or to.shape), (), to), loc)
+    return build.add(Aten(named.RESHAPE, (Operand(ref), shape or to.shape), (), to), loc)

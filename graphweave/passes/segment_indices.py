@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import row_space
 from graphweave.analysis.ownership import Numbers, Sharding
 from graphweave.analysis.ownership_rules import owned_rows
-from graphweave.core.calls import Lead, facts_of
+from graphweave.core.calls import Lead, facts_of, named
 from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message import nodes as ir
@@ -101,7 +101,7 @@ class _SegmentFinder:
         match node:
             case ir.Const(int(value)) if isinstance(t, ir.Type) and t.space == UNIT and t.shape == ():
                 return value
-            case ir.Aten("aten.scalar_tensor.default", (ir.Operand(size), *_)):
+            case ir.Aten(named.TENSOR_OF_SIZE, (ir.Operand(size), *_)):
                 described = self._program.types[size]
                 return None if isinstance(described, ir.Type) else getattr(described, "size", None)
             case ir.Cast(x):

@@ -24,6 +24,7 @@ from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import HaloCosts, computed_with_halo
 from graphweave.analysis.ownership import Numbers, Sharding, halo_of
 from graphweave.analysis.ownership_rules import owned_rows
+from graphweave.core.calls import named
 from graphweave.core.errors import ShardError
 from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
@@ -186,14 +187,14 @@ class _Sharded:
                 return self._folded(ref, node)
             case ir.Random(seed, t):
                 return self.build.add(ir.Random(self._seed(seed, t.space, loc), t), loc)
-            case ir.Aten(target="aten.scalar_tensor.default", args=(ir.Operand(size), *_), type=t):
+            case ir.Aten(target=named.TENSOR_OF_SIZE, args=(ir.Operand(size), *_), type=t):
                 if self._differs(size):
                     assert isinstance(t, ir.Type)
                     return self._cast(self._count(size, loc), t.dtype, loc)
             case ir.Aten(target="builtin._assert_rows", args=(ir.Operand(size), what, _)) if self._differs(size):
                 words = f"{what}: expected rows to reduce over (got none on any rank)."
                 args = (ir.Operand(self._count(size, loc)), words)
-                return self.build.add(ir.Aten("aten._assert_async.msg", args, (), ir.NOTHING), loc)
+                return self.build.add(ir.Aten(named.ASSERT_TENSOR, args, (), ir.NOTHING), loc)
             case ir.JoinIndices(indices, of) if self._leaves(ref):
                 twins = tuple(map(self._twin, of))
                 renamed = tuple(self.where[i] for i in indices)
@@ -317,11 +318,9 @@ class _Sharded:
         """A number of rows over all ranks, or a function of such, as an i64 or f64 of shared data."""
         node = self._program.nodes[size]
         name = node.target.removeprefix("builtin.") if isinstance(node, ir.Aten) else ""
-        if not isinstance(node, ir.Aten) or node.target == "aten.sym_size.int":
+        if not isinstance(node, ir.Aten) or node.target == named.SIZE:
             kwargs = (("dtype", ir.Atom("torch.int64")),)
-            own = ir.Aten(
-                "aten.scalar_tensor.default", (ir.Operand(self.where[size]),), kwargs, ir.Type(UNIT, (), DType.i64)
-            )
+            own = ir.Aten(named.TENSOR_OF_SIZE, (ir.Operand(self.where[size]),), kwargs, ir.Type(UNIT, (), DType.i64))
             return self.build.add(ir.AllReduce(self.build.add(own, loc), Fold.sum, self._sharding.group), loc)
         if name not in (*_ON_SIZES, "truediv"):
             raise ShardError(
@@ -341,7 +340,7 @@ class _Sharded:
                 return self._count(arg.ref, loc)
             kwargs = (("dtype", ir.Atom("torch.float64")),)
             number, wide = (ir.Operand(self.where[arg.ref]),), ir.Type(UNIT, (), DType.f64)
-            return self.build.add(ir.Aten("aten.scalar_tensor.default", number, kwargs, wide), loc)
+            return self.build.add(ir.Aten(named.TENSOR_OF_SIZE, number, kwargs, wide), loc)
         assert isinstance(arg, int | float)
         return self._number(arg, DType.f64 if isinstance(arg, float) else DType.i64, loc)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.facts import Facts
-from graphweave.core.calls import Lead, facts_of
+from graphweave.core.calls import Lead, facts_of, named
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Node, Operand, Program, Ref, Type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
@@ -45,7 +45,7 @@ class _Splitter:
         match node:
             case Aten(args=(Operand(pair), _, int(i)), type=t) if pair in self.pairs and _takes_rows(node, pair):
                 self.where[ref] = self._row(pair, i, t)
-            case Aten(target="aten.sym_size.int", args=(Operand(pair), _)) if pair in self.pairs:
+            case Aten(target=named.SIZE, args=(Operand(pair), _)) if pair in self.pairs:
                 row = self._row(pair, 0, _row_type(self.program, pair))
                 self.where[ref] = self.build.add(replace(node, args=(Operand(row), 0)), loc)
             case _:
@@ -55,7 +55,7 @@ class _Splitter:
         """Row `i` of a pair [2, n], of type `t`."""
         node, loc = self.program.nodes[pair], self.program.locs[pair]
         if pair not in self.pairs:
-            return self.build.add(Aten("aten.select.int", (Operand(self.where[pair]), 0, i), (), t), loc)
+            return self.build.add(Aten(named.SELECT, (Operand(self.where[pair]), 0, i), (), t), loc)
         assert isinstance(node, Aten)
         rows = tuple(Operand(self._row(p, i, _row_type(self.program, p))) for p in _pairs_in(node))
         args: tuple[Arg, ...]
@@ -87,7 +87,7 @@ def _takes_rows(user: Node, pair: Ref) -> bool:
     match user:
         case Aten(target, (Operand(x), 0, 0 | 1)) if facts_of(target).rows is Lead.taken:
             return x == pair
-        case Aten(target="aten.sym_size.int", args=(Operand(x), 1)):
+        case Aten(target=named.SIZE, args=(Operand(x), 1)):
             return x == pair
         case _:
             return False

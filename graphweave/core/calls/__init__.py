@@ -2,7 +2,7 @@
 
 A row serves every room: the importer finds spaces by it, the passes find maps that lead to no row twice, a program over
 ranks refuses what has no row. A call without a row is left to PyTorch, and nothing is assumed of it. How a call is
-translated stands in `frontends/importing/ops_*.py`.
+translated stands in `frontends/importing/ops_*.py`. `named.py` has the names of calls that the compiler writes itself.
 """
 
 from __future__ import annotations

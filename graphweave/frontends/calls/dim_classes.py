@@ -95,9 +95,10 @@ def aligned(node: fx.Node) -> Pairs:
     if node.target is operator.getitem:
         yield from _item(node)
         return
-    rows = facts(node.target).rows
-    if rows is None and is_pointwise(node):
-        rows = Lead.each
+    known = facts(node.target)
+    rows = Lead.each if known.rows is None and is_pointwise(node) else known.rows
+    if known.elements is Elements.reshaped and rows is Lead.along:  # a squeeze
+        rows = Lead.row_major
     if rows is not None:
         yield from _RULES[rows](node)
 

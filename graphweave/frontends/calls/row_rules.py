@@ -17,8 +17,8 @@ from graphweave.frontends.calls.declared import operator_of
 aten = torch.ops.aten
 
 PRODUCT, GRAM = "nhk,hkj->nhj", "nhi,nhj->hij"
-"""Equations that `spellings/rows_first.py` writes: products with a matrix for each block of a row, and the gradient of
-these."""
+"""Equations that `spellings/product_weights.py` writes: products with a matrix for each block of a row, and the
+gradient of these."""
 
 Pairs: TypeAlias = Iterator[tuple[Any, Any]]
 Rule: TypeAlias = Callable[[fx.Node], Pairs]

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.analysis.nonnegative import nonnegative
+from graphweave.core.calls import named
 from graphweave.core.errors import IRError
 from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, alike, converted, typed
@@ -187,7 +188,7 @@ class Context:
     def measured(self, size: Ref, dtype: DType) -> Ref:
         """A unit value from a symbolic number."""
         kwargs: tuple[tuple[str, ir.Arg], ...] = (("dtype", ir.Atom(str(TORCH_DTYPE[dtype]))),)
-        return self.emit(ir.Aten("aten.scalar_tensor.default", (ir.Operand(size),), kwargs, ir.Type(UNIT, (), dtype)))
+        return self.emit(ir.Aten(named.TENSOR_OF_SIZE, (ir.Operand(size),), kwargs, ir.Type(UNIT, (), dtype)))
 
     def rows(self, node: fx.Node, dtype: DType) -> Ref:
         """The number of rows of `node` as a unit value."""
@@ -210,7 +211,7 @@ class Context:
         """The size of a dim of a value, which is `ref` if `node` has no translation yet."""
         ref = self.refs[self.spaces.rep(node)] if ref is None else ref
         described = ir.AnyType(size=expression(shape(node)[dim]))
-        return self.emit(ir.Aten("aten.sym_size.int", (ir.Operand(ref), dim), (), described))
+        return self.emit(ir.Aten(named.SIZE, (ir.Operand(ref), dim), (), described))
 
     def _computed(self, expr: Any) -> Ref | None:
         if expr in self.sizes:
@@ -363,9 +364,9 @@ class Context:
         )
         t = ir.Type(space, (), DType.i64)
         if step == 1 and isinstance(start, int) and start == 0:
-            return self.emit(ir.Aten("aten.arange.default", (self._count(rows),), kwargs, t))
+            return self.emit(ir.Aten(named.ARANGE, (self._count(rows),), kwargs, t))
         ends = (self._count(start), self._count(start + rows * step), step)
-        return self.emit(ir.Aten("aten.arange.start_step", ends, kwargs, t))
+        return self.emit(ir.Aten(named.ARANGE_OF_STEPS, ends, kwargs, t))
 
     def count(self, size: Size, dtype: DType) -> Ref:
         """A size as a unit value."""

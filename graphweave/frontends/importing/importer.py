@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.analysis.flow import reached
 from graphweave.compiler.road import SPELLINGS
 from graphweave.compiler.walk import respell
+from graphweave.core.calls import named
 from graphweave.core.errors import NO_KERNEL, IRError, Reason
 from graphweave.core.lines import Location, location
 from graphweave.core.sizes import Opaque, leaves
@@ -206,7 +207,7 @@ class _Importer:
                 f"{called} found another number of rows than the tensor has with which its result is"
                 " combined. Correct the index, or give minlength."
             )
-            check = self.cx.emit(ir.Aten("aten._assert_scalar.default", (condition, words), (), ir.NOTHING))
+            check = self.cx.emit(ir.Aten(named.ASSERT_SIZE, (condition, words), (), ir.NOTHING))
             self.cx.effects.append(check)
 
     def _outside(self, node: fx.Node) -> Ref:
@@ -215,7 +216,7 @@ class _Importer:
         if row is not None:
             x, dim, index = row
             row_args: tuple[ir.Arg, ...] = (ir.Operand(self._operand(x)), dim, index)
-            return self.cx.emit(ir.Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
+            return self.cx.emit(ir.Aten(named.SELECT, row_args, (), self.cx.wanted(node)))
         target: Any = _RESHAPES.get(node.target, node.target)
         given: int | None = None
         if node.target in EMPTY:
@@ -347,7 +348,7 @@ class _Importer:
     def _clone(self, ref: Ref, result: fx.Node) -> Ref:
         self.cx.serial += 1
         return self._beside(
-            result, ir.Aten("aten.clone.default", (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
+            result, ir.Aten(named.CLONE, (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
         )
 
     def _number(self, value: Any) -> Ref:
@@ -360,11 +361,7 @@ class _Importer:
         b = self.cx.builder
         used = {s for r in live for s in _spaces(b.types[r])}
         symbols = {leaf for s in used if s in self.spaces.rows for leaf in leaves(expression(self.spaces.rows[s]))}
-        read = (
-            r
-            for r, n in enumerate(b.nodes)
-            if isinstance(n, ir.Aten) and n.target == "aten._local_scalar_dense.default"
-        )
+        read = (r for r, n in enumerate(b.nodes) if isinstance(n, ir.Aten) and n.target == named.ITEM)
         return [r for r in read if r not in live and getattr(b.types[r], "size", None) in symbols]
 
     def _finish(self, outputs: list[Ref | None]) -> Imported:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from graphweave.core.calls import named
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType
 from graphweave.frontends.calls.captured_sizes import val
@@ -31,7 +32,7 @@ def _rand_like(cx: Context, node: fx.Node) -> Ref:
     cx.serial += 1
     cx.seeded.add(node.name)
     kwargs = (("dtype", Atom("torch.int64")), ("device", Atom(f"device({val(node).device})")))
-    seed = cx.emit(Aten("aten.randint.default", (_NUM_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
+    seed = cx.emit(Aten(named.RANDOM_INTEGERS, (_NUM_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
     return cx.cast(cx.emit(Random(seed, replace(t, dtype=drawn))), t.dtype)
 
 

@@ -37,6 +37,7 @@ from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 from graphweave.frontends.calls.softmax import SOFTMAXES
 from graphweave.frontends.spellings.product_moves import FlatCall, FlatWriter, flat_move, row_numbers
 from graphweave.frontends.spellings.product_shape import ProductShape
+from graphweave.frontends.spellings.product_weights import flat_product
 
 aten = torch.ops.aten
 
@@ -78,11 +79,11 @@ def _spread(w: FlatWriter, x: fx.Node, node: fx.Node) -> fx.Node:
     """`x`, which broadcasts to the dims of `node`, in the flat form of `node`; with one row if `x` has no rows."""
     shapes, shift = w.shapes, rank(node) - rank(x)
     if rank(x) == 0:
-        return x
+        return w.flat(x)
     sizes = [int(shape(x)[d - shift]) if d >= shift else 1 for d in shapes.features(node)]
     rows = shapes.rows(x)
     if not rows:
-        return w.call(aten.reshape.default, x, [1, *sizes])
+        return w.call(aten.reshape.default, w.flat(x), [1, *sizes])
     flat = w.call(aten.reshape.default, w.flat(x), [-1, *sizes])
     if len(rows) == len(shapes.rows(node)):
         return flat
@@ -139,7 +140,8 @@ def _created(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     """A tensor of one number."""
 
     def write(w: FlatWriter) -> fx.Node:
-        size = [w.size(shapes.count(node)), *shapes.feature_sizes(node)]
+        rows = [w.size(shapes.count(node))] if shapes.rows(node) else []
+        size = [*rows, *shapes.feature_sizes(node)]
         like = () if argument(node, "self") is None else (w.flat(node.args[0]),)  # type: ignore[arg-type]
         at = len(like)
         return w.call(node.target, *like, size, *node.args[at + 1 :], **node.kwargs)
@@ -306,6 +308,12 @@ def _reduce(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return FlatCall(lambda w: _pushed_to(w, node, x, gone, left), (x,), numbered=bool(left))
 
 
+def _fold_all(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
+    """A reduction to one number, in any order."""
+    x: Any = node.args[0]
+    return FlatCall(lambda w: w.call(node.target, w.flat(x), *node.args[1:], **node.kwargs), (x,))
+
+
 def _pushed_to(w: FlatWriter, node: fx.Node, x: fx.Node, gone: list[int], left: list[int]) -> fx.Node:
     """The reduction of some rows of `x`, which goes along the map from all rows to those that are left."""
     shapes, flat = w.shapes, w.flat(x)
@@ -384,6 +392,7 @@ _POINTWISE: Mapping[Op, Any] = {
 _SPECIAL: Mapping[Any, Rule] = {
     **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros.default,
                      aten.ones.default, aten.full.default, aten.empty.memory_format, aten.new_empty.default), _created),
+    **dict.fromkeys((aten.sum.default, aten.mean.default), _fold_all),
     aten.slice.Tensor: _slice,
     aten.slice_backward.default: _of_view,
     aten.select_backward.default: _of_view,
@@ -393,5 +402,5 @@ _SPECIAL: Mapping[Any, Rule] = {
 _RULES: Mapping[Lead, Rule] = {
     Lead.each: _pointwise, Lead.reduced: _reduce, Lead.along: _along, Lead.taken: _select,
     Lead.repeated: _expand, Lead.permuted: _permute, Lead.joined: _lists, Lead.stacked: _lists,
-    Lead.indexed: flat_move,
+    Lead.indexed: flat_move, Lead.product: flat_product, Lead.matrices: flat_product,
 }  # fmt: skip

@@ -3,7 +3,8 @@
 Weather and traffic models, PyG's `node_dim=-2`, tables of neighbours [nodes, k] and batches of these move rows along an
 index within a batch. In the algebra, the product of two spaces is a space: rows (b, n) of it are numbered b * N + n,
 and an index of nodes is a map between such products. Everything that is computed row by row from or for such moves is
-written on flat forms (`product_shape.py`, `product_calls.py`). The numbers of rows depend on sizes and indices alone,
+written on flat forms (`product_shape.py`, `product_calls.py`); and so is what is computed for or from products of rows
+in a later dim with shared matrices (`product_weights.py`). The numbers of rows depend on sizes and indices alone,
 so they are computed once for each graph.
 """
 
@@ -20,9 +21,10 @@ from graphweave.core.log import logger
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import copy_of, is_tangent
 from graphweave.frontends.calls.captured_sizes import Size, fixed, is_tensor, rank, shape, unbacked, val
+from graphweave.frontends.calls.dim_classes import picked
 from graphweave.frontends.spellings.product_calls import flat_call
 from graphweave.frontends.spellings.product_moves import FlatCall
-from graphweave.frontends.spellings.product_shape import ProductShape
+from graphweave.frontends.spellings.product_shape import ProductShape, multiplied_rows
 
 aten = torch.ops.aten
 _log = logger(__name__)
@@ -33,8 +35,9 @@ class UnknownSize(Exception):
 
 
 def products_to_rows(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which moves of rows in several dims along an index work on flat rows."""
-    return on_flat_rows(gm, dense=False) if any(map(_may_move, gm.graph.nodes)) else gm
+    """`gm`, or a copy in which moves of rows in several dims along an index, and their products with shared matrices,
+    work on flat rows."""
+    return on_flat_rows(gm, dense=False) if any(_may_move(n) or _multiplies(n) for n in gm.graph.nodes) else gm
 
 
 def on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
@@ -52,11 +55,18 @@ def on_flat_rows(gm: fx.GraphModule, *, dense: bool) -> fx.GraphModule:
 
 
 def _may_move(node: fx.Node) -> bool:
-    if node.op != "call_function" or facts(node.target).index is None:
+    """Whether the call moves rows that may have several dims, or a later one, along an index."""
+    how = facts(node.target).index if node.op == "call_function" and is_tensor(node) else None
+    if how is None or not _is_float(node):
         return False
-    return any(is_tensor(x) and rank(x) > 1 and not x.meta["val"].is_floating_point() for x in _tensors(node)) or any(
-        is_tensor(x) and rank(x) > 2 for x in (node, *_tensors(node))
-    )
+    found = picked(node, how)
+    tensors = (node, *(x for x in node.all_input_nodes if is_tensor(x)))
+    return (found is not None and any(found.at)) or any(rank(x) > (2 if _is_float(x) else 1) for x in tensors)
+
+
+def _multiplies(node: fx.Node) -> bool:
+    """Whether the call multiplies rows, which are not its first dim, by shared matrices."""
+    return any(True for _ in multiplied_rows(node))
 
 
 def _is_float(node: fx.Node) -> bool:
@@ -66,10 +76,6 @@ def _is_float(node: fx.Node) -> bool:
 def _computes(node: fx.Node) -> bool:
     """Whether the call computes other numbers than those of its operands."""
     return facts(node.target).elements is Elements.computed and _is_float(node)
-
-
-def _tensors(node: fx.Node) -> list[fx.Node]:
-    return [x for x in node.all_input_nodes if is_tensor(x)]
 
 
 class _Region:
@@ -88,7 +94,8 @@ class _Region:
             found = {n: call for n, call in found.items() if not call.numbered and self._are_views(n, call)}
             self._find(found, [n for n in found if _computes(n) and not self.shapes.is_flat(n)])
         else:
-            self._find(found, [n for n in found if facts(n.target).index is not None and _is_float(n)])
+            moves = (n for n in found if facts(n.target).index is not None and _is_float(n))
+            self._find(found, [*moves, *filter(_multiplies, found)])
 
     def _are_views(self, node: fx.Node, call: FlatCall) -> bool:
         """Whether the flat forms of a call's result and operands are views of them."""

@@ -9,14 +9,18 @@ and its features behind them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import fx
 
 from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import Size, fixed, hint, is_tensor, rank, shape, symbols, unbacked, val
 from graphweave.frontends.calls.dim_classes import Dim, DimClasses, picked
+
+aten = torch.ops.aten
 
 _MAX_FEATURES = 64
 """A dim of fixed size up to this, along which an index of fixed size counts, is a dim of features in another order."""
@@ -27,17 +31,41 @@ def multiplies_batches(node: fx.Node) -> bool:
     return node.op == "call_function" and facts(node.target).rows is Lead.matrices and rank(node) > 2
 
 
+def multiplied_rows(node: fx.Node) -> Iterator[Dim]:
+    """The dims that are rows because `node` multiplies them, in a dim that is not the first, by shared matrices or
+    adds up their products."""
+    if node.target not in (aten.bmm.default, aten.mm.default):
+        return
+    a, b = node.args[:2]
+    if not is_tensor(a) or not is_tensor(b):
+        return
+    batched, varying = node.target is aten.bmm.default, tuple(map(_varying, (a, b, node)))
+    if varying == ((1,), (), (1,)) and batched:
+        yield a, 1  # type: ignore[misc]
+    last = rank(node) - 1
+    if varying == ((), (last,), (last,)):
+        yield b, last  # type: ignore[misc]
+    if varying == ((2,), (1,), ()) and batched:
+        yield a, 2  # type: ignore[misc]
+
+
+def _varying(x: Any) -> tuple[int, ...]:
+    return tuple(d for d, n in enumerate(shape(x)) if fixed(n) is None)
+
+
 class ProductShape:
     """The rows and features of the tensors of one graph.
 
-    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too.
+    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too, and so are
+    heads in front of rows, [batch, heads, nodes, features]. Rows then keep their order, so that flat forms are views.
     """
 
     def __init__(self, graph: fx.Graph, *, multiplied: bool = False) -> None:
-        self.classes = DimClasses(graph)
+        self.classes, self._in_place = DimClasses(graph), multiplied
         self._rows: set[Dim] = set()
         for node in graph.nodes:
             self._add_indexed(node)
+            self._rows.update(self.classes.find(dim) for dim in multiplied_rows(node))
             if multiplied and multiplies_batches(node):
                 self._add_varying(node, range(rank(node) - 1))
         before = -1
@@ -91,6 +119,8 @@ class ProductShape:
     def _rows_of(self, x: fx.Node) -> tuple[int, ...]:
         sizes, find = shape(x), self.classes.find
         found = [d for d in range(rank(x)) if fixed(sizes[d]) != 1 and find((x, d)) in self._rows]
+        if self._in_place:
+            return tuple(d for d in range(found[-1] + 1) if fixed(sizes[d]) != 1) if found else ()
         return tuple(sorted(found, key=lambda d: (self.classes.number((x, d)), d)))
 
     def rows(self, x: fx.Node) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from graphweave.core.calls import named
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
@@ -67,9 +68,7 @@ class Emitter:
         p = self.packs.of.get(refs[0], (None, 0))[0]
         if p is None or len(refs) == 1 or self.packs.lanes[p] != refs:
             return None
-        return ir.Aten(
-            "aten.reshape.default", (ir.Operand(self._packed[p]), self.graph.value(i).shape), (), self.graph.value(i)
-        )
+        return ir.Aten(named.RESHAPE, (ir.Operand(self._packed[p]), self.graph.value(i).shape), (), self.graph.value(i))
 
     def pack(self, p: int, value: Ref) -> None:
         self._packed[p] = value
@@ -128,9 +127,7 @@ class Emitter:
         if (dim, size) != (0, 1) or count < 2:
             return None
         rows = ir.Type(self.unions.space((UNIT,) * count), t.shape, t.dtype)
-        return self.build.add(
-            ir.Aten("aten.reshape.default", (ir.Operand(self.one(x)), (count, *t.shape)), (), rows)
-        ), count
+        return self.build.add(ir.Aten(named.RESHAPE, (ir.Operand(self.one(x)), (count, *t.shape)), (), rows)), count
 
     def _start(self, i: Ref) -> int:
         node = self.graph.nodes[i]

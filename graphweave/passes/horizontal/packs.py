@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 
+from graphweave.core.calls import named
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Ref
@@ -101,7 +102,7 @@ class _Finder:
         """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""
         alike: dict[Hashable, list[Ref]] = defaultdict(list)
         for i, node in enumerate(self.graph.nodes):
-            if isinstance(node, ir.Aten) and node.target == "aten.clone.default" and self.graph.is_unit(i):
+            if isinstance(node, ir.Aten) and node.target == named.CLONE and self.graph.is_unit(i):
                 alike[self.graph.types[i]].append(i)
         for lanes in alike.values():
             if len(lanes) > 2:
