@@ -323,6 +323,35 @@ APPLIES = {
 %13: E[3] f64 = input y
 %14: E[3] f64 = sub %12, %13
 %15: W[3] f64 = push.sum %14, %3"""),
+        ("a part that is broadcast", """
+%12: E[3] f64 = matmul %6, %7
+%13: E[1] f64 = input y
+%14: E[3] f64 = add %12, %13
+%15: W[3] f64 = push.sum %14, %3"""),
+        ("a product with a bias, times a number an edge", """
+%12: E[3] f64 = matmul %6, %7
+%13: unit[3] f64 = input bias
+%14: E[3] f64 = add %12, %13
+%15: E[1] f64 = input s
+%16: E[3] f64 = mul %14, %15
+%17: E[3] f64 = neg %16
+%18: W[3] f64 = push.sum %17, %3"""),
+        ("a bias minus a product", """
+%12: E[3] f64 = matmul %6, %7
+%13: unit[3] f64 = input bias
+%14: E[3] f64 = sub %13, %12
+%15: W[3] f64 = push.sum %14, %3"""),
+        ("a product divided by a number an edge, seen through a reshape", """
+%12: E[3] f64 = matmul %6, %7
+%13: E[] f64 = input s
+%14: E[3] f64 = div %12, %13
+%15: E[1, 3] f64 = reshape %14 [1, 3]
+%16: W[1, 3] f64 = push.sum %15, %3"""),
+        ("gram of pulled rows times a number an edge", """
+%12: E[1] f64 = input s
+%13: E[4] f64 = mul %12, %9
+%14: E[4] f64 = neg %13
+%15: unit[4, 4] f64 = gram %6, %14"""),
         ("gram, first", "%12: unit[4, 4] f64 = gram %9, %6"),
         ("gram, second, not finite where nobody pulls", """
 %12: unit[] f64 = const 1.0
@@ -343,6 +372,10 @@ APPLIES = {
     ],
     "postpone": [
         ("product", "%12: E[3] f64 = matmul %9, %7"),
+        ("product of pulled rows times a number an edge", """
+%12: E[1] f64 = input s
+%13: E[4] f64 = mul %9, %12
+%14: E[3] f64 = matmul %13, %7"""),
         ("with shared data and a constant", """
 %12: E[] f64 = const 0.5
 %13: unit[] bool = input c
@@ -665,11 +698,6 @@ REFUSED = {
         ("maximum", """
 %12: E[3] f64 = matmul %6, %7
 %13: W[3] f64 = push.max %12, %3"""),
-        ("a part that is broadcast", """
-%12: E[3] f64 = matmul %6, %7
-%13: E[1] f64 = input y
-%14: E[3] f64 = add %12, %13
-%15: W[3] f64 = push.sum %14, %3"""),
         ("spread shared data", """
 %12: E -> unit = tounit E
 %13: unit[4] f64 = input y

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 import graphweave
+from graphweave.analysis.cones import Cones
 from graphweave.analysis.facts import Facts
 from graphweave.codegen.cpp.kernel import print_kernel
 from graphweave.compiler.plan import PlanName, make_plan
 from graphweave.core.options import Options, options_for
 from graphweave.core.sizes import read
-from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.verify import verify
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import EqualRuns, Input, MapOf, Pointwise, Program, Pull, Push, Type
+from graphweave.ir.message.nodes import EqualRuns, Input, MapOf, MatMul, Pointwise, Program, Pull, Push, Type
 from tests.captures import capture, check
 from tests.support import by_default
 from tests.test_lower import check_kernel
@@ -169,6 +170,21 @@ def test_long_runs_have_a_csr_since_several_threads_share_a_row() -> None:
     for length, known in ((1024, True), (1025, False)):
         (captured,) = capture(f, torch.randn(2, F, dtype=torch.float64), torch.zeros(2, length, dtype=torch.int64))
         assert any(isinstance(n, EqualRuns) for n in captured.imported.program.nodes) == known
+
+
+@pytest.mark.parametrize("multiplied", [False, True])
+def test_edges_in_runs_are_grouped_by_these_or_computed_with_their_products(multiplied: bool) -> None:
+    b, wide = Builder(), Type(V, (8,), DType.f64)
+    x, table = b.add(Input("x", wide)), b.add(Input("table", Type(E, (), DType.i64)))
+    own, near = b.add(MapOf(b.add(EqualRuns(V, E)), V)), b.add(MapOf(table, V))
+    message = b.add(Pointwise(Op.mul, (b.add(Pull(x, own)), b.add(Pull(x, near)))))
+    out = message
+    if multiplied:
+        product = b.add(MatMul(message, b.add(Input("w", Type(UNIT, (8, 8), DType.f64)))))
+        out = b.add(Pointwise(Op.tanh, (product,)))
+    program = b.program([message, out], [(V, read("s0")), (E, read("s0 * s1"))])
+    cones = Cones(program, Facts(program).flow, frozenset())
+    assert cones.walks_along(message) == (None if multiplied else own)
 
 
 @pytest.mark.parametrize("how", ["verified", "in 64 bits", "by a schedule"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphweave.analysis.flow import Flow, reached
+from graphweave.analysis.maps import in_equal_runs
 from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pushed_product
 from graphweave.core.types import UNIT, DType, Space
@@ -169,8 +170,10 @@ class Cones:
         """The map by whose rows the edges are best grouped while a kernel computes `ref`, a value of edges.
 
         A node that reads wide values through two maps (an SDDMM) gathers through only one of them if its edges are
-        grouped by the other. A node that needs a product of matrices takes edges in tiles. A typed product reads each
-        matrix once for all its rows. None for any other node: it is computed for its own rows, in their order.
+        grouped by the other. Edges in runs of equal length are grouped as they lie in memory, and if they are
+        multiplied with matrices, the kernel of these computes them. A node that needs a product of matrices takes edges
+        in tiles. A typed product reads each matrix once for all its rows. None for any other node: it is computed for
+        its own rows, in their order.
         """
         if is_typed_product(node := self.program.nodes[ref]) and is_walked(self.program, ref):
             assert isinstance(node, ir.MatMul)
@@ -180,7 +183,16 @@ class Cones:
         if self.in_tiles(ref):
             return self.tile_map(ref)
         width = self._widths(ref)
-        return max(sorted(width), key=lambda m: (width[m], m)) if len(width) > 1 else None
+        runs = [m for m in width if in_equal_runs(self.program.nodes, m)]
+        if len(width) < 2 or (runs and space_of(self.program, ref) in self._multiplied_spaces):
+            return None
+        return max(runs or sorted(width), key=lambda m: (width[m], m))
+
+    @cached_property
+    def _multiplied_spaces(self) -> frozenset[Space | None]:
+        """The spaces whose rows are multiplied with one matrix for all rows."""
+        products = ((r, n) for r, n in enumerate(self.program.nodes) if isinstance(n, ir.MatMul | ir.Gram))
+        return frozenset(space_of(self.program, n.x) for r, n in products if n.map is None and r not in self.tiled)
 
     def in_tiles(self, ref: Ref) -> bool:
         """Whether `ref` is computed in tiles of edges: it is a product of matrices, or its cone has one."""

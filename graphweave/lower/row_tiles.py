@@ -30,8 +30,10 @@ from graphweave.lower.parameters import value_name
 from graphweave.lower.row_body import RowBody
 
 TILE = "near"
-_MIN_ROWS, _MAX_ROWS = 8, 64
-"""Bounds on the rows of a tile, which are a multiple of the lower one."""
+_MIN_ROWS, _MAX_ROWS = 16, 64
+"""Bounds on the rows of a tile. With 8 rows, six products of 128 x 128 in a kernel took a tenth longer than with 16."""
+_STEP = 8
+"""The rows of a tile are a multiple of this."""
 
 
 class RowTiles:
@@ -115,7 +117,7 @@ class RowTiles:
         if self._draft.options.row_tile is not None:
             return TILE, self._draft.options.row_tile
         rows = self._draft.options.tile_bytes // max(row, 1)
-        return TILE, max(_MIN_ROWS, min(_MAX_ROWS, rows - rows % _MIN_ROWS))
+        return TILE, max(_MIN_ROWS, min(_MAX_ROWS, rows - rows % _STEP))
 
     def _is_kept(self, ref: Ref) -> bool:
         """Whether products or later stages read the value."""

@@ -485,6 +485,28 @@ def shape(g: Growing) -> None:
     add(g, g.spell(SHAPED, v=v.name, d=str(d), repeated=repeated, **{k: str(o)[1:-1] for k, o in words.items()}))
 
 
+REPEATED = family(
+    "rows repeated",
+    {
+        "one after the other": "{v}.repeat_interleave(3, {d})",
+        "in turn": "{v}.repeat(*[3 if d == {d} else 1 for d in range({v}.dim())])",
+        "runs by a formula": "{v}.index_select({d}, torch.arange({v}.size({d}) * 3) // 3)",
+        "in turn by a formula": "{v}.index_select({d}, torch.arange({v}.size({d}) * 3) % max({v}.size({d}), 1))",
+        "runs summed": "torch.tanh({v}.repeat_interleave(3, {d})).unflatten({d}, (-1, 3)).sum({d} + 1)",
+        "turns summed": "torch.sin(torch.cat([{v}, {v} * 2], {d})).unflatten({d}, (2, -1)).sum({d})",
+    },
+)
+
+
+@move(4, MOVES)
+def repeat_rows(g: Growing) -> None:
+    v, known = pick(g, lambda of: 1 < len(of) < 5)
+    g.rng.shuffle(dims := [d for d, letter in enumerate(known) if letter in "NMEPK"])
+    if not dims:
+        raise Rejected
+    add(g, g.spell(REPEATED, v=v.name, d=str(dims[0])))
+
+
 @move(3, MOVES)
 def split(g: Growing) -> None:
     """Rows of which nothing is known but that their number is a product."""

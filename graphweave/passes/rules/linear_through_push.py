@@ -4,23 +4,25 @@ Legal for sums: both sides are linear. Which side is cheaper depends on the numb
 belongs where the rows are fewer, a push where the rows are narrower. If weights are chosen along a map, a product that
 moves into a push chooses them along the composition of the two maps; it moves out of a push only if its map is such a
 composition. Rows without edges are not pulled, so they add nothing to the gram of a pull: in the gram of a push they
-are set to 0 where they may not be finite (1 / degree).
+are set to 0 where they may not be finite (1 / degree). Numbers of edges, such as a mask or a weight, are no obstacle to
+a product that leaves a push: they are multiplied with what is pushed. Nor is a bias, which is added once for each edge.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphweave.core.lines import Location
-from graphweave.core.types import Fold, Op
+from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MapOf, MapType, MatMul, Node, Pointwise, Pull, Push, Ref
+from graphweave.ir.message.nodes import Const, Gram, MapOf, MapType, MatMul, Node, Pointwise, Pull, Push, Ref, Type
 from graphweave.passes.composed_maps import above, composed, follows
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, shaped, value_type
 from graphweave.passes.finite import finite_without_edges
-from graphweave.passes.rules.factor import where_edges
+from graphweave.passes.rules.factor import factor, where_edges
 from graphweave.passes.rules.rule import Rule
+from graphweave.passes.rules.scale_out import Scaled, peeled, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,43 +90,64 @@ def pulled(build: Builder, ref: Ref, m: Ref, loc: Location) -> Ref:
 
 
 def out_of_push(build: Builder, ref: Ref) -> Ref | None:
-    """push(x W[t . m], m) -> push(x, m) W[t]; gram(pull(a, m), g, t . m) -> gram(a, push(g, m), t)"""
-    loc, node = build.locs[ref], build.nodes[ref]
-    match node:
-        case Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], MapOf):
-            product = build.nodes[x]
-            if isinstance(product, MatMul) and follows(build, product.map, m):
-                t = above(build, product.map, m, loc)
-                return build.add(MatMul(build.add(Push(product.x, m, Fold.sum), loc), product.w, t), loc)
-            if isinstance(product, Pointwise) and product.op is Op.neg:
-                return build.add(Pointwise(Op.neg, (build.add(Push(product.args[0], m, Fold.sum), loc),)), loc)
-            if isinstance(product, Pointwise) and len(product.op.facts.signs) == 2:
-                return _apart(build, ref, node, product)
-            return None
-        case Gram(x, y, t):
-            pulls = {
-                side: p for side, end in enumerate((x, y)) if (p := _pull(build, end)) and follows(build, t, p.map)
-            }
-            if not pulls:
-                return None
-            side = min(pulls, key=lambda s: numel(value_type(build, (y, x)[s]).shape))  # the narrower end is pushed
-            pull, shape = pulls[side], value_type(build, (x, y)[side]).shape
-            a = shaped(build, _where_pulled(build, pull, loc), shape, loc)
-            g = build.add(Push((y, x)[side], pull.map, Fold.sum), loc)
-            return build.add(Gram(*((g, a) if side else (a, g)), above(build, t, pull.map, loc)), loc)
+    """push(x W[t . m] * s, m) -> push(x * s, m) W[t]; gram(pull(a, m) * s, g, t . m) -> gram(a, push(g * s, m), t)"""
+    match build.nodes[ref]:
+        case Push(_, m, Fold.sum, 0) as push if isinstance(build.nodes[m], MapOf):
+            return _pushed_before(build, ref, push)
+        case Gram() as gram:
+            return _gram_of_rows(build, ref, gram)
         case _:
             return None
 
 
-def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
-    """push(a W + b) -> push(a W) + push(b), where a part is a product that can leave the push."""
-    t = value_type(build, push.x)
-    if not any(isinstance(n := build.nodes[r], MatMul) and follows(build, n.map, push.map) for r in both.args):
+def _pushed_before(build: Builder, ref: Ref, push: Push) -> Ref | None:
+    """The sum of products, or of sums with a product, as a product of the sum."""
+    m, loc, found = push.map, build.locs[ref], peeled(build, push.x)
+    positive = replace(found, sign=1)
+    match build.nodes[found.rows]:
+        case MatMul(x, w, t) if follows(build, t, m):
+            rows = build.add(Push(times(build, x, positive, loc), m, Fold.sum), loc)
+            out = build.add(MatMul(rows, w, above(build, t, m, loc)), loc)
+        case Pointwise(op, args) if len(op.facts.signs) == 2 and any(_leaves(build, r, m) for r in args):
+            space = value_type(build, found.rows).space
+            out = build.add(Pointwise(op, tuple(_pushed_part(build, r, space, positive, m, loc) for r in args)), loc)
+        case _:
+            return None
+    return negated(build, shaped(build, out, value_type(build, ref).shape, loc), found.sign, loc)
+
+
+def _leaves(build: Builder, ref: Ref, m: Ref) -> bool:
+    """Whether `ref` is a product, up to numbers of rows, that can leave a push along `m`."""
+    node = build.nodes[peeled(build, ref).rows]
+    return isinstance(node, MatMul) and follows(build, node.map, m)
+
+
+def _pushed_part(build: Builder, ref: Ref, space: Space, scales: Scaled, m: Ref, loc: Location) -> Ref:
+    """push(ref * scales, m), for a part of a sum on `space`. A bias is multiplied with the sum of the scales."""
+    t = value_type(build, ref)
+    if t.space == UNIT:
+        ref = build.add(Pointwise(Op.mul, (build.add(Const(1.0, Type(space, (), t.dtype)), loc), ref)), loc)
+    pushed = build.add(Push(times(build, ref, scales, loc), m, Fold.sum), loc)
+    return (factor(build, pushed) if t.space == UNIT else None) or pushed
+
+
+def _gram_of_rows(build: Builder, ref: Ref, gram: Gram) -> Ref | None:
+    """The gram of pulled rows, at the rows."""
+    loc, ends_ = build.locs[ref], (gram.x, gram.y)
+    found = {side: peeled(build, end) for side, end in enumerate(ends_)}
+    pulls = {
+        side: pull
+        for side, of in found.items()
+        if (pull := _pull(build, of.rows)) is not None and follows(build, gram.map, pull.map)
+    }
+    if not pulls:
         return None
-    if any(value_type(build, r) != t for r in both.args):
-        return None
-    loc = build.locs[ref]
-    return build.add(Pointwise(both.op, tuple(build.add(Push(r, push.map, Fold.sum), loc) for r in both.args)), loc)
+    side = min(pulls, key=lambda s: numel(value_type(build, ends_[1 - s]).shape))  # the narrower end is pushed
+    pull, scales = pulls[side], replace(found[side], sign=1)
+    a = shaped(build, _where_pulled(build, pull, loc), value_type(build, ends_[side]).shape, loc)
+    g = build.add(Push(times(build, ends_[1 - side], scales, loc), pull.map, Fold.sum), loc)
+    out = build.add(Gram(*((g, a) if side else (a, g)), above(build, gram.map, pull.map, loc)), loc)
+    return negated(build, out, found[side].sign, loc)
 
 
 def _sum(build: Builder, ref: Ref) -> Push | None:
@@ -146,4 +169,9 @@ def _where_pulled(build: Builder, pull: Pull, loc: Location) -> Ref:
 
 
 INTO = Rule("linear-into-push", "push(x) W, gram(push(x, m), g)", "push(x W), gram(x, pull(g, m))", into_push)
-OUT = Rule("linear-out-of-push", "push(x W), gram(pull(a, m), g)", "push(x) W, gram(a, push(g, m))", out_of_push)
+OUT = Rule(
+    "linear-out-of-push",
+    "push(x W * s), gram(pull(a, m) * s, g)",
+    "push(x * s) W, gram(a, push(g * s, m))",
+    out_of_push,
+)

@@ -16,15 +16,19 @@ from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import Ref
 from graphweave.passes.composed_maps import above, follows
 from graphweave.passes.rules.rule import Rule
+from graphweave.passes.rules.scale_out import scaled, times
 
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Permute, ir.Slice, ir.Pad, ir.Concat, ir.MatMul)
 
 
 def postpone(build: Builder, ref: Ref) -> Ref | None:
-    """f(pull(x, m)) -> pull(f(x), m)"""
+    """f(pull(x, m)) -> pull(f(x), m); (pull(x, m) * s) W -> pull(x W, m) * s"""
     node = build.nodes[ref]
     if not isinstance(node, _ROW_WISE):
         return None
+    if isinstance(node, ir.MatMul) and (found := scaled(build, node.x)) is not None:
+        product = postpone(build, build.add(replace(node, x=found.rows), build.locs[ref]))
+        return None if product is None else times(build, product, found, build.locs[ref])
     rows = (node.x,) if isinstance(node, ir.MatMul) else operands(node)
     own = [r for r in rows if isinstance(t := build.types[r], ir.Type) and t.space != UNIT]
     maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], ir.Const)}
@@ -70,4 +74,4 @@ def _above(build: Builder, ref: Ref, loc: Location) -> Ref:
             raise AssertionError(f"%{ref} is not pulled")
 
 
-RULE = Rule("postpone", "f(pull(x, m))", "pull(f(x), m)", postpone)
+RULE = Rule("postpone", "f(pull(x, m)), (pull(x, m) * s) W", "pull(f(x), m), pull(x W, m) * s", postpone)

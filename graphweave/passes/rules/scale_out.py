@@ -18,7 +18,7 @@ from graphweave.passes.rules.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaled:
+class Scaled:
     """`sign` times `rows`, times or divided by each of `numbers` (each is one number a row), the innermost first."""
 
     rows: Ref
@@ -29,12 +29,12 @@ class _Scaled:
 def scale_out(build: Builder, ref: Ref) -> Ref | None:
     """(x * s) W -> (x W) * s, and quotients; gram(x * s, y) -> gram(x, y * s)"""
     node, loc = build.nodes[ref], build.locs[ref]
-    if isinstance(node, MatMul) and (found := _scaled(build, node.x)) is not None:
-        return _times(build, build.add(replace(node, x=found.rows), loc), found, loc)
-    if isinstance(node, Gram) and (found := _scaled(build, node.x)) is not None:
-        return build.add(replace(node, x=found.rows, y=_times(build, node.y, found, loc)), loc)
-    if isinstance(node, Gram) and (found := _scaled(build, node.y)) is not None:
-        return build.add(replace(node, x=_times(build, node.x, found, loc), y=found.rows), loc)
+    if isinstance(node, MatMul) and (found := scaled(build, node.x)) is not None:
+        return times(build, build.add(replace(node, x=found.rows), loc), found, loc)
+    if isinstance(node, Gram) and (found := scaled(build, node.x)) is not None:
+        return build.add(replace(node, x=found.rows, y=times(build, node.y, found, loc)), loc)
+    if isinstance(node, Gram) and (found := scaled(build, node.y)) is not None:
+        return build.add(replace(node, x=times(build, node.x, found, loc), y=found.rows), loc)
     return None
 
 
@@ -43,19 +43,20 @@ def for_gathering(build: Builder, ref: Ref) -> Ref | None:
     node = build.nodes[ref]
     if not isinstance(node, MatMul) or node.map is None:
         return None
-    pull = build.nodes[below_reshapes(build, _peeled(build, node.x).rows)]
+    pull = build.nodes[below_reshapes(build, peeled(build, node.x).rows)]
     return scale_out(build, ref) if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf) else None
 
 
-def _scaled(build: Builder, ref: Ref) -> _Scaled | None:
+def scaled(build: Builder, ref: Ref) -> Scaled | None:
     """`ref` taken apart into rows, numbers and sign; None if it has neither numbers nor a minus."""
-    found = _peeled(build, ref)
+    found = peeled(build, ref)
     if not found.numbers and found.sign > 0:
         return None
     return replace(found, rows=shaped(build, found.rows, value_type(build, ref).shape, build.locs[ref]))
 
 
-def _peeled(build: Builder, ref: Ref) -> _Scaled:
+def peeled(build: Builder, ref: Ref) -> Scaled:
+    """`ref` taken apart into rows, numbers and sign; the rows may have another shape than `ref`."""
     numbers: list[tuple[Op, Ref]] = []
     sign, rows = 1, ref
     while True:
@@ -73,15 +74,15 @@ def _peeled(build: Builder, ref: Ref) -> _Scaled:
                 rows = x
             case _:
                 break
-    return _Scaled(rows, tuple(reversed(numbers)), sign)
+    return Scaled(rows, tuple(reversed(numbers)), sign)
 
 
 def _is_number(build: Builder, ref: Ref) -> bool:
     return numel(value_type(build, ref).shape) == 1
 
 
-def _times(build: Builder, ref: Ref, found: _Scaled, loc: Location) -> Ref:
-    """`ref` times the numbers of `found`."""
+def times(build: Builder, ref: Ref, found: Scaled, loc: Location) -> Ref:
+    """`ref` times the numbers and the sign of `found`."""
     rank, out = len(value_type(build, ref).shape), ref
     for op, s in found.numbers:
         by = s if len(value_type(build, s).shape) <= rank else shaped(build, s, (), loc)
