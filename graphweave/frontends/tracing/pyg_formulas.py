@@ -159,6 +159,30 @@ def _dense_batch(
     return dense_rows(x, fill, *where), dense_mask(*where)
 
 
+def _dense_adjacency(
+    edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None,
+    max_num_nodes: int | None = None, batch_size: int | None = None,
+) -> Tensor:  # fmt: skip
+    """to_dense_adj, whose original asks whether there are edges, and whether any has an end that does not fit."""
+    from torch_geometric.utils import scatter  # optional, but already imported if this is called
+
+    if batch is None:
+        batch, batch_size = edge_index.new_zeros(_num_nodes(edge_index)), batch_size or 1
+    if batch_size is None:
+        batch_size = int(torch.cat([batch, batch.new_zeros(1)]).max()) + 1
+    count, place = _places(batch, batch_size)
+    src, dst = edge_index[0], edge_index[1]
+    weight = torch.ones(src.size(0), device=src.device) if edge_attr is None else edge_attr
+    if max_num_nodes is None:
+        max_num_nodes = int(count.max())
+    else:
+        fits = (place[src] < max_num_nodes) & (place[dst] < max_num_nodes)
+        src, dst, weight = src[fits], dst[fits], weight[fits]
+    where = (batch[src] * max_num_nodes + place[src]) * max_num_nodes + place[dst]
+    dense = scatter(weight, where, 0, batch_size * max_num_nodes * max_num_nodes, "sum")
+    return dense.view(batch_size, max_num_nodes, max_num_nodes, *weight.shape[1:])
+
+
 def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:
     """MultiheadAttention's check of a mask, with a message that does not name sizes that data may decide."""
     message = "expected a key_padding_mask of shape [batch, rows of key]"
@@ -225,6 +249,7 @@ FORMULAS: _Table = (
     ("torch_geometric.backend", "use_segment_matmul_heuristic", _no_segments),
     ("torch_geometric.nn.dense.linear", "HeteroLinear.forward", _typed_linear),
     ("torch_geometric.utils._to_dense_batch", "to_dense_batch.__wrapped__", _dense_batch),
+    ("torch_geometric.utils._to_dense_adj", "to_dense_adj", _dense_adjacency),
     ("torch_geometric.nn.aggr.base", "Aggregation.assert_sorted_index", _sorted_index),
     ("torch_geometric.nn.aggr.sort", "SortAggregation.forward", _sorted_rows),
     ("torch_geometric.utils._negative_sampling", "negative_sampling", _not_compiled("negative_sampling")),
