@@ -122,7 +122,6 @@ MODELS: dict[str, Model] = {
     "mask_to_index": lambda x, e, w: summed(x, e)[utils.mask_to_index(x[:, 0] > 0)],
     "index_to_mask": lambda x, e, w: summed(x, e) * utils.index_to_mask(e[0], len(x))[:, None],
     "lexsort": lambda x, e, w: summed(x, e[:, utils.lexsort([e[0], e[1]])], w),
-    "sparse matrix": lambda x, e, w: utils.to_torch_csr_tensor(e, w, (len(x), len(x))) @ x,
     **{
         f.__name__: f
         for f in (
