@@ -10,6 +10,7 @@ import torch
 from support import by_default, features, random_graph
 from torch import Tensor
 from torch_geometric import utils
+from torch_geometric.nn import MemPooling
 
 import graphweave
 
@@ -108,6 +109,10 @@ def largest_message(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     return utils.scatter(x[edges[0]], edges[1], 0, len(x), "max") + place.clamp(max=len(w) - 1)[:, None]
 
 
+def distances_to_chosen(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    return torch.cdist(summed(x, edges), x[x[:, 0] > 0] + 1.0).sum(1, keepdim=True)
+
+
 MODELS: dict[str, Model] = {
     "coalesce": lambda x, e, w: summed(x, *utils.coalesce(e, w, len(x))),
     "sort_edge_index": lambda x, e, w: summed(x, *utils.sort_edge_index(e, w, len(x))),
@@ -127,14 +132,14 @@ MODELS: dict[str, Model] = {
         for f in (
             subgraph, subgraph_of_nodes, bipartite_subgraph, two_hops, two_hops_with_new_numbers, loops_apart,
             isolated_nodes_left_out, dense_adjacency, dense_adjacency_of_two, edges_of_a_matrix, places_in_groups,
-            joined_groups, running_counts, edges_by_degree, attention, largest_message,
+            joined_groups, running_counts, edges_by_degree, attention, largest_message, distances_to_chosen,
         )
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("door", by_default(DOORS, "graphweave.compile"))
-@pytest.mark.parametrize("name", by_default(MODELS, "dense_adjacency_of_two", "two_hops_with_new_numbers"))
+@pytest.mark.parametrize("name", by_default(MODELS, "dense_adjacency_of_two", "distances_to_chosen"))
 def test_a_model_that_calls_the_function_is_one_graph(name: str, door: str, fresh_compiler: None) -> None:
     model = MODELS[name]
     compiled = DOORS[door](model)
@@ -148,5 +153,18 @@ def test_a_model_that_calls_the_function_is_one_graph(name: str, door: str, fres
             out.backward(features(*out.shape, F64).detach())
             results.append((out.detach(), x.grad))
         torch.testing.assert_close(results[1], results[0])
+    now = graphweave.counters()
+    assert (now["compilations"], now["graph_breaks"], now["eager_fallbacks"]) == (1, 0, 0)
+
+
+@pytest.mark.slow
+def test_pooling_by_memory_is_one_graph_for_all_sizes(fresh_compiler: None) -> None:
+    torch.manual_seed(0)
+    pool = MemPooling(4, 3, heads=2, num_clusters=3).double()
+    compiled = graphweave.compile(pool)
+    for nodes in (9, 14, 6):
+        x, batch = features(nodes, 4, F64).detach(), (torch.arange(nodes) > 3).long()
+        for got, want in zip(compiled(x, batch), pool(x, batch), strict=True):
+            torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)  # distances of few rows differ by rounding
     now = graphweave.counters()
     assert (now["compilations"], now["graph_breaks"], now["eager_fallbacks"]) == (1, 0, 0)
