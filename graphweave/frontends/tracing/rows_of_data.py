@@ -78,7 +78,7 @@ def _attention(
 
 
 def _distances(
-    x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary"
+    x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
     """The distance of each row of `x1` to each of `x2`, by a product of matrices, as PyTorch computes it where one of
     them has more than 25 rows. Where both have fewer, PyTorch subtracts, and its results differ by rounding."""
