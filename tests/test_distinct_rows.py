@@ -64,12 +64,27 @@ def of_what_is_computed(x: Tensor, edges: Tensor) -> Tensor:
     return torch.zeros(len(seen), x.size(1), dtype=x.dtype).index_add(0, row, x.sigmoid())
 
 
+def of_different_edges(x: Tensor, edges: Tensor) -> Tensor:
+    found, edge, count = edges.unique(dim=1, return_inverse=True, return_counts=True)
+    sums = torch.zeros_like(x).index_add(0, found[1], x[found[0]] / count[:, None])
+    return sums.index_add(0, edges[1], x[found[1, edge]])
+
+
+def of_rows_of_three(x: Tensor, edges: Tensor) -> Tensor:
+    rows, row = torch.unique(torch.stack([edges[1], edges[0] - 3, edges[1] % 2], 1), dim=0, return_inverse=True)
+    return torch.zeros(len(rows), x.size(1), dtype=x.dtype).index_add(0, row, x[edges[0]]) * rows.sum(1, keepdim=True)
+
+
 PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    f.__name__: f for f in (summed_by_target, means_by_target, rows_seen, of_few_bits, of_what_is_computed)
-}
+    f.__name__: f
+    for f in (
+        summed_by_target, means_by_target, rows_seen, of_few_bits, of_what_is_computed, of_different_edges,
+        of_rows_of_three,
+    )
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", by_default(PROGRAMS, "means_by_target", "of_what_is_computed"))
+@pytest.mark.parametrize("name", by_default(PROGRAMS, "means_by_target", "of_what_is_computed", "of_different_edges"))
 def test_programs_with_distinct_rows_are_one_graph_for_all_sizes(name: str, plans: list[Plan]) -> None:
     f = PROGRAMS[name]
     compiled = graphweave.compile(f, options={"verify": True})
@@ -89,6 +104,31 @@ def test_distinct_rows_of_the_graph_are_found_once(plans: list[Plan]) -> None:
     assert any(isinstance(n, Distinct) for plan in plans if plan.prelude for n in plan.prelude.program.nodes)
     counted = graphweave.counters()
     assert (counted["hoist_builds"], counted["fallback_calls"]) == (1, 0)
+
+
+def of_runs(x: Tensor, edges: Tensor) -> Tensor:
+    first, run, count = edges[1].sort()[0].unique_consecutive(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(first), x.size(1), dtype=x.dtype).index_add(0, run, x[edges[0]])
+    return sums * x[first] / count[:, None] + x[first[torch.unique_consecutive(run)]]
+
+
+def test_runs_of_equal_numbers_are_chosen_rows(plans: list[Plan]) -> None:
+    compiled = graphweave.compile(of_runs, options={"verify": True})
+    for nodes, edges in ((9, 40), (14, 30), (5, 1), (5, 0), (3, 90)):
+        assert_matches(compiled, of_runs, features(nodes, 4, F64), random_graph(nodes, nodes, edges), label=f"{edges}")
+    assert (graphweave.counters()["graph_breaks"], graphweave.counters()["compilations"]) == (0, 1)
+    assert not [n for n in nodes_of(plans, Aten) if "unique" in n.target]
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_distinct_slices_of_floats_and_of_more_dims_are_those_of_pytorch(dim: int, plans: list[Plan]) -> None:
+    def f(x: Tensor, edges: Tensor) -> Tensor:
+        rows = x[edges[0]].round().view(-1, 2, 2)
+        found, place, count = rows.unique(dim=dim, return_inverse=True, return_counts=True)
+        return found.sum() + place * x[edges[0], 0].sum() + count.sum()
+
+    x = features(9, 4, F64).detach()
+    torch.testing.assert_close(graphweave.compile(f)(x, random_graph(9, 9, 40)), f(x, random_graph(9, 9, 40)))
 
 
 def by_values(x: Tensor, edges: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def distinct_rows(keys: Sequence[Tensor]) -> DistinctRows:
     )
     if found < 0:
         raise _no_memory(len(order))
-    return DistinctRows(rows, tuple(key[firsts[:found]].long() for key in keys))
+    return DistinctRows(rows, tuple(key.index_select(0, firsts[:found]).long() for key in keys))
 
 
 def _readable(keys: Sequence[Tensor]) -> list[Tensor]:

@@ -28,7 +28,7 @@ CHOICES: Mapping[str, CallFacts] = {
     "aten.argmax.default": CallFacts((Elements.places,), Lead.reduced, any_strides=True),
     "aten.argmin.default": CallFacts((Elements.places,), Lead.reduced, any_strides=True),
     "aten._unique2.default": _DISTINCT, "aten.unique_consecutive.default": _DISTINCT,
-    "aten.unique_dim.default": CallFacts((Elements.computed,) * 3, of_data=True, any_strides=True),
+    "aten.unique_dim.default": _DISTINCT,  # along dim 0: a decomposition writes all others as this
     "aten.bincount.default": CallFacts(of_data=True, any_strides=True),
     **dict.fromkeys(
         (f"aten.{name}" for name in (

@@ -13,6 +13,7 @@ from torch._decomp import get_decompositions
 
 from graphweave.frontends.calls.declared import formulas
 from graphweave.frontends.calls.segments import segments
+from graphweave.frontends.calls.told_apart import unique_consecutive, unique_dim
 
 aten = torch.ops.aten
 
@@ -52,6 +53,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.sort.default: _stable_sort,
         aten.argsort.default: _argsort,
         aten.argsort.stable: _argsort,
+        aten.unique_dim.default: unique_dim,
+        aten.unique_consecutive.default: unique_consecutive,
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,

@@ -16,15 +16,33 @@ from graphweave.frontends.calls.row_rules import running_sum
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Chosen, Distinct, DistinctKey, DistinctRow, MapOf, Order, Pull, Ref, RunningSum
+from graphweave.ir.message.nodes import (
+    Chosen,
+    Concat,
+    Distinct,
+    DistinctKey,
+    DistinctRow,
+    MapOf,
+    Order,
+    Pull,
+    Ref,
+    RunningSum,
+    Slice,
+)
 
 aten = torch.ops.aten
 
 _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 """Calls that give the sorted rows, and the order."""
 
+_TELL_APART = frozenset({aten._unique2.default, aten.unique_dim.default})
+"""Calls that give the distinct rows, the place among them of each row's, and how many rows are equal to each."""
+
 _OF_DISTINCT = (0, 2)
 """Items of a call for distinct rows that have one row for each of these."""
+
+_MAX_KEYS = 8
+"""Rows of more numbers than this are told apart by PyTorch."""
 
 
 def _order(cx: Context, node: fx.Node) -> Ref:
@@ -38,28 +56,32 @@ def _order(cx: Context, node: fx.Node) -> Ref:
 
 
 def _distinct(cx: Context, call: fx.Node, item: object) -> Ref:
-    """The numbers that differ in a vector of integers, the place among them of each row's, or how many rows have each.
-    IRError for other tensors, and if the differing numbers are not asked to be sorted."""
+    """The rows of one integer or a few that differ, the place among them of each row's, or how many rows are equal to
+    each. IRError for other tensors, and if the distinct rows are not asked to be sorted."""
     x = cx.value(call.args[0])
     t = cx.type(x)
     spaces = {cx.result(n).space for n in call.users if n.args[1] in _OF_DISTINCT}
-    if t.space == UNIT or numel(t.shape) != 1 or t.dtype.is_float or t.dtype is DType.bool or len(spaces) != 1:
-        raise IRError("tells apart several numbers a row, or numbers that are no integers")
+    count = numel(t.shape)
+    if t.space == UNIT or t.dtype.is_float or t.dtype is DType.bool or len(spaces) != 1 or not 0 < count <= _MAX_KEYS:
+        raise IRError("tells apart rows of many numbers, or numbers that are no integers")
     if not argument(call, "sorted", True):
         raise IRError("gives the different numbers in any order")
     space = spaces.pop()
-    distinct = cx.emit(Distinct((cx.reshape(x, ()),), space))
+    row = cx.reshape(x, (count,))
+    keys = [cx.reshape(cx.emit(Slice(row, 0, k, k + 1)), ()) for k in range(count)]
+    distinct = cx.emit(Distinct(tuple(keys), space))
     if item == 0:
-        return cx.cast(cx.emit(DistinctKey(distinct, 0)), t.dtype)
-    row = cx.emit(DistinctRow(distinct))
-    return row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(MapOf(row, space)), Fold.sum)
+        found = [cx.reshape(cx.emit(DistinctKey(distinct, k)), (1,)) for k in range(count)]
+        return cx.cast(found[0] if count == 1 else cx.emit(Concat(tuple(found), 0)), t.dtype)
+    of_row = cx.emit(DistinctRow(distinct))
+    return of_row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(MapOf(of_row, space)), Fold.sum)
 
 
 def _item(cx: Context, node: fx.Node) -> Ref | None:
     """The sorted rows, or their order, or what is asked of distinct rows; items of other calls are those of
     `COLUMNS`."""
     source, item = node.args
-    if isinstance(source, fx.Node) and source.target is aten._unique2.default:
+    if isinstance(source, fx.Node) and source.target in _TELL_APART:
         return cx.reshape(_distinct(cx, source, item), cx.result(node).shape)
     if not isinstance(source, fx.Node) or source.target not in _SORTS:
         return COLUMNS[operator.getitem](cx, node)

@@ -166,7 +166,7 @@ def _dense_adjacency(
 ) -> Tensor:  # fmt: skip
     """to_dense_adj without a branch on whether there are edges, and on whether all of them fit."""
     if batch is None:
-        batch = edge_index.new_zeros(_num_nodes(edge_index))
+        batch, batch_size = edge_index.new_zeros(_num_nodes(edge_index)), 1 if batch_size is None else batch_size
     if batch_size is None:
         batch_size = int(torch.cat([batch, batch.new_zeros(1)]).max()) + 1
     count, place = _places(batch, batch_size)

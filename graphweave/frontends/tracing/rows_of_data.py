@@ -73,11 +73,24 @@ def one_hot(tensor: Tensor, num_classes: Any = None) -> Tensor:
     return (tensor.unsqueeze(-1) == torch.arange(classes, device=tensor.device)).long()
 
 
+def _distances(
+    x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
+) -> Tensor:
+    """The distance of each row of `x1` to each of `x2`, by a product of matrices, as PyTorch computes it where one of
+    them has more than 25 rows. Where both have fewer, PyTorch subtracts, and its results differ by rounding."""
+    if x1.dim() != 2 or x2.dim() != 2 or p != 2 or compute_mode != "use_mm_for_euclid_dist_if_necessary":
+        return _distances_of_pytorch(x1, x2, p, compute_mode)
+    distances: Tensor = aten._euclidean_dist(x1, x2)
+    return distances
+
+
+_distances_of_pytorch = torch.cdist
 _attention_of_pytorch = F.scaled_dot_product_attention
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _batch_norm,
     F.scaled_dot_product_attention: _attention,
+    torch.cdist: _distances,
     F.multi_head_attention_forward: F.multi_head_attention_forward,  # so that the attention within it is found
 }
-"""PyTorch's function -> the formula that replaces it in a trace, where data decides a size of its first argument."""
+"""PyTorch's function -> the formula that replaces it in a trace, where data decides a size of an argument."""

@@ -148,7 +148,7 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         formula = FORMULAS.get(self.value) if args else None
-        if formula is None or not (in_vmap() or _unknown_size(args[0].realize())):
+        if formula is None or not (in_vmap() or any(_unknown_size(arg.realize()) for arg in args)):
             return original(self, tx, args, kwargs)
         return _traced(formula).call_function(tx, list(args), kwargs)
 
