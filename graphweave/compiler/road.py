@@ -47,6 +47,7 @@ from graphweave.passes.shard import Shard
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
 from graphweave.passes.split_pairs import SplitPairs
+from graphweave.passes.symmetric_pairs import SymmetricPairs
 
 SPELLINGS: tuple[Respelling, ...] = (
     Respelling("rows-of-wide-masks", wide_masks_to_rows),
@@ -66,6 +67,7 @@ JOINT: tuple[Pass, ...] = (
     Merge(),
     Simplify(),
     ToEdges(),
+    SymmetricPairs(),
     SinkReshape(),
     NarrowGathers(),
     Rewrite(),
