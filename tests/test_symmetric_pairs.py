@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support import by_default
 from torch import Tensor
 
 import graphweave
@@ -51,7 +52,7 @@ def _with_vectors(pos: Tensor, x: Tensor, w: Tensor, edge_index: Tensor) -> Tens
 ENERGIES = (_of_lengths, _with_vectors)
 
 
-@pytest.mark.parametrize("energy", ENERGIES)
+@pytest.mark.parametrize("energy", by_default(ENERGIES, _of_lengths))
 def test_forces_and_their_gradients_on_any_graph(energy: Callable[..., Tensor]) -> None:
     def step(pos: Tensor, x: Tensor, w: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         out = energy(pos, x, w, edge_index)
@@ -64,7 +65,8 @@ def test_forces_and_their_gradients_on_any_graph(energy: Callable[..., Tensor]) 
         values = [torch.randn(12 - n % 2, k, dtype=torch.float64) for k in (3, 6)]
         values.append(torch.randn(6, 6, dtype=torch.float64))
         found = []
-        for call in (step, compiled):
+        calls: tuple[Callable[..., tuple[Tensor, Tensor]], ...] = (step, compiled)
+        for call in calls:
             given = [t.clone().requires_grad_() for t in values]
             out, slope = call(*given, edge_index)
             grads = torch.autograd.grad(out.sum() + slope.square().sum(), given)
@@ -75,12 +77,11 @@ def test_forces_and_their_gradients_on_any_graph(energy: Callable[..., Tensor]) 
     assert (counted["graph_breaks"], counted["eager_fallbacks"]) == (0, 0)
 
 
-def test_products_are_of_pairs_only_where_edges_have_reverses() -> None:
-    def networks(edge_index: Tensor) -> list[str]:
-        said = graphweave.explain(model, b.z, b.position, edge_index, None, b.molecule, b.count).text("ir")
-        return re.findall(r"^%\d+: P_\w+\[.*\] f32 = matmul", said, re.MULTILINE)
-
+@pytest.mark.parametrize("has_reverses", by_default((True, False), True))
+def test_products_are_of_pairs_only_where_edges_have_reverses(has_reverses: bool) -> None:
     model = EnergyAndForces(SchNet(8, 1, 6)).eval()
     b = molecules([9, 12, 7])
-    assert networks(b.edge_index)
-    assert not networks(b.edge_index[:, b.edge_index[0] < b.edge_index[1]])
+    edge_index = b.edge_index if has_reverses else b.edge_index[:, b.edge_index[0] < b.edge_index[1]]
+    said = graphweave.explain(model, b.z, b.position, edge_index, None, b.molecule, b.count).text("ir")
+    of_pairs = re.findall(r"^%\d+: P_\w+\[.*\] f32 = matmul", said, re.MULTILINE)
+    assert bool(of_pairs) == has_reverses
