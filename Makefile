@@ -38,7 +38,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
+.PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-forces bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
 
@@ -157,6 +157,12 @@ bench-first-call: $(STAMP)
 # Compilers beside one another: make bench-compilers ARGS="--compilers g++ clang++ --out bench/results".
 bench-compilers: $(STAMP)
 	$(BIN)/python -m bench.compilers $(ARGS)
+
+# Energies and forces, spherical tensors, and points: all that docs/forces.md and docs/points.md promise to be fast.
+bench-forces: $(STAMP)
+	$(BIN)/python -m bench.forces --models schnet painn $(ARGS)
+	$(BIN)/python -m bench.equivariant --models mace "e3nn mace" --batches molecules --systems eager graphweave $(ARGS)
+	$(BIN)/python -m bench.points
 
 bench-memory: $(STAMP)
 	$(BIN)/python -m bench.memory_growth $(ARGS)

@@ -1,7 +1,7 @@
 """Training on energies and forces with features that turn with the molecule, and serving both: seconds of a step.
 
-    python -m bench.equivariant [--models nequip mace ...] [--molecules 64] [--atoms 21] [--width 16]
-                                [--systems eager graphweave inductor] [--threads 1] [--repeats 9] [--out FILE]
+    python -m bench.equivariant [--models nequip mace ...] [--batches molecules cluster] [--width 16]
+                                [--systems eager graphweave inductor] [--threads 2] [--repeats 9] [--out FILE]
 
 What is measured, and how, is as in `bench.forces`. The models have two layers and harmonics up to degree 2: `nequip`
 sums coupled messages, `mace` also takes products of the sums. With e3nn installed, `e3nn nequip` and `e3nn mace` are
@@ -35,7 +35,7 @@ def _models() -> dict[str, Callable[[int], nn.Module]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return measure(argv, _models(), name="equivariant", doc=__doc__, width=16)
+    return measure(argv, _models(), module="bench.equivariant", doc=__doc__, width=16)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small models of the energy of molecules, of which forces are derivatives: SchNet, PaiNN, EGNN and DimeNet in brief.
+"""Models of the energy of molecules, of which forces are derivatives: those of `graphweave.nn`, and two more in brief.
 
 Each is called as `model(z, position, edge_index, molecule, count)` with the kind of each atom, its position, edges
 between atoms, the molecule of each atom and the number of molecules, and gives the energy of each molecule.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from graphweave.nn import PaiNN, SchNet
+from graphweave.points import neighbours
 
 CUTOFF = 5.0
 """Atoms that are closer than this are joined by edges."""
@@ -29,9 +32,11 @@ class Molecules:
     edge_index: Tensor
     molecule: Tensor
     count: int
+    offsets: Tensor | None = None
+    """What is added to the vector along each edge, [E, 3], where cells repeat."""
 
     def with_edges(self, edge_index: Tensor) -> Molecules:
-        return Molecules(self.z, self.position, edge_index, self.molecule, self.count)
+        return replace(self, edge_index=edge_index)
 
 
 def molecules(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float32) -> Molecules:
@@ -43,6 +48,17 @@ def molecules(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float3
     near = (torch.cdist(position, position) < CUTOFF) & (molecule[:, None] == molecule) & ~torch.eye(total, dtype=bool)
     z = torch.randint(KINDS, (total,), generator=drawn)
     return Molecules(z, position.to(dtype), near.nonzero().t().contiguous(), molecule, len(sizes))
+
+
+def crystal(sides: tuple[int, int, int], spacing: float, *, repeats: bool) -> Molecules:
+    """Atoms near the points of a grid, as one system: a cell that repeats in all directions, or a cluster."""
+    drawn = torch.Generator().manual_seed(0)
+    grid = torch.cartesian_prod(*(torch.arange(float(n)) for n in sides)) * spacing
+    position = grid + 0.3 * torch.randn(grid.shape, generator=drawn)
+    cell = spacing * torch.diag(torch.tensor(sides, dtype=position.dtype))
+    found = neighbours(position, CUTOFF, cell if repeats else None)
+    z, molecule = torch.randint(KINDS, (len(grid),), generator=drawn), torch.zeros(len(grid), dtype=torch.long)
+    return Molecules(z, position, found.pairs, molecule, 1, found.shifts @ cell if repeats else None)
 
 
 def energy_and_forces(model: Callable[..., Tensor], batch: Molecules, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,68 +93,29 @@ class _Energy(nn.Module):
         return _summed(self.readout(atoms).squeeze(-1), molecule, count)
 
 
-class SchNet(nn.Module):
-    """Schuett et al. (2017): messages are rows of the source times a filter, a network of the distance."""
+class NnPotential(nn.Module):
+    """A potential of `graphweave.nn`, called like the models here. `offsets` [E, 3] is for cells that repeat."""
 
-    def __init__(self, width: int = 64, layers: int = 3, bases: int = 50) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.kinds, self.energy = nn.Embedding(KINDS, width), _Energy(width)
-        self.filters = nn.ModuleList(
-            nn.Sequential(nn.Linear(bases, width), nn.Softplus(), nn.Linear(width, width)) for _ in range(layers)
-        )
-        self.sources = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
-        self.updates = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.Softplus(), nn.Linear(width, width)) for _ in range(layers)
-        )
-        self.register_buffer("centres", torch.linspace(0, CUTOFF, bases))
+        self.model = model
 
-    def forward(self, z: Tensor, position: Tensor, edge_index: Tensor, molecule: Tensor, count: int) -> Tensor:
-        (src, dst), (_, distance) = edge_index, _distances(position, edge_index)
-        bases = torch.exp(-10 * (distance[:, None] - self.centres).square())
-        smooth = _smooth(distance)[:, None]
-        h = self.kinds(z)
-        for network, source, update in zip(self.filters, self.sources, self.updates, strict=True):
-            messages = source(h)[src] * (network(bases) * smooth)
-            h = h + update(_summed(messages, dst, len(z)))
-        out: Tensor = self.energy(h, molecule, count)
+    def forward(
+        self, z: Tensor, position: Tensor, edge_index: Tensor, molecule: Tensor, count: int,
+        offsets: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        out: Tensor = self.model(z, position, edge_index, offsets, molecule, count)
         return out
 
 
-class PaiNN(nn.Module):
-    """Schuett et al. (2021): atoms have scalars and vectors, and messages carry both."""
+def schnet(width: int = 64, layers: int = 3, bases: int = 50) -> nn.Module:
+    """SchNet of `graphweave.nn`."""
+    return NnPotential(SchNet(width, layers, bases, CUTOFF))
 
-    def __init__(self, width: int = 64, layers: int = 3, bases: int = 20) -> None:
-        super().__init__()
-        self.width, self.kinds, self.energy = width, nn.Embedding(KINDS, width), _Energy(width)
-        self.messages = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 3 * width)) for _ in range(layers)
-        )
-        self.filters = nn.ModuleList(nn.Linear(bases, 3 * width) for _ in range(layers))
-        self.mixings = nn.ModuleList(nn.Linear(width, 2 * width, bias=False) for _ in range(layers))
-        self.updates = nn.ModuleList(
-            nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, 3 * width)) for _ in range(layers)
-        )
-        self.register_buffer("waves", torch.arange(1, bases + 1) * (math.pi / CUTOFF))
 
-    def forward(self, z: Tensor, position: Tensor, edge_index: Tensor, molecule: Tensor, count: int) -> Tensor:
-        src, dst = edge_index
-        gap, distance = _distances(position, edge_index)
-        bases = torch.sin(distance[:, None] * self.waves) / distance[:, None]
-        smooth, way = _smooth(distance)[:, None], (gap / distance[:, None])[:, :, None]
-        h = self.kinds(z)
-        vectors = h.new_zeros(len(z), 3, self.width)
-        for message, network, mixing, update in zip(
-            self.messages, self.filters, self.mixings, self.updates, strict=True
-        ):
-            scalar, along, turned = (message(h)[src] * (network(bases) * smooth)).split(self.width, dim=-1)
-            h = h + _summed(scalar, dst, len(z))
-            vectors = vectors + _summed(vectors[src] * turned[:, None] + along[:, None] * way, dst, len(z))
-            one, other = mixing(vectors).split(self.width, dim=-1)
-            length = (other.square().sum(1) + 1e-8).sqrt()
-            a, b, c = update(torch.cat([h, length], dim=-1)).split(self.width, dim=-1)
-            h, vectors = h + a + b * (one * other).sum(1), vectors + c[:, None] * one
-        out: Tensor = self.energy(h, molecule, count)
-        return out
+def painn(width: int = 64, layers: int = 3, bases: int = 20) -> nn.Module:
+    """PaiNN of `graphweave.nn`."""
+    return NnPotential(PaiNN(width, layers, bases, CUTOFF))
 
 
 class EGNN(nn.Module):

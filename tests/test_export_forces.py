@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import graphweave as gw
-from bench.force_models import Molecules, PaiNN, SchNet, molecules
+from bench.force_models import Molecules, molecules, painn, schnet
 from graphweave.exporting.capture import capture_whole
 from graphweave.exporting.library import LoadedModel
 
@@ -32,7 +32,7 @@ def given(batch: Molecules) -> Given:
     return batch.z, batch.position.clone(), batch.edge_index, batch.molecule, torch.zeros(batch.count)
 
 
-@pytest.fixture(scope="module", params=[SchNet, pytest.param(PaiNN, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[schnet, pytest.param(painn, marks=pytest.mark.slow)])
 def potential(request: pytest.FixtureRequest) -> Potential:
     torch.manual_seed(5)
     return Potential(request.param(8))
@@ -53,7 +53,7 @@ def test_energies_and_forces_leave_python(potential: Potential, library: LoadedM
 
 
 def test_an_export_leaves_the_weights_as_they_were() -> None:
-    model = Potential(SchNet(4))
+    model = Potential(schnet(4))
     first, *others = model.parameters()
     first.requires_grad_(False)
     capture_whole(model, given(molecules([3, 2])), {})

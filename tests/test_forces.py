@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import relative_error
-from bench.force_models import EGNN, DimeNet, Molecules, PaiNN, SchNet, energy_and_forces, molecules
+from bench.force_models import EGNN, DimeNet, Molecules, energy_and_forces, molecules, painn, schnet
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -21,9 +21,9 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda f: torch.compile(f, backend="graphweave", dynamic=True),
 }
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "schnet": lambda: SchNet(4, 1, 3),
-    "schnet of two layers": lambda: SchNet(6, 2, 5),
-    "painn": lambda: PaiNN(4, 2, 3),
+    "schnet": lambda: schnet(4, 1, 3),
+    "schnet of two layers": lambda: schnet(6, 2, 5),
+    "painn": lambda: painn(4, 2, 3),
     "egnn": lambda: EGNN(6, 2),
     "dimenet": lambda: DimeNet(4, 2, 3, 2),
 }

@@ -46,6 +46,7 @@ from graphweave.passes.shard import Shard
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
 from graphweave.passes.split_pairs import SplitPairs
+from graphweave.passes.symmetric_pairs import SymmetricPairs
 
 SPELLINGS: tuple[Respelling, ...] = (
     Respelling("rows-of-wide-masks", wide_masks_to_rows),
@@ -64,6 +65,7 @@ JOINT: tuple[Pass, ...] = (
     Merge(),
     Simplify(),
     ToEdges(),
+    SymmetricPairs(),
     SinkReshape(),
     NarrowGathers(),
     Rewrite(),

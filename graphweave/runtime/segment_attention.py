@@ -62,7 +62,7 @@ class _AttentionCall(NativeNumbers):
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What is added to the scores of pairs, and which weights are dropped; see `segment_attention`."""
+    """The terms that are added to the scores of pairs, and the weights that are dropped; see `segment_attention`."""
 
     bias: Tensor | None
     codes: Tensor | None

@@ -178,7 +178,7 @@ class _PaddedAttention:
         return None
 
     def _terms(self, call: _DenseAttention, mask: Value | None, padding: Padding, at: fx.Node) -> tuple[Any, ...]:
-        """What is added to the scores: a bias, codes and their table, and edges and their numbers."""
+        """The terms that are added to the scores: a bias, codes and their table, and edges and their numbers."""
         do, q = self.graph.call_method, example(call.q)
         if call.is_causal():
             shape = (1, 1, padding.longest, padding.longest)

@@ -80,7 +80,7 @@ def _distances(
     them has more than 25 rows. Where both have fewer, PyTorch subtracts, and its results differ by rounding."""
     if x1.dim() != 2 or x2.dim() != 2 or p != 2 or compute_mode != "use_mm_for_euclid_dist_if_necessary":
         return _distances_of_pytorch(x1, x2, p, compute_mode)
-    distances: Tensor = aten._euclidean_dist(x1, x2)
+    distances: Tensor = torch.ops.aten._euclidean_dist(x1, x2)
     return distances
 
 
