@@ -41,7 +41,8 @@ class Inner(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([0.5, -1.5, 2.0], dtype=F64))
         self.register_buffer("shift", torch.tensor([1.0, 2.0, 0.25], dtype=F64))
-        self.parts, self.times = 2, [1, 2, 3]
+        self.parts: int = 2
+        self.times = [1, 2, 3]
         self.repeat = scripted(_repeat)
 
     def forward(self, x: Tensor, y: Tensor | None = None, scale: float = 1.5) -> tuple[Tensor, int, Tensor]:

@@ -119,8 +119,8 @@ def _called(path: Sequence[str]) -> Callable[..., Any]:
         for name in path[1:]:
             found = found if name.startswith("___torch_mangle_") else getattr(found, name, None)
         if callable(found):
-            return found  # type: ignore[no-any-return]
-    function = torch.jit._state._python_cu.find_function(".".join(("__torch__", *path)))
+            return found
+    function: Any = torch.jit._state._python_cu.find_function(".".join(("__torch__", *path)))
     if function is None:
         raise NotPython(f"the function {path[-1]} was loaded with its module")
     return _function_of(function.code, {})
@@ -136,7 +136,7 @@ def _operator(space: str, name: str) -> Callable[..., Any]:
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     places = frozenset(i for schema in schemas for i, arg in enumerate(schema.arguments) if arg.name == "dtype")
     if not places:
-        return packet  # type: ignore[no-any-return]
+        return packet
 
     def with_dtypes(*args: Any, **kwargs: Any) -> Any:
         given = [_dtype(arg) if i in places else arg for i, arg in enumerate(args)]
@@ -178,7 +178,7 @@ def _slice(x: Any, *bounds: Any) -> Any:
     """`torch.slice(list, start, end, step)` or `torch.slice(tensor, dim, start, end, step)`, with their defaults."""
     if isinstance(x, Tensor):
         return torch.ops.aten.slice(x, *bounds)
-    start, end, step = (*bounds, *(None, None, 1)[len(bounds) :])
+    start, end, step = [*bounds, None, None, None][:3]
     return x[start:end:step]
 
 

@@ -35,6 +35,8 @@ from graphweave.frontends.tracing.inner_gradients import (
     keeps_graphs,
     leaves_backward_to_python,
     makes_leaves,
+    takes_gradients_by_arguments,
+    wraps_leaves,
 )
 from graphweave.frontends.tracing.rows_of_data import FORMULAS
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
@@ -311,6 +313,8 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", takes_gradients_by_arguments),
+    (VariableBuilder, "wrap_tensor", wraps_leaves),
     (variables.TensorVariable, "method_backward", leaves_backward_to_python),
     (variables.TensorVariable, "method_requires_grad_", asks_for_gradients),
     (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
