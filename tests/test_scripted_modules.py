@@ -129,20 +129,6 @@ class Summed(nn.Module):
         return x.sin()
 
 
-def _add(module: Summed, given: tuple[Tensor], out: Tensor) -> Tensor:
-    return out + 1
-
-
-def test_what_cannot_be_traced_runs_in_torchscript() -> None:
-    model = Summed()
-    model.register_forward_hook(_add)
-    model = scripted(model)
-    run = graphweave.compile(lambda x: model(x * 2).cos())
-    x = features(4, 3, F64)
-    assert relative_error(run(x), (x * 2).sin().add(1).cos()) < 1e-12
-    assert graphweave.counters()["graph_breaks"] > 0
-
-
 def test_only_scripted_methods() -> None:
     with pytest.raises(NotPython, match="backward is no scripted method"):
         python_function(scripted(Summed()), "backward")

@@ -8,6 +8,7 @@ left as it is.
 from __future__ import annotations
 
 import dis
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -208,6 +209,19 @@ def _reads_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda value: not isinstance(value, torch.jit.ScriptModule) and original(value)
 
 
+def _guards_tuples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A tuple whose class refuses to tell its length, such as the irreducible representations of e3nn: the guard is on
+    the object, which nothing can change."""
+
+    @functools.wraps(original)
+    def sequence_length(self: Any, guard: Any) -> None:
+        value = self.get(guard)
+        refuses = isinstance(value, tuple) and type(value).__len__ is not tuple.__len__
+        (self.ID_MATCH if refuses else functools.partial(original, self))(guard)
+
+    return sequence_length
+
+
 class _Scripted(variables.VariableTracker):
     """A scripted module, as Dynamo sees it."""
 
@@ -320,6 +334,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
+    (GuardBuilder, "SEQUENCE_LENGTH", _guards_tuples),
     (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
     (LIBRARY, "contract_path", orders_by_first_sizes),
