@@ -208,7 +208,9 @@ def test_tuples_that_refuse_to_tell_their_length(door: str, fresh_compiler: None
     """The irreducible representations of e3nn are such tuples."""
 
     class Layer(nn.Module):
-        pairs = [(2, _Pair((1, -1)))]
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = [(2, _Pair((1, -1)))]
 
         def forward(self, x: Tensor) -> Tensor:
             scale, (a, b) = self.pairs[0]
