@@ -139,6 +139,20 @@ def test_an_argument_by_which_a_gradient_is_taken_requires_one() -> None:
     _assert_slopes_agree(_leaves_it_to_the_caller, graphweave.compile(_leaves_it_to_the_caller))
 
 
+def test_no_gradient_is_lost_behind_a_graph_break() -> None:
+    """The energy was computed from an argument that required no gradient, as eager mode would say."""
+
+    def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor | None:
+        energy = _energy(x, w, src, dst).sum()
+        torch._dynamo.graph_break()
+        (slope,) = torch.autograd.grad(energy, x, allow_unused=True)
+        return slope
+
+    w = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        graphweave.compile(fn)(torch.randn(7, 3, dtype=torch.float64), w, *random_graph(7, 7, 20))
+
+
 def _serves(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
     """Without a graph of the gradient: the energy is given beside its forces."""
     with torch.enable_grad():

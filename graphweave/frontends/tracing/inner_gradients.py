@@ -87,12 +87,14 @@ def asks_for_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 def takes_gradients_by_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.autograd.grad(energy, positions)` by an argument that requires no gradient: the function is traced again
     as if it had begun with `positions.requires_grad_()`. MACE does so only if `torch.compiler.is_compiling()` is false,
-    and leaves it to the caller otherwise."""
+    and leaves it to the caller otherwise. (Behind a graph break, the energy was computed without: PyTorch says so.)"""
 
     def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         call = under_way.get()
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
         if self.value is not torch.autograd.grad or call is None or inputs is None:
+            return original(self, tx, args, kwargs)
+        if tx.output.root_tx.f_code is not call.outermost:
             return original(self, tx, args, kwargs)
         inputs = inputs.realize()
         leaves = [inputs] if inputs.is_tensor() else inputs.unpack_var_sequence(tx)
