@@ -105,7 +105,11 @@ ASKING = (_asks_for_the_gradient, _with_strain, _of_an_intermediate, _third_orde
 @pytest.mark.parametrize("fn", by_default(ASKING, _asks_for_the_gradient, _with_strain))
 @pytest.mark.parametrize("door", by_default(DOORS, "compile"))
 def test_what_asks_for_a_gradient_inside(door: str, fn: Callable[..., tuple[Tensor, Tensor]]) -> None:
-    compiled = DOORS[door](fn)
+    _assert_slopes_agree(fn, DOORS[door](fn))
+
+
+def _assert_slopes_agree(fn: Callable[..., tuple[Tensor, Tensor]], compiled: Callable[..., Any]) -> None:
+    """Compares energies, slopes and gradients of both with eager mode, on two sizes, and counts one compilation."""
     for rows, edges in ((7, 20), (5, 11)):
         x, w = torch.randn(rows, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
         found = []
@@ -120,6 +124,33 @@ def test_what_asks_for_a_gradient_inside(door: str, fn: Callable[..., tuple[Tens
             assert relative_error(one.detach(), other.detach()) < 1e-11
     counted = graphweave.counters()
     assert (counted["compilations"], counted["graph_breaks"], counted["eager_fallbacks"]) == (1, 0, 0)
+
+
+def _leaves_it_to_the_caller(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+    """MACE does so: callers of its compiled model are to say that positions require gradients."""
+    if not torch.compiler.is_compiling():
+        x.requires_grad_()
+    energy = _energy(x, w, src, dst)
+    (slope,) = torch.autograd.grad([energy], [x], [torch.ones_like(energy)], create_graph=True, allow_unused=True)
+    return energy, slope
+
+
+def test_an_argument_by_which_a_gradient_is_taken_requires_one() -> None:
+    _assert_slopes_agree(_leaves_it_to_the_caller, graphweave.compile(_leaves_it_to_the_caller))
+
+
+def test_no_gradient_is_lost_behind_a_graph_break() -> None:
+    """The energy was computed from an argument that required no gradient, as eager mode would say."""
+
+    def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor | None:
+        energy = _energy(x, w, src, dst).sum()
+        torch._dynamo.graph_break()
+        (slope,) = torch.autograd.grad(energy, x, allow_unused=True)
+        return slope
+
+    w = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        graphweave.compile(fn)(torch.randn(7, 3, dtype=torch.float64), w, *random_graph(7, 7, 20))
 
 
 def _serves(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:

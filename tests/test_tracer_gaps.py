@@ -184,8 +184,16 @@ def test_batch_norm_of_rows_that_a_mask_picks_may_have_none_of_them_but_not_one(
         compiled(x, torch.arange(5) == 2)
 
 
-def test_a_scripted_module_breaks_the_graph_and_the_rest_is_compiled(door: str, fresh_compiler: None) -> None:
-    scripted, linear = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).double()), nn.Linear(4, 4).double()
+def _rectify(module: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+    return out.relu()
+
+
+def test_a_scripted_module_with_hooks_breaks_the_graph_and_the_rest_is_compiled(
+    door: str, fresh_compiler: None
+) -> None:
+    linear, hooked = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+    hooked.register_forward_hook(_rectify)
+    scripted = torch.jit.script(hooked)
 
     def f(x: Tensor, edges: Tensor) -> Tensor:
         hidden = scripted(linear(x).tanh())
@@ -218,3 +226,28 @@ def test_an_einsum_of_three_operands_is_compiled_once(door: str, fresh_compiler:
         given = x, y, coupling, random_graph(nodes, nodes, edges)
         torch.testing.assert_close(compiled(*given), message(*given))
     assert counts() == (1, 0, 0)
+
+
+class _Pair(tuple[int, int]):
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_tuples_that_refuse_to_tell_their_length(door: str, fresh_compiler: None) -> None:
+    """The irreducible representations of e3nn are such tuples."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = [(2, _Pair((1, -1)))]
+
+        def forward(self, x: Tensor) -> Tensor:
+            scale, (a, b) = self.pairs[0]
+            return x * scale + a - 3 * b
+
+    layer, x = Layer(), features(4, 3)
+    compiled = DOORS[door](layer)
+    for other in ((1, -1), (4, 5)):
+        layer.pairs = [(2, _Pair(other))]
+        torch.testing.assert_close(compiled(x), layer(x))
+    assert counts() == (2, 0, 0)

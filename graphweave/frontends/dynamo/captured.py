@@ -158,6 +158,7 @@ class Captured:
         kept = not on_ranks and taker is None
         self._on_disk = CapturesOnDisk(target, options or {}, more, widths).compiled if kept else None
         self._floats: dict[tuple[CodeType, str], float] = {}
+        self._inner_leaves: set[tuple[CodeType, str]] = set()
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
@@ -326,7 +327,7 @@ class Captured:
     def _under_way(
         self, settings: Sequence[CaptureSettings], *, last: bool, compile_whole: CompileWhole | None = None
     ) -> CallUnderWay:
-        return CallUnderWay(self._backend, settings, self._code, last, self._floats, compile_whole)
+        return CallUnderWay(self._backend, settings, self._code, last, self._floats, self._inner_leaves, compile_whole)
 
     def _as_python(
         self, error: Exception, tried: tuple[CaptureSettings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

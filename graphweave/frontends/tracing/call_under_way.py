@@ -43,6 +43,8 @@ class CallUnderWay:
     floats: dict[tuple[CodeType, str], float] = field(default_factory=dict)
     """The value of each Python float that has been traced for the function, by its frame and its place there; not a
     number if it has had several, so that it is a symbol."""
+    inner_leaves: set[tuple[CodeType, str]] = field(default_factory=set)
+    """The arguments by which the function takes gradients inside itself, without having said so: frame and source."""
     compile_whole: CompileWhole | None = None
     """Compiles the outermost frame, given PyTorch's arguments, this call, and how PyTorch compiles it."""
     arguments: tuple[Any, ...] = ()

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch import Tensor, fx
 from torch._dynamo import variables
+from torch._dynamo.exc import RestartAnalysis
+
+from graphweave.frontends.tracing.call_under_way import under_way
 
 _RETAIN_GRAPH = 3
 """The position of `retain_graph` among the parameters of `torch.autograd.grad`."""
@@ -78,6 +82,47 @@ def asks_for_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
         return self
 
     return method_requires_grad_
+
+
+def takes_gradients_by_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.autograd.grad(energy, positions)` by an argument that requires no gradient: the function is traced again
+    as if it had begun with `positions.requires_grad_()`. MACE does so only if `torch.compiler.is_compiling()` is false,
+    and leaves it to the caller otherwise. (Behind a graph break, the energy was computed without: PyTorch says so.)"""
+
+    def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        call = under_way.get()
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        if self.value is not torch.autograd.grad or call is None or inputs is None:
+            return original(self, tx, args, kwargs)
+        if tx.output.root_tx.f_code is not call.outermost:
+            return original(self, tx, args, kwargs)
+        inputs = inputs.realize()
+        leaves = [inputs] if inputs.is_tensor() else inputs.unpack_var_sequence(tx)
+        for leaf in (one.realize() for one in leaves):
+            place = _place(tx, leaf.source)
+            plain = leaf.is_tensor() and leaf.as_proxy().node.op == "placeholder" and not _value(leaf).requires_grad
+            if plain and leaf.source and place not in call.inner_leaves:
+                call.inner_leaves.add(place)
+                raise RestartAnalysis(restart_reason="a gradient is taken by an argument")
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def wraps_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An argument by which an earlier trace took a gradient."""
+
+    def wrap_tensor(self: Any, value: Any) -> Any:
+        made, call = original(self, value), under_way.get()
+        if call is not None and made.is_tensor() and _place(self.tx, self.source) in call.inner_leaves:
+            made.call_method(self.tx, "requires_grad_", [], {})
+        return made
+
+    return wrap_tensor
+
+
+def _place(tx: Any, source: Any) -> tuple[CodeType, str]:
+    return tx.output.root_tx.f_code, source.name if source else ""
 
 
 def gives_results_of_leaves(original: Callable[..., Any]) -> Callable[..., Any]:

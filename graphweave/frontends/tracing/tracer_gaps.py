@@ -8,6 +8,7 @@ left as it is.
 from __future__ import annotations
 
 import dis
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch._dynamo import variables
+from torch._dynamo import guards, variables
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
@@ -35,8 +36,11 @@ from graphweave.frontends.tracing.inner_gradients import (
     keeps_graphs,
     leaves_backward_to_python,
     makes_leaves,
+    takes_gradients_by_arguments,
+    wraps_leaves,
 )
 from graphweave.frontends.tracing.rows_of_data import FORMULAS, one_hot
+from graphweave.frontends.tracing.scripted_code import NotPython, python_function
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -217,17 +221,65 @@ def _has_method(x: Any, name: str) -> bool:
 
 
 def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A scripted module: its call breaks the graph. Without this, everything from the name of the module to the end of
-    the function would run as Python."""
+    """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
     def wrap(self: Any, value: Any) -> Any:
         if isinstance(value, torch.jit.ScriptModule):
             self.install_guards(GuardBuilder.ID_MATCH)
-            why = "a scripted module runs in TorchScript. Call the module that was scripted"
-            return variables.misc.DelayGraphBreakVariable(source=self.source, msg=why)
+            return _Scripted(value, source=self.source)
         return original(self, value)
 
     return wrap
+
+
+def _reads_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Guards on attributes of scripted modules, whose dictionaries of parameters and buffers are no dictionaries."""
+    return lambda value: not isinstance(value, torch.jit.ScriptModule) and original(value)
+
+
+def _guards_tuples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A tuple whose class refuses to tell its length, such as the irreducible representations of e3nn: the guard is on
+    the object, which nothing can change."""
+
+    @functools.wraps(original)
+    def sequence_length(self: Any, guard: Any) -> None:
+        value = self.get(guard)
+        refuses = isinstance(value, tuple) and type(value).__len__ is not tuple.__len__
+        (self.ID_MATCH if refuses else functools.partial(original, self))(guard)
+
+    return sequence_length
+
+
+class _Scripted(variables.VariableTracker):
+    """A scripted module, as Dynamo sees it."""
+
+    def __init__(self, value: torch.jit.ScriptModule, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def var_getattr(self, tx: Any, name: str) -> Any:
+        if self.source is None or not hasattr(self.value, name):
+            return super().var_getattr(tx, name)
+        source, value = AttrSource(self.source, name), getattr(self.value, name)
+        if callable(value) and not isinstance(value, torch.nn.Module):
+            return variables.GetAttrVariable(self, name, source=source)
+        return variables.VariableTracker.build(tx, value, source)
+
+    def call_function(self, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return self.call_method(tx, "forward", args, kwargs)
+
+    def call_method(self, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            if self.value._forward_hooks or self.value._forward_pre_hooks:
+                raise NotPython("it has hooks")
+            function = python_function(self.value, name)
+        except NotPython as why:
+            text = f"a scripted module runs in TorchScript, since {why}. Call the module that was scripted"
+            return variables.misc.DelayGraphBreakVariable(source=self.source, msg=text).call_function(tx, args, kwargs)
+        return _traced(function).call_function(tx, [self, *args], kwargs)
 
 
 def _compiles_floats_in(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -304,12 +356,16 @@ _GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", takes_gradients_by_arguments),
+    (VariableBuilder, "wrap_tensor", wraps_leaves),
     (variables.TensorVariable, "method_backward", leaves_backward_to_python),
     (variables.TensorVariable, "method_requires_grad_", asks_for_gradients),
     (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (getattr(variables, "BuiltinVariable", None), "call_function", _counts_by_tensors),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
+    (GuardBuilder, "SEQUENCE_LENGTH", _guards_tuples),
+    (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
     (LIBRARY, "contract_path", orders_by_first_sizes),
 )
