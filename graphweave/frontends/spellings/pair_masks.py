@@ -129,9 +129,9 @@ def _joint(parts: Sequence[tuple[Part, ...]], size: Any, padding: Padding) -> tu
 
 @dataclass(slots=True)
 class ShiftParts:
-    """The parts whose sum is a shift of [graphs, heads, queries, keys]: tensors that broadcast to it, at most one lookup
-    by codes [graphs, queries, keys] of rows of a table [rows, heads], and at most one matrix of edges [2, edges] with
-    numbers [edges, heads or 1]."""
+    """The parts whose sum is a shift of [graphs, heads, queries, keys]: tensors that broadcast to it, at most one
+    lookup by codes [graphs, queries, keys] of rows of a table [rows, heads], and at most one matrix of edges [2, edges]
+    with numbers [edges, heads or 1]."""
 
     dense: list[fx.Node] = field(default_factory=list)
     lookup: tuple[fx.Node, fx.Node] | None = None
