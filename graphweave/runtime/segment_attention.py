@@ -83,10 +83,20 @@ class _Terms:
 
 @torch.library.custom_op("graphweave::segment_attention", mutates_args=(), device_types="cpu")
 def segment_attention(
-    q: Tensor, k: Tensor, v: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float, bias: Tensor | None,
-    codes: Tensor | None, table: Tensor | None, edges: Tensor | None,
-    numbers: Tensor | None, seed: Tensor | None, dropped: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    bias: Tensor | None,
+    codes: Tensor | None,
+    table: Tensor | None,
+    edges: Tensor | None,
+    numbers: Tensor | None,
+    seed: Tensor | None,
+    dropped: float,
+) -> tuple[Tensor, Tensor]:
     """(out, lse): out[i, h] = sum of p[j] v[j, h] over the keys j of the segment of query i, p being the softmax of
     scale * q[i, h] . k[j, h] + t[i, j, h]; lse[i, h] the logarithm of the sum of the exponentials of these scores.
 
@@ -117,11 +127,24 @@ def segment_attention(
 
 @torch.library.custom_op("graphweave::segment_attention_backward", mutates_args=(), device_types="cpu")
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_ptr: Tensor, k_ptr: Tensor,
-    scale: float, wanted: Sequence[bool], bias: Tensor | None, codes: Tensor | None,
-    table: Tensor | None, edges: Tensor | None, numbers: Tensor | None,
-    seed: Tensor | None, dropped: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    wanted: Sequence[bool],
+    bias: Tensor | None,
+    codes: Tensor | None,
+    table: Tensor | None,
+    edges: Tensor | None,
+    numbers: Tensor | None,
+    seed: Tensor | None,
+    dropped: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, and those of `bias`, `table` and `numbers` that are `wanted`; others are empty."""
     grads = [x.new_empty(x.shape) for x in (q, k, v)]
     q, k, v, out, grad, lse = *map(_rows, (q, k, v, out, grad)), lse.contiguous()
@@ -158,9 +181,18 @@ def _fake(
 
 @_backward.register_fake
 def _backward_fake(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_ptr: Tensor, k_ptr: Tensor,
-    scale: float, wanted: Sequence[bool], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     added = _Terms(*given).added
     of_terms = (q.new_empty(x.shape if x is not None and w else 0) for x, w in zip(added, wanted, strict=True))
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *of_terms  # type: ignore[return-value]
@@ -278,9 +310,18 @@ def _long_segments(q_ptr: Tensor, k_ptr: Tensor, longest: int) -> list[tuple[sli
 
 
 def _run(
-    tensors: tuple[Tensor, ...], lse: Tensor, grads: tuple[_HeadRows, ...], q_ptr: Tensor, k_ptr: Tensor, longest: int,
-    scale: float, terms: _Terms, of_terms: tuple[Tensor | None, ...], *, backward: bool,
-) -> None:  # fmt: skip
+    tensors: tuple[Tensor, ...],
+    lse: Tensor,
+    grads: tuple[_HeadRows, ...],
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    longest: int,
+    scale: float,
+    terms: _Terms,
+    of_terms: tuple[Tensor | None, ...],
+    *,
+    backward: bool,
+) -> None:
     """Attend with q, k, v and the result; the gradient of the result, and those of q, k, v and the terms."""
     q, k, v = tensors[:3]
     segments, heads = q_ptr.numel() - 1, lse.shape[1]

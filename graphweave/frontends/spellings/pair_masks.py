@@ -33,7 +33,7 @@ from graphweave.frontends.spellings.padded_rows import (
     Rule,
     as_dim,
     is_features,
-)  # fmt: skip
+)
 
 _LOWEST = -1e9
 """A score that is filled with this number or less stands for one of -inf: its exponential is 0."""
@@ -87,9 +87,11 @@ def _both(node: fx.Node, known: Known) -> Mask | None:
 
 
 RULES: Mapping[str, Rule] = {
-    "masked_fill": _filled, "where": _chosen, "add": _added,
+    "masked_fill": _filled,
+    "where": _chosen,
+    "add": _added,
     **dict.fromkeys(("and", "logical_and", "mul"), _both),
-}  # fmt: skip
+}
 """Name of a call -> its rule, for calls whose result hides the padding."""
 
 
@@ -248,6 +250,10 @@ def fits(mask: Mask, rank: int) -> bool:
     """Whether attention with this mask, [graphs, heads, queries, keys] or without heads, reads real keys only."""
     dims: Dims = mask.dims
     return (
-        mask.kind in ("real", "added", "hides") and len(dims) == rank and dims[0] == (GRAPHS,)
-        and dims[-1] == (PLACES,) and dims[-2] in ((), (PLACES,), (OTHERS,)) and all(map(is_features, dims[1:-2]))
-    )  # fmt: skip
+        mask.kind in ("real", "added", "hides")
+        and len(dims) == rank
+        and dims[0] == (GRAPHS,)
+        and dims[-1] == (PLACES,)
+        and dims[-2] in ((), (PLACES,), (OTHERS,))
+        and all(map(is_features, dims[1:-2]))
+    )

@@ -11,10 +11,12 @@ import ast
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+_Function: TypeAlias = Callable[..., Any]
 
 _DTYPES = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
@@ -27,7 +29,7 @@ class NotPython(Exception):
     """Why scripted code cannot be written in Python."""
 
 
-def python_function(module: torch.jit.ScriptModule, method: str) -> Callable[..., Any]:
+def python_function(module: torch.jit.ScriptModule, method: str) -> _Function:
     """A method of a scripted module as a Python function of the module and the arguments. Raises NotPython."""
     if method not in module._c._method_names():
         raise NotPython(f"{method} is no scripted method")
@@ -35,25 +37,25 @@ def python_function(module: torch.jit.ScriptModule, method: str) -> Callable[...
     return _function_of(code, constants)
 
 
-def _function_of(code: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
+def _function_of(code: str, constants: Mapping[str, object]) -> _Function:
     reader = _Reader(constants)
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
         raise NotPython(f"its code is not Python ({error})") from None
     tree = ast.fix_missing_locations(reader.visit(tree))
-    scope = {**_BUILTINS, **reader.names}
+    scope: dict[str, Any] = {**_BUILTINS, **reader.names}
     # with the name of this file, its frames are not shown as the user's
     exec(compile(tree, __file__, "exec"), scope)
-    function: Callable[..., Any] = scope[tree.body[0].name]
+    function: _Function = scope[tree.body[0].name]
     return function
 
 
 class _Reader(ast.NodeTransformer):
     """Replaces names of TorchScript by names of Python objects, which `names` holds, and leaves out types."""
 
-    def __init__(self, constants: Mapping[str, Any]) -> None:
-        self.names: dict[str, Any] = {}
+    def __init__(self, constants: Mapping[str, object]) -> None:
+        self.names: dict[str, object] = {}
         self._constants = constants
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -66,7 +68,7 @@ class _Reader(ast.NodeTransformer):
             self.names[name] = self._object(way)
         return ast.Name(name, ast.Load())
 
-    def _object(self, way: Sequence[str]) -> Any:
+    def _object(self, way: Sequence[str]) -> object:
         match way:
             case ("torch", name):
                 return _CALLS.get(name) or _operator("aten", name)
@@ -112,7 +114,7 @@ def _dotted(node: ast.expr) -> tuple[str, ...] | None:
     return before and (*before, node.attr)  # type: ignore[attr-defined]
 
 
-def _called(path: Sequence[str]) -> Callable[..., Any]:
+def _called(path: Sequence[str]) -> _Function:
     """A function that scripted code calls. PyTorch's own are those of its Python modules."""
     if path[0] == "torch":
         found: Any = torch
@@ -127,7 +129,7 @@ def _called(path: Sequence[str]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _operator(space: str, name: str) -> Callable[..., Any]:
+def _operator(space: str, name: str) -> _Function:
     """An operator as TorchScript calls it."""
     operators = getattr(torch.ops, space)
     if not hasattr(operators, name):
@@ -138,22 +140,22 @@ def _operator(space: str, name: str) -> Callable[..., Any]:
     if not places:
         return packet
 
-    def with_dtypes(*args: Any, **kwargs: Any) -> Any:
+    def with_dtypes(*args: object, **kwargs: object) -> object:
         given = [_dtype(arg) if i in places else arg for i, arg in enumerate(args)]
         return packet(*given, **{key: _dtype(arg) if key == "dtype" else arg for key, arg in kwargs.items()})
 
     return with_dtypes
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: object) -> object:
     return _DTYPES[value] if type(value) is int else value
 
 
-def _by_kind(name: str, of_numbers: Callable[..., Any]) -> Callable[..., Any]:
+def _by_kind(name: str, of_numbers: _Function) -> _Function:
     """An operator that is one of Python's where no operand is a tensor."""
     of_tensors = getattr(torch.ops.aten, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         if isinstance(args[0], Tensor) or (len(args) > 1 and isinstance(args[1], Tensor)):
             return of_tensors(*args, **kwargs)
         return of_numbers(*args)
@@ -161,20 +163,20 @@ def _by_kind(name: str, of_numbers: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _equal(a: Any, b: Any) -> Any:
+def _equal(a: object, b: object) -> bool:
     """Numbers of data types are compared with data types."""
     return _dtype(a) == _dtype(b) if isinstance(a, torch.dtype) or isinstance(b, torch.dtype) else a == b
 
 
-def _unequal(a: Any, b: Any) -> Any:
+def _unequal(a: object, b: object) -> bool:
     return not _equal(a, b)
 
 
-def _size(x: Tensor, dim: int | None = None) -> Any:
+def _size(x: Tensor, dim: int | None = None) -> list[int] | int:
     return list(x.size()) if dim is None else x.size(dim)
 
 
-def _slice(x: Any, *bounds: Any) -> Any:
+def _slice(x: Tensor | Sequence[object], *bounds: int | None) -> object:
     """`torch.slice(list, start, end, step)` or `torch.slice(tensor, dim, start, end, step)`, with their defaults."""
     if isinstance(x, Tensor):
         return torch.ops.aten.slice(x, *bounds)
@@ -182,7 +184,7 @@ def _slice(x: Any, *bounds: Any) -> Any:
     return x[start:end:step]
 
 
-def _append(items: list[Any], item: Any) -> list[Any]:
+def _append(items: list[object], item: object) -> list[object]:
     items.append(item)
     return items
 
@@ -191,24 +193,24 @@ def _dim(x: Tensor) -> int:
     return x.dim()
 
 
-def _format(text: str, *values: Any) -> str:
+def _format(text: str, *values: object) -> str:
     return text.format(*values)
 
 
-def _raise(message: str, *_: Any) -> None:
+def _raise(message: str, *_: object) -> None:
     raise RuntimeError(message)
 
 
-def _attribute(name: str) -> Callable[[Any], Any]:
+def _attribute(name: str) -> _Function:
     return lambda x: getattr(x, name)
 
 
-_NUMBERS: dict[str, Callable[..., Any]] = {
+_NUMBERS: dict[str, _Function] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "floordiv": operator.floordiv, "remainder": operator.mod, "pow": operator.pow, "neg": operator.neg,
     "eq": _equal, "ne": _unequal, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
-_CALLS: dict[str, Callable[..., Any]] = {
+_CALLS: dict[str, _Function] = {
     **{name: _by_kind(name, call) if hasattr(torch.ops.aten, name) else call for name, call in _NUMBERS.items()},
     "size": _size, "slice": _slice, "len": len, "device": torch.device, "append": _append, "dim": _dim,
     "__is__": operator.is_, "__isnot__": operator.is_not, "__not__": operator.not_, "__contains__": operator.contains,
@@ -216,7 +218,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "format": _format,
 }  # fmt: skip
 """Operators of TorchScript that take more than tensors."""
-_PRIMITIVES: dict[str, Callable[..., Any]] = {
+_PRIMITIVES: dict[str, _Function] = {
     **{name: _attribute(name) for name in ("dtype", "device", "is_cuda", "requires_grad", "layout")},
     "RaiseException": _raise, "min": min, "max": max,
 }  # fmt: skip

@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -41,6 +41,8 @@ from graphweave.frontends.tracing.inner_gradients import (
 )
 from graphweave.frontends.tracing.rows_of_data import FORMULAS, one_hot
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
+
+_Method: TypeAlias = Callable[..., Any]
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -75,7 +77,7 @@ def _tables(translator: Any) -> Iterator[list[Any]]:
         yield from _tables(kind)
 
 
-def _decides_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+def _decides_branches(original: _Method) -> _Method:
     """A jump whose way does not depend on the data after all (`branches.py`)."""
 
     def jump(self: Any, instruction: Any) -> None:
@@ -90,7 +92,7 @@ def _decides_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     return jump
 
 
-def _calls_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
+def _calls_accessors(original: _Method) -> _Method:
     """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
 
     def call_method(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -105,7 +107,7 @@ def _calls_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_method
 
 
-def _knows_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
+def _knows_accessors(original: _Method) -> _Method:
     """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
 
     def call_obj_hasattr(self: Any, tx: Any, name: str) -> Any:
@@ -116,7 +118,7 @@ def _knows_accessors(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_obj_hasattr
 
 
-def _reads_inherited(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reads_inherited(original: _Method) -> _Method:
     """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
 
     def var_getattr(self: Any, tx: Any, name: str) -> Any:
@@ -129,7 +131,7 @@ def _reads_inherited(original: Callable[..., Any]) -> Callable[..., Any]:
     return var_getattr
 
 
-def _reads_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reads_sizes(original: _Method) -> _Method:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
 
@@ -146,7 +148,7 @@ def _number(item: Any) -> Any:
     return item.call_method(InstructionTranslator.current_tx(), "item", [], {})
 
 
-def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+def _asks_no_rows(original: _Method) -> _Method:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
     its formula is traced."""
 
@@ -159,7 +161,7 @@ def _asks_no_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def _counts_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counts_classes(original: _Method) -> _Method:
     """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -176,7 +178,7 @@ def _counts_classes(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def _counts_by_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counts_by_tensors(original: _Method) -> _Method:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -187,7 +189,7 @@ def _counts_by_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def _calls_operators(original: Callable[..., Any]) -> Callable[..., Any]:
+def _calls_operators(original: _Method) -> _Method:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
     Dynamo leaves out."""
@@ -220,7 +222,7 @@ def _has_method(x: Any, name: str) -> bool:
     return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
 
 
-def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _calls_scripted(original: _Method) -> _Method:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
     def wrap(self: Any, value: Any) -> Any:
@@ -232,12 +234,12 @@ def _calls_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
-def _reads_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reads_scripted(original: _Method) -> _Method:
     """Guards on attributes of scripted modules, whose dictionaries of parameters and buffers are no dictionaries."""
     return lambda value: not isinstance(value, torch.jit.ScriptModule) and original(value)
 
 
-def _guards_tuples(original: Callable[..., Any]) -> Callable[..., Any]:
+def _guards_tuples(original: _Method) -> _Method:
     """A tuple whose class refuses to tell its length, such as the irreducible representations of e3nn: the guard is on
     the object, which nothing can change."""
 
@@ -282,7 +284,7 @@ class _Scripted(variables.VariableTracker):
         return _traced(function).call_function(tx, [self, *args], kwargs)
 
 
-def _compiles_floats_in(original: Callable[..., Any]) -> Callable[..., Any]:
+def _compiles_floats_in(original: _Method) -> _Method:
     """A Python float (a slope, a rate) that has had one value in all traces of a function: it is compiled in.
 
     Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
@@ -301,7 +303,7 @@ def _compiles_floats_in(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
-def _infers_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _infers_sizes(original: _Method) -> _Method:
     """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
 
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -346,7 +348,7 @@ def _unknown_size(x: Any) -> bool:
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
 
 
-_GAPS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+_GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
     (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
     (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),
