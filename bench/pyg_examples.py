@@ -20,6 +20,7 @@ import os
 import re
 import resource
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -246,7 +247,7 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
         "  judged.",
         "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
         "  run. What is left to PyTorch runs as in eager mode: slower, never wrong.", "",
-        f"{summary({**plain, **lent})}.", "",
+        f"{summary({**plain, **lent})}.", "", f"Measured {_dates(results)}.", "",
         "## One changed line", "", *_table(HEADINGS, [row(name, one) for name, one in plain.items()]), "",
         "## Two changed lines", "",
         "These programs need pyg-lib or torch-sparse: for loaders, points, walks or splines. The second line,",
@@ -256,6 +257,11 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
         "## Smaller data", "", *_table(("data set", "size here"), list(SMALLER.items())),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _dates(results: Mapping[str, Answer]) -> str:
+    days = sorted({one["date"] for one in results.values()})
+    return f"on {days[0]}" if len(days) == 1 else f"from {days[0]} to {days[-1]}, program by program"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -289,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.out and options.out.exists():
         results = json.loads(options.out.read_text())["results"]
     for program in track([name for name in chosen if options.fresh or name not in results], "programs"):
-        results[program] = measure(options, program)
+        results[program] = {**measure(options, program), "date": time.strftime("%Y-%m-%d", time.gmtime())}
         results = {name: results[name] for name in known if name in results}
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)
