@@ -319,7 +319,7 @@ def test_a_number_of_rows_that_is_a_width_is_refused() -> None:
     part = one_part(9, 30)
 
     def mixed(x: Tensor, edge_index: Tensor) -> Tensor:
-        return F.one_hot(edge_index[1], x.shape[0]).to(x.dtype) @ x
+        return F.one_hot(edge_index[1], 9).to(x.dtype) @ x
 
     with pytest.raises(ShardError, match=r"numbers of rows were compiled in \(\[9, 3\] of"):
         shard(mixed, part)(torch.randn(9, 3), part.edge_index)
