@@ -131,8 +131,8 @@ def difference(
 def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
     """The status of a program whose numbers differ, a note, and the errors.
 
-    What is left to PyTorch draws other dropout masks than the reference, so both systems first run without dropout.
-    Then float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by
+    What is left to PyTorch draws other dropout masks than the reference, and sorts may take equal numbers in
+    any order, so both systems first run without dropout and with stable sorts. Then float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by
     the order of the compiled sums.
     """
     runs = {name: _run(options, program, name, folder, "--still", "--check") for name in ("eager", "graphweave")}
@@ -242,7 +242,8 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
         f"  steps with {threads} thread{'s' if threads > 1 else ''}. Each system has a process of its own. The program",
         "  ends when enough steps are timed.",
         "- **Right** means that the losses of the first three steps and the gradients of the first equal eager mode's",
-        "  with the same dropout masks, or, where dropout is left to PyTorch, without any (*ok\\**).",
+        "  with the same dropout masks, or else without any, and with sorts that keep equal numbers in their order",
+        "  (*ok\\**), which those of eager mode need not do.",
         "  *ill-conditioned*: float32 loses digits in eager mode too, and a float64 run",
         "  judged.",
         "- *Kernels* and *calls left* to PyTorch are those of one step, *breaks* the places where capture let Python",
