@@ -131,9 +131,9 @@ def difference(
 def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
     """The status of a program whose numbers differ, a note, and the errors.
 
-    What is left to PyTorch draws other dropout masks than the reference, and sorts may take equal numbers in
-    any order, so both systems first run without dropout and with stable sorts. Then float64 judges, where float32 loses digits: in eager mode too, or, if both systems agree in float64, only by
-    the order of the compiled sums.
+    What is left to PyTorch draws other dropout masks than the reference, and its sorts take equal numbers in any order.
+    So both systems first run without dropout and with stable sorts. Then float64 judges, where float32 loses digits: in
+    eager mode too, or, if both systems agree in float64, only by the order of the compiled sums.
     """
     runs = {name: _run(options, program, name, folder, "--still", "--check") for name in ("eager", "graphweave")}
     if any(one["status"] != "ok" for one in runs.values()):
