@@ -242,13 +242,14 @@ def run(examples: Path, program: str, steps: Steps) -> dict[str, Any]:
 
 
 def main_module(path: Path, text: str) -> dict[str, Any]:
-    """The names of a module that is `__main__` from now on: PyTorch's tracer looks global names up in it.
+    """The names of a module that is `__main__` from now on: PyTorch's tracer looks global names up in it. It has the
+    file's name, too, by which PyG's `Sequential` imports it; that would run the unchanged program within this one.
 
     `text` becomes the source that tracebacks show and that is read for the file at `path`.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(path)
-    sys.modules["__main__"] = module
+    sys.modules["__main__"] = sys.modules[path.stem] = module
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
     return module.__dict__
 
