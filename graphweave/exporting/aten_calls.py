@@ -228,6 +228,14 @@ def _clamp(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return _of_each(body)(call, args[:1], kwargs)
 
 
+def _power(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    """A power of floats; the usual ones as PyTorch computes them."""
+    usual = {2: "a * a", 0.5: "std::sqrt(a)", -0.5: "1 / std::sqrt(a)", -1: "1 / a"}
+    if call.is_value(args[1]) or not call.dtype().is_float:
+        raise call.refused()
+    return _of_each(usual.get(args[1], f"std::pow(static_cast<double>(a), {args[1]})"))(call, args[:1], kwargs)
+
+
 def _masked_fill(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     x, mask, number = args
     filled = f"filled_with(run, {call.code}, {call.text(number)}, {{0}}, 0)"
@@ -461,7 +469,7 @@ _ELEMENTS |= {
             "bitwise_not": "not_bits(a)",
         }.items()
     },
-    "aten.pow.Tensor_Scalar": _of_each("std::pow(a, {})"),
+    "aten.pow.Tensor_Scalar": _power,
 }  # fmt: skip
 _NUMBERS: dict[str, _Make] = {
     "aten.sym_size.int": _size,
