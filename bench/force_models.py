@@ -33,7 +33,7 @@ class Molecules:
     molecule: Tensor
     count: int
     offsets: Tensor | None = None
-    """What is added to the vector along each edge, [E, 3], where cells repeat."""
+    """The vector that is added along each edge, [E, 3], where cells repeat."""
 
     def with_edges(self, edge_index: Tensor) -> Molecules:
         return replace(self, edge_index=edge_index)

@@ -14,7 +14,7 @@ from graphweave.core.errors import ExportError
 
 
 def products(a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
-    """Of each pair of two lists, of a matrix and a vector, and of a vector and a matrix for each block of features."""
+    """The products of each pair of two lists, of a matrix and a vector, and of a vector and a matrix for each block."""
     return [torch.bmm(a, b), a[0] @ x, torch.einsum("bk,bkj->bj", a[:, 0], b)]
 
 

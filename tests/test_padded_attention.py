@@ -121,7 +121,7 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "nothing is masked": lambda: Layer(lambda m, x, mask: m.attention(x, x, x, need_weights=False)[0][mask]),
     "a bias of padding": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), None)[mask]),
     "keys of padding": lambda: Layer(lambda m, x, mask: shifted(m, x, similar(x), mask[:, None, :, None])[mask]),
-    "a bias turned round": lambda: Layer(lambda m, x, mask: shifted(m, x, turned(x, mask), None)[mask]),
+    "a transposed bias": lambda: Layer(lambda m, x, mask: shifted(m, x, transposed(x, mask), None)[mask]),
     "noise is read twice": lambda: Layer(lambda m, x, mask: noisy(m, x, mask)),
     "rows are mixed": lambda: Layer(lambda m, x, mask: m.attend(x, x.cumsum(1), mask)[mask]),
     "written in place": lambda: Layer(lambda m, x, mask: F.relu(m.attend(x, x, mask), inplace=True)[mask]),
@@ -139,7 +139,7 @@ def similar(x: Tensor) -> Tensor:
     return (x @ x.transpose(1, 2)).tanh().unsqueeze(1)
 
 
-def turned(x: Tensor, mask: Tensor) -> Tensor:
+def transposed(x: Tensor, mask: Tensor) -> Tensor:
     """A bias that hides queries, not keys."""
     return similar(x).masked_fill(~mask[:, None, None], -1e9).transpose(2, 3)
 

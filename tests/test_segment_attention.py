@@ -82,7 +82,7 @@ def test_rows_attend_the_rows_of_their_segment(lengths: str, case: str) -> None:
 
 
 def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, Tensor]:
-    """What is added to the scores of pairs: the operands that have gradients, and codes and edges."""
+    """The terms that are added to the scores of pairs: the operands that have gradients, and codes and edges."""
     random, sizes = torch.Generator().manual_seed(1), (ptr.diff(), key_ptr.diff())
     segments, most = len(ptr) - 1, [int(n.max()) if n.numel() else 0 for n in sizes]
     drawn = lambda *shape: torch.randn(shape, generator=random, dtype=torch.float64)  # noqa: E731

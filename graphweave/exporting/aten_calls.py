@@ -1,62 +1,49 @@
 """Calls of PyTorch that an exported model makes itself, as C++.
 
-A new call is a function and a row in a table at the end; what it needs of C++ goes to `native/values.cpp`.
+A new call is a function and a row in a table at the end; what it needs of C++ goes to `native/values.cpp`. Calls that
+compute each element by itself stand in `aten_elements.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from graphweave.core.types import DType, Fold
-from graphweave.exporting.dtypes import DTYPE_CODE
+from graphweave.exporting.aten_elements import ELEMENTS, Args, Kwargs, Make
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, quoted
 from graphweave.exporting.seeds import is_seed
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
-from graphweave.ir.message.nodes import Operand, Ref
-
-_Args = tuple[Any, ...]
-_Kwargs = Mapping[str, Any]
-_Make = Callable[[NamedNode, _Args, _Kwargs], str]
+from graphweave.ir.message.nodes import Ref
 
 
-def _ref(call: NamedNode, arg: Any) -> Ref:
-    if not isinstance(arg, Operand):
-        raise call.refused()
-    return arg.ref
-
-
-def _size(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _size(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"{call.name(ref)}.sizes[{call.dim(args[1], ref)}]"
 
 
-def _same(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _same(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return call.text(args[0])
 
 
-def _select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _select(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"selected(run, {call.name(ref)}, {call.dim(args[1], ref)}, {call.text(args[2])})"
 
 
-def _slice(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _slice(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"sliced({call.name(ref)}, {_bounds(call, ref, args[1:])})"
 
 
-def _slice_scatter(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref, part = _ref(call, args[0]), _ref(call, args[1])
+def _slice_scatter(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref, part = call.operand(args[0]), call.operand(args[1])
     if call.dtype(part) is not call.dtype(ref):
         raise call.refused()
     return f"with_slice(run, {call.name(ref)}, {call.name(part)}, {_bounds(call, ref, args[2:])})"
 
 
-def _bounds(call: NamedNode, ref: Ref, given: _Args) -> str:
+def _bounds(call: NamedNode, ref: Ref, given: Args) -> str:
     """The dim, first, last and step of a slice."""
     dim, start, stop, step = (*given, *(None,) * 4)[:4]
     first = "int64_t(0)" if start is None else call.text(start)
@@ -64,13 +51,13 @@ def _bounds(call: NamedNode, ref: Ref, given: _Args) -> str:
     return f"{call.dim(dim or 0, ref)}, {first}, {last}, {1 if step is None else step}"
 
 
-def _index_put(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _index_put(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """Rows are written at one index of rows, or at a mask of rows."""
-    ref, listed, rows = _ref(call, args[0]), args[1], _ref(call, args[2])
+    ref, listed, rows = call.operand(args[0]), args[1], call.operand(args[2])
     adds = len(args) > 3 and args[3]
     if adds or not isinstance(listed, tuple) or len(listed) != 1 or call.dtype(rows) is not call.dtype(ref):
         raise call.refused()
-    index = _ref(call, listed[0])
+    index = call.operand(listed[0])
     if (
         call.dims(index) != 1
         or call.dims(rows) not in (0, call.dims(ref))
@@ -80,15 +67,15 @@ def _index_put(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f'with_rows(run, {call.name(ref)}, {_index(call, index)}, {call.name(rows)}, true, "{call.words(index)}")'
 
 
-def _scatter(body: str) -> _Make:
+def _scatter(body: str) -> Make:
     """Numbers are put at an index along one dim by op(old, new); a single one has the sizes of the index."""
 
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-        ref, index, given = _ref(call, args[0]), _ref(call, args[2]), args[3]
+    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+        ref, index, given = call.operand(args[0]), call.operand(args[2]), args[3]
         if call.dims(index) != call.dims(ref) or call.dims(ref) == 0:
             raise call.refused()
         if call.is_value(given):
-            numbers_of = _ref(call, given)
+            numbers_of = call.operand(given)
             if call.dtype(numbers_of) is not call.dtype(ref) or call.dims(numbers_of) != call.dims(ref):
                 raise call.refused()
             numbers = call.text(given)
@@ -102,14 +89,14 @@ def _scatter(body: str) -> _Make:
     return make
 
 
-def _unsqueeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _unsqueeze(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"unsqueezed({call.name(ref)}, {call.dim(args[1], ref, 1)})"
 
 
-def _squeeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _squeeze(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """The dims of size 1 among those named are gone, which the result's type says."""
-    ref = _ref(call, args[0])
+    ref = call.operand(args[0])
     dims = [args[1]] if isinstance(args[1], int) else list(args[1])
     if call.dims(ref) - len(dims) != call.dims(call.ref):
         raise call.refused()
@@ -119,47 +106,47 @@ def _squeeze(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return text
 
 
-def _view(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _view(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     sizes = args[1]
     return f"reshaped_to(run, {call.text(args[0])}, {call.array(sizes)}, {len(sizes)})"
 
 
-def _expand(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _expand(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"expanded_to({call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
 
 
-def _repeat(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _repeat(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"repeated(run, {call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
 
 
-def _permute(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _permute(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"permuted_by({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
 
 
-def _flip(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _flip(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     return f"flipped({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
 
 
-def _transpose(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _transpose(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     order = list(range(call.dims(ref)))
     a, b = (call.dim(d, ref) for d in args[1:3]) if len(args) > 1 else (0, len(order) - 1)
     order[a], order[b] = order[b], order[a]
     return f"permuted_by({call.name(ref)}, {{{', '.join(map(str, order))}}})"
 
 
-def _convert(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _convert(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"converted(run, {call.text(args[0])}, {call.code})"
 
 
-def _cat(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    dim = call.dim(args[1] if len(args) > 1 else 0, _ref(call, args[0][0]))
+def _cat(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    dim = call.dim(args[1] if len(args) > 1 else 0, call.operand(args[0][0]))
     return f"joined_of(run, {{{', '.join(map(call.text, args[0]))}}}, {dim})"
 
 
-def _arange(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _arange(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
     return f"counting(run, {call.code}, {call.text(start)}, {call.text(stop)}, {call.text(step)})"
 
@@ -168,93 +155,27 @@ def _filled(call: NamedNode, sizes: Any, number: Any) -> str:
     return f"filled_with(run, {call.code}, {call.text(number)}, {call.array(sizes)}, {len(sizes)})"
 
 
-def _full_like(number: Any) -> _Make:
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _full_like(number: Any) -> Make:
+    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
         value = args[1] if number is None else number
         return f"filled_like(run, {call.code}, {call.text(value)}, {call.text(args[0])})"
 
     return make
 
 
-def _combine(op: str, *, scaled: bool = False) -> _Make:
-    """op(x, y) for each element; with `scaled`, y is multiplied by the keyword `alpha`."""
-
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-        if scaled and kwargs.get("alpha", 1) != 1:
-            raise call.refused()
-        if not any(map(call.is_value, args[:2])):
-            raise call.refused()
-        known = [call.dtype(_ref(call, a)) for a in args[:2] if call.is_value(a)]
-        dtype = _promoted(known, args[:2]) if op in _COMPARISONS else call.dtype()
-        parts = []
-        for arg in args[:2]:
-            if call.is_value(arg):
-                parts.append(f"converted(run, {call.text(arg)}, {DTYPE_CODE[dtype]})")
-            else:
-                parts.append(f"filled_with(run, {DTYPE_CODE[dtype]}, {call.text(arg)}, {{0}}, 0)")
-        body = f"[](auto a, auto b) {{ return {op.format('a', 'b')}; }}"
-        return f"combined(run, {', '.join(parts)}, {call.code}, {body})"
-
-    return make
-
-
-_COMPARISONS = frozenset({"{} == {}", "{} != {}", "{} < {}", "{} <= {}", "{} > {}", "{} >= {}"})
-
-
-def _promoted(known: list[DType], args: _Args) -> DType:
-    if len(set(known)) == 1:
-        return known[0]
-    return DTYPE_OF[torch.promote_types(*(TORCH_DTYPE[d] for d in known))]
-
-
-def _of_each(body: str) -> _Make:
-    """A formula of each element `a`, computed in the result's dtype, and of the numbers that follow it."""
-
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-        x = f"converted(run, {call.text(args[0])}, {call.code})"
-        formula = body.format(*map(call.text, args[1:]))
-        return f"combined(run, {x}, {x}, {call.code}, [](auto a, auto) {{ return {formula}; }})"
-
-    return make
-
-
-def _clamp(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    low, high = (*args[1:], None, None)[:2]
-    body = "a"
-    if low is not None:
-        body = f"({body} < {call.text(low)} ? {call.text(low)} : {body})"
-    if high is not None:
-        body = f"({body} > {call.text(high)} ? {call.text(high)} : {body})"
-    return _of_each(body)(call, args[:1], kwargs)
-
-
-def _power(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    """A power of floats; the usual ones as PyTorch computes them."""
-    usual = {2: "a * a", 0.5: "std::sqrt(a)", -0.5: "1 / std::sqrt(a)", -1: "1 / a"}
-    if call.is_value(args[1]) or not call.dtype().is_float:
-        raise call.refused()
-    return _of_each(usual.get(args[1], f"std::pow(static_cast<double>(a), {args[1]})"))(call, args[:1], kwargs)
-
-
-def _masked_fill(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    x, mask, number = args
-    filled = f"filled_with(run, {call.code}, {call.text(number)}, {{0}}, 0)"
-    return f"chosen(run, {call.text(mask)}, {filled}, {call.text(x)})"
-
-
-def _rows_by_index(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _rows_by_index(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """x[index] or x[mask]; an index may stand behind dims that are taken whole."""
     listed = args[1]
-    ref = _ref(call, args[0])
+    ref = call.operand(args[0])
     if not isinstance(listed, tuple) or sum(a is not None for a in listed) != 1:
         raise call.refused()
     dim = next(i for i, a in enumerate(listed) if a is not None)
-    return _taken(call, ref, dim, _ref(call, listed[dim]), wraps=True)
+    return _taken(call, ref, dim, call.operand(listed[dim]), wraps=True)
 
 
-def _index_select(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
-    return _taken(call, ref, call.dim(args[1], ref), _ref(call, args[2]), wraps=False)
+def _index_select(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
+    return _taken(call, ref, call.dim(args[1], ref), call.operand(args[2]), wraps=False)
 
 
 def _index(call: NamedNode, index: Ref) -> str:
@@ -280,36 +201,22 @@ def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> s
     return f"permuted_by({found}, {{{', '.join(map(str, back))}}})"
 
 
-def _where(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    code = DTYPE_CODE[call.dtype()]
-    parts = []
-    for arg in args[1:]:
-        value = call.is_value(arg)
-        text = (
-            f"converted(run, {call.text(arg)}, {code})"
-            if value
-            else f"filled_with(run, {code}, {call.text(arg)}, {{0}}, 0)"
-        )
-        parts.append(text)
-    return f"chosen(run, {call.text(args[0])}, {', '.join(parts)})"
-
-
-def _reduce(body: str, *, may_be_empty: bool) -> _Make:
+def _reduce(body: str, *, may_be_empty: bool) -> Make:
     """A reduction of all elements to one."""
 
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
         if call.dims(call.ref) != 0:
             raise call.refused()
         x = call.text(args[0])
-        x = x if call.dtype(_ref(call, args[0])) is call.dtype() else f"converted(run, {x}, {call.code})"
+        x = x if call.dtype(call.operand(args[0])) is call.dtype() else f"converted(run, {x}, {call.code})"
         empty = "true" if may_be_empty else "false"
         return f"reduced(run, {x}, {empty}, [](auto a, auto b) {{ return {body}; }})"
 
     return make
 
 
-def _sum_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _sum_of_dims(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     dims = args[1] if len(args) > 1 and args[1] else range(call.dims(ref))
     listed = ", ".join(str(call.dim(d, ref)) for d in dims)
     kept = "true" if len(args) > 2 and args[2] else "false"
@@ -318,8 +225,8 @@ def _sum_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"folded(run, {x}, {{{listed}}}, {kept}, {start}, [](auto a, auto b) {{ return {body}; }})"
 
 
-def _mean_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _mean_of_dims(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     dims = args[1] if len(args) > 1 and args[1] else range(call.dims(ref))
     count = " * ".join(f"{call.name(ref)}.sizes[{call.dim(d, ref)}]" for d in dims) or "1"
     number = f"filled_with(run, {call.code}, {count}, {{0}}, 0)"
@@ -327,40 +234,40 @@ def _mean_of_dims(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"combined(run, {total}, {number}, {call.code}, [](auto a, auto b) {{ return a / b; }})"
 
 
-def _stack(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    dim = call.dim(args[1] if len(args) > 1 else 0, _ref(call, args[0][0]), 1)
+def _stack(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    dim = call.dim(args[1] if len(args) > 1 else 0, call.operand(args[0][0]), 1)
     parts = ", ".join(f"unsqueezed({call.text(x)}, {dim})" for x in args[0])
     return f"joined_of(run, {{{parts}}}, {dim})"
 
 
-def _sum_of_numbers(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _sum_of_numbers(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return "(" + " + ".join(map(call.text, args[0])) + ")"
 
 
-def _addmm(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _addmm(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     if kwargs.get("beta", 1) != 1 or kwargs.get("alpha", 1) != 1:
         raise call.refused()
     bias, x, y = map(call.text, args)
     return f"combined(run, product(run, {x}, {y}), {bias}, {call.code}, [](auto a, auto b) {{ return a + b; }})"
 
 
-def _mv(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _mv(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"without_dim(product(run, {call.text(args[0])}, unsqueezed({call.text(args[1])}, 1)), 1)"
 
 
-def _copy(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _copy(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """The second operand in the sizes and the dtype of the first one."""
-    ref = _ref(call, args[0])
+    ref = call.operand(args[0])
     sizes = ", ".join(f"{call.name(ref)}.sizes[{d}]" for d in range(call.dims(ref)))
     return f"expanded_to(converted(run, {call.text(args[1])}, {call.code}), {{{sizes or 0}}}, {call.dims(ref)})"
 
 
-def _item(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _item(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"number_in({call.text(args[0])})"
 
 
-def _arithmetic(text: str) -> _Make:
-    def make(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _arithmetic(text: str) -> Make:
+    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
         if not is_number(call.program, call.ref) and call.program.types[call.ref] != ir.NOTHING:
             raise call.refused()
         return text.format(*map(call.text, args))
@@ -368,29 +275,29 @@ def _arithmetic(text: str) -> _Make:
     return make
 
 
-def _require(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _require(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     line = call.program.locs[call.ref].shown
     return f"require(run, {call.text(args[0])}, {quoted(line or 'the model')})"
 
 
-def _nothing(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _nothing(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return "(void)0"
 
 
-def _all(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
-    ref = _ref(call, args[0])
+def _all(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    ref = call.operand(args[0])
     if call.dtype(ref) is not DType.bool or call.dims(ref) == 0:
         raise call.refused()
     dims = ", ".join(map(str, range(call.dims(ref))))
     return f"folded(run, {call.name(ref)}, {{{dims}}}, false, 1, [](auto a, auto b) {{ return a && b; }})"
 
 
-def _assert_async(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _assert_async(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     said = args[1] if len(args) > 1 and isinstance(args[1], str) else "the inputs do not fit the model"
     return f'if (number_in({call.text(args[0])}) == 0) run.fail(GW_WRONG_ARGUMENT, -1, "%s", {quoted(said)})'
 
 
-def _seed(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
+def _seed(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """The seed of a call that draws; numbers that are drawn for something else cannot leave."""
     if not is_seed(call.program, call.ref):
         raise call.refused()
@@ -398,7 +305,7 @@ def _seed(call: NamedNode, args: _Args, kwargs: _Kwargs) -> str:
     return f"seed_of(run, {call.node.serial})"
 
 
-_VIEWS: dict[str, _Make] = {
+_VIEWS: dict[str, Make] = {
     "aten.select.int": _select,
     "aten.slice.Tensor": _slice,
     "aten.unsqueeze.default": _unsqueeze,
@@ -418,7 +325,7 @@ _VIEWS: dict[str, _Make] = {
         ("aten.alias.default", "aten.detach.default", "aten.clone.default", "aten.lift_fresh_copy.default"), _same
     ),
 }
-_MADE: dict[str, _Make] = {
+_MADE: dict[str, Make] = {
     "aten._to_copy.default": _convert,
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
@@ -435,7 +342,6 @@ _MADE: dict[str, _Make] = {
     "aten.zeros_like.default": _full_like(0),
     "aten.ones_like.default": _full_like(1),
     "aten.full_like.default": _full_like(None),
-    "aten.where.self": _where,
     "aten.addmm.default": _addmm,
     **dict.fromkeys(
         ("aten.mm.default", "aten.bmm.default"),
@@ -447,31 +353,7 @@ _MADE: dict[str, _Make] = {
     "aten.index_select.default": _index_select,
     "aten.nonzero.default": lambda call, args, kwargs: f"unsqueezed(places_of(run, {call.text(args[0])}), 1)",
 }
-_ELEMENTS: dict[str, _Make] = {
-    f"aten.{name}.{kind}": _combine(op, scaled=name in ("add", "sub"))
-    for name, op in {
-        "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "eq": "{} == {}", "ne": "{} != {}",
-        "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}", "logical_and": "{} && {}",
-        "logical_or": "{} || {}", "bitwise_and": "and_bits({}, {})", "bitwise_or": "or_bits({}, {})",
-        "maximum": "{0} != {0} || {0} > {1} ? {0} : {1}", "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
-    }.items()
-    for kind in ("Tensor", "Scalar", "default")
-}  # fmt: skip
-_ELEMENTS |= {
-    "aten.clamp.default": _clamp,
-    "aten.masked_fill.Scalar": _masked_fill,
-    **{
-        f"aten.{name}.default": _of_each(body)
-        for name, body in {
-            "neg": "-a", "abs": "a < 0 ? -a : a", "relu": "a < 0 ? a - a : a", "reciprocal": "1 / a",
-            "exp": "std::exp(a)", "log": "std::log(a)", "sqrt": "std::sqrt(a)", "rsqrt": "1 / std::sqrt(a)",
-            "tanh": "std::tanh(a)", "sigmoid": "1 / (1 + std::exp(-a))", "logical_not": "!a",
-            "bitwise_not": "not_bits(a)",
-        }.items()
-    },
-    "aten.pow.Tensor_Scalar": _power,
-}  # fmt: skip
-_NUMBERS: dict[str, _Make] = {
+_NUMBERS: dict[str, Make] = {
     "aten.sym_size.int": _size,
     "aten._local_scalar_dense.default": _item,
     "aten.max.default": _reduce("a < b ? b : a", may_be_empty=False),
@@ -499,4 +381,4 @@ _NUMBERS: dict[str, _Make] = {
     ),
     "aten._assert_scalar.default": _require,
 }  # fmt: skip
-CALLS: dict[str, _Make] = {**_VIEWS, **_MADE, **_ELEMENTS, **_NUMBERS}
+CALLS: dict[str, Make] = {**_VIEWS, **_MADE, **ELEMENTS, **_NUMBERS}

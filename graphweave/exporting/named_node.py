@@ -59,6 +59,12 @@ class NamedNode:
             case _:
                 raise self.refused()
 
+    def operand(self, arg: object) -> Ref:
+        """An argument that must be a value."""
+        if not isinstance(arg, Operand):
+            raise self.refused()
+        return arg.ref
+
     def is_value(self, arg: Any) -> bool:
         """Whether an argument is a tensor."""
         return isinstance(arg, Operand) and not is_number(self.program, arg.ref)
