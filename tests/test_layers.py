@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,23 @@ def test_files_import_each_other_in_no_circle() -> None:
 )
 def test_the_check_tells_right_from_wrong(room: str, module: str, fine: bool) -> None:
     assert allowed(room, module) is fine
+
+
+_PRIVATE = re.compile(r"\b(?:g|graph|block|made|first|other)\._(?!formats\b|created\b)[a-z]\w*")
+"""A private attribute of something that is called as graphs are. `DGLGraph` itself has `_formats` and `_created`."""
+
+
+@pytest.mark.parametrize("room", ["dgl", "loops", "ops", "sampling", "udf", "nn", "data", "distributed", "cli", "jax"])
+def test_only_the_room_of_graphs_reads_what_is_private_to_them(room: str) -> None:
+    """Others use `relations`, `node_frames`, `edge_frames` and the functions of `graph/transform.py`."""
+    found = [
+        f"{name_of(path)}: {text}"
+        for path in FILES
+        if room_of(path).partition(".")[0] == room
+        for text in _PRIVATE.findall(path.read_text())
+        if text not in ("graph._indices", "graph._values")  # of sparse tensors
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

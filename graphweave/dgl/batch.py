@@ -11,7 +11,6 @@ from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import batch as graphs_in_batch
 from graphweave.graph import query, transform
-from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
@@ -44,19 +43,20 @@ def slice_batch(g: G, gid: int, store_ids: bool = False) -> G:
     if not 0 <= gid < g.batch_size:
         raise IndexRangeError(f"slice_batch: expected a graph in 0..{g.batch_size} (got {gid}). Pass another.")
     starts, sizes, ndata, relations, edata = {}, {}, {}, {}, {}
-    for t, frame in g._node_frames.items():
+    for t, frame in g.node_frames.items():
         counts = g.batch_num_nodes(t)
         starts[t], sizes[t] = int(counts[:gid].sum()), int(counts[gid])
         rows = torch.arange(starts[t], starts[t] + sizes[t], device=g.device)
         ndata[t] = frame.take(rows)
         if store_ids:
             ndata[t][NID] = rows.to(g.idtype)
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         counts = g.batch_num_edges(key)
         start = int(counts[:gid].sum())
         rows = torch.arange(start, start + int(counts[gid]), device=g.device)
         relations[key] = Relation(*key, r.src[rows] - starts[r.srctype], r.dst[rows] - starts[r.dsttype])
-        edata[key] = g._edge_frames[key].take(rows)
+        edata[key] = g.edge_frames[key].take(rows)
         if store_ids:
             edata[key][EID] = rows.to(g.idtype)
-    return transform._with_type_fields(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)
+    out = transform.replace_edges(g, relations, edata, num_nodes=sizes, ndata=ndata)
+    return transform.with_type_fields(g, out, lambda t: t)

@@ -23,7 +23,7 @@ DST = "_dst"
 class DGLBlock(DGLGraph):
     """A graph whose edges run from `srctypes` to `dsttypes`, which are other nodes even where types have one name.
 
-    Within the graph (`_ntypes`, `_relations`, `_node_frames`) names of destination types end in `DST`. Its methods take
+    Within the graph (`relations`, `node_frames`) names of destination types end in `DST`. Its methods take
     and return names without it, and a type that is on both sides means the side that the method is about: `srcnodes`,
     `srcdata`, `num_src_nodes`, or `dstnodes`, `dstdata`, `num_dst_nodes`. Where a method is about neither, it is the
     sources' side, "SRC/name" one and "DST/name" the other.
@@ -40,13 +40,13 @@ class DGLBlock(DGLGraph):
         return True
 
     def _sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        sources = tuple(t for t in self._ntypes if not t.endswith(DST))
-        return sources, tuple(t for t in self._ntypes if t.endswith(DST))
+        sources = tuple(t for t in self.node_frames if not t.endswith(DST))
+        return sources, tuple(t for t in self.node_frames if t.endswith(DST))
 
     @property
     def ntypes(self) -> list[str]:
         """Names of the source types, then those of the destination types."""
-        return [_plain(t) for t in self._ntypes]
+        return [_plain(t) for t in self.node_frames]
 
     @property
     def srctypes(self) -> list[str]:
@@ -58,40 +58,40 @@ class DGLBlock(DGLGraph):
 
     @property
     def canonical_etypes(self) -> list[CanonicalEtype]:
-        return [_outside(key) for key in self._relations]
+        return [_outside(key) for key in self.relations]
 
     def to_canonical_etype(self, etype: Any) -> CanonicalEtype:
-        return _outside(self._key(etype))
+        return _outside(self.relation_key(etype))
 
-    def _key(self, etype: Any) -> CanonicalEtype:
-        if isinstance(etype, tuple) and len(etype) == 3 and etype not in self._relations:
+    def relation_key(self, etype: Any) -> CanonicalEtype:
+        if isinstance(etype, tuple) and len(etype) == 3 and etype not in self.relations:
             etype = (etype[0], etype[1], etype[2] + DST)
         return super().to_canonical_etype(etype)
 
-    def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
-        types = self._ntypes if among is None else among
+    def to_ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
+        types = tuple(self.node_frames) if among is None else among
         side, _, name = ntype.partition("/") if isinstance(ntype, str) else ("", "", "")
         if name and side in _SIDES:
             types, ntype = self._sides()[_SIDES.index(side)], name + DST * _SIDES.index(side)
-            return super()._ntype(ntype, types)
+            return super().to_ntype(ntype, types)
         if ntype is None or (ntype in types and (among is not None or ntype + DST not in types)):
-            return super()._ntype(ntype, types)
+            return super().to_ntype(ntype, types)
         found = [t for t in types if _plain(t) == ntype]
         if found:
             return found[0]  # the side of the sources
         raise DataError(f"the block has no node type {ntype!r}; it has {', '.join(self.ntypes)}. Name one of these.")
 
-    def _node_frame(self, ntype: str | None = None) -> Frame:
-        return self._node_frames[ntype] if ntype in self._node_frames and ntype.endswith(DST) else super()._node_frame(
+    def node_frame(self, ntype: str | None = None) -> Frame:
+        return self.node_frames[ntype] if ntype in self.node_frames and ntype.endswith(DST) else super().node_frame(
             ntype
         )  # fmt: skip
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        if ntype is None or (ntype in self._node_frames and ntype.endswith(DST)):
+        if ntype is None or (ntype in self.node_frames and ntype.endswith(DST)):
             return super().num_nodes(ntype)
         if ntype.startswith(tuple(f"{side}/" for side in _SIDES)):
-            return self._node_frames[self._ntype(ntype)].num_rows
-        return sum([frame.num_rows for t, frame in self._node_frames.items() if _plain(t) == self.checked(ntype)])
+            return self.node_frames[self.to_ntype(ntype)].num_rows
+        return sum([frame.num_rows for t, frame in self.node_frames.items() if _plain(t) == self.checked(ntype)])
 
     def checked(self, ntype: str) -> str:
         """`ntype`, if it is a type of the block: DataError otherwise."""
@@ -101,20 +101,20 @@ class DGLBlock(DGLGraph):
 
     def _node_data(self, where: str, types: tuple[str, ...]) -> Frame | TypedFrames:
         if len(types) == 1:
-            return self._node_frames[types[0]]
+            return self.node_frames[types[0]]
         names = types if where == "ndata" else tuple(map(_plain, types))
-        return TypedFrames(where, {name: self._node_frames[t] for name, t in zip(names, types, strict=True)})
+        return TypedFrames(where, {name: self.node_frames[t] for name, t in zip(names, types, strict=True)})
 
     @property
     def edata(self) -> Any:
-        if len(self._edge_frames) == 1:
-            return self._edge_frame()
-        return TypedFrames("edata", {_outside(key): frame for key, frame in self._edge_frames.items()})
+        if len(self.edge_frames) == 1:
+            return self.edge_frame()
+        return TypedFrames("edata", {_outside(key): frame for key, frame in self.edge_frames.items()})
 
     def __repr__(self) -> str:
         src = {t: self.num_src_nodes(t) for t in self.srctypes}
         dst = {t: self.num_dst_nodes(t) for t in self.dsttypes}
-        edges = {_outside(key): r.num_edges for key, r in self._relations.items()}
+        edges = {_outside(key): r.num_edges for key, r in self.relations.items()}
         if len(src) == len(dst) == len(edges) == 1:
             return (
                 f"Block(num_src_nodes={self.num_src_nodes()}, num_dst_nodes={self.num_dst_nodes()},"
@@ -170,7 +170,7 @@ def _sizes(found: Mapping[CanonicalEtype, GivenEdges], side: int, given: Any, ch
     for key, edges in found.items():
         ids, known = (edges.dst, edges.num_dst) if side else (edges.src, edges.num_src)
         ntype = key[2 * side]
-        largest = build._nodes_needed([(f"relation {key}", ids)], None, "nodes") if ids.numel() else 0
+        largest = build.nodes_needed([(f"relation {key}", ids)], None, "nodes") if ids.numel() else 0
         needed[ntype] = max(needed.get(ntype, 0), largest, known or 0)
     if given is None:
         return {t: needed[t] for t in sorted(needed)}
@@ -188,14 +188,14 @@ def _sizes(found: Mapping[CanonicalEtype, GivenEdges], side: int, given: Any, ch
 
 def block_to_graph(block: DGLBlock) -> DGLGraph:
     """A graph of the block's edges whose source types end in "_src" and whose destination types end in "_dst"."""
-    names = {t: t[: -len(DST)] + "_dst" if t.endswith(DST) else t + "_src" for t in block._ntypes}
+    names = {t: t[: -len(DST)] + "_dst" if t.endswith(DST) else t + "_src" for t in block.node_frames}
     relations, edata = {}, {}
-    for key, r in block._relations.items():
+    for key, r in block.relations.items():
         named = (names[key[0]], key[1], names[key[2]])
         relations[named] = Relation(*named, r.src, r.dst)
-        edata[named] = block._edge_frames[key].take(None)
-    sizes = {names[t]: frame.num_rows for t, frame in block._node_frames.items()}
-    ndata = {names[t]: frame.take(None) for t, frame in block._node_frames.items()}
+        edata[named] = block.edge_frames[key].take(None)
+    sizes = {names[t]: frame.num_rows for t, frame in block.node_frames.items()}
+    ndata = {names[t]: frame.take(None) for t, frame in block.node_frames.items()}
     return assemble(DGLGraph, {t: sizes[t] for t in sorted(sizes)}, relations, ndata, edata)
 
 

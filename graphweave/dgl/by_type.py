@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph import query
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph import query, transform
+from graphweave.graph.assemble import counts
 from graphweave.graph.frame import NID
 
 
 def node_type_subgraph(g: Any, ntypes: Sequence[str], output_device: Any = None) -> Any:
     """The nodes of these types, and the relations between them. Fields are shared: set in one graph, they are set in
     both."""
-    kept = [g._ntype(t) for t in ntypes]
-    return _with(g, kept, [key for key in g._relations if key[0] in kept and key[2] in kept], output_device)
+    kept = [g.to_ntype(t) for t in ntypes]
+    return _with(g, kept, [key for key in g.relations if key[0] in kept and key[2] in kept], output_device)
 
 
 def edge_type_subgraph(g: Any, etypes: Sequence[Any], output_device: Any = None) -> Any:
@@ -31,10 +31,8 @@ def edge_type_subgraph(g: Any, etypes: Sequence[Any], output_device: Any = None)
 def _with(g: Any, ntypes: Sequence[str], keys: Sequence[Any], device: Any) -> Any:
     if not keys:
         raise DataError(f"expected node types that a relation joins (got {list(ntypes)}). Name further types.")
-    kept = tuple(t for t in g._ntypes if t in ntypes)
-    frames = {t: g._node_frames[t] for t in kept}
-    relations = {key: r for key, r in g._relations.items() if key in keys}
-    out = type(g)(kept, relations, frames, {key: g._edge_frames[key] for key in relations})
+    nodes, edges = [t for t in g.node_frames if t in ntypes], [key for key in g.relations if key in keys]
+    out = transform.of_types(g, nodes, edges)
     return out if device is None else out.to(device)
 
 
@@ -54,11 +52,11 @@ def compact_graphs(graphs: Any, always_preserve: Any = None, copy_ndata: bool = 
     first = given[0]
     stays = {t: torch.zeros(n, dtype=torch.bool, device=first.device) for t, n in sizes.items()}
     if always_preserve is not None:
-        named = always_preserve if isinstance(always_preserve, Mapping) else {first._ntype(None): always_preserve}
+        named = always_preserve if isinstance(always_preserve, Mapping) else {first.to_ntype(None): always_preserve}
         for t, ids in named.items():
-            stays[t][query.as_selection(ids, sizes[t], first._any_index(), "node").long()] = True
+            stays[t][query.as_selection(ids, sizes[t], first.any_index(), "node").long()] = True
     for g in given:
-        for r in g._relations.values():
+        for r in g.relations.values():
             stays[r.srctype][r.src.long()] = True
             stays[r.dsttype][r.dst.long()] = True
     kept = {t: x.nonzero().squeeze(1) for t, x in stays.items()}
@@ -70,8 +68,11 @@ def compact_graphs(graphs: Any, always_preserve: Any = None, copy_ndata: bool = 
 def _compacted(g: Any, kept: Mapping[str, Tensor], place: Mapping[str, Tensor], ndata: bool, edata: bool) -> Any:
     relations = {
         key: replace(r, src=place[r.srctype][r.src.long()], dst=place[r.dsttype][r.dst.long()])
-        for key, r in g._relations.items()
+        for key, r in g.relations.items()
     }
-    fields = {t: {**(g._node_frames[t].take(kept[t]) if ndata else {}), NID: kept[t].to(g.idtype)} for t in g._ntypes}
-    of_edges = {key: g._edge_frames[key].take(None) for key in relations} if edata else None
-    return assemble(type(g), {t: len(kept[t]) for t in g._ntypes}, relations, fields, of_edges)
+    fields = {
+        t: {**(frame.take(kept[t]) if ndata else {}), NID: kept[t].to(g.idtype)} for t, frame in g.node_frames.items()
+    }
+    of_edges = {key: g.edge_frames[key].take(None) for key in relations} if edata else None
+    sizes = {t: len(kept[t]) for t in fields}
+    return transform.replace_edges(g, relations, of_edges, num_nodes=sizes, ndata=fields)

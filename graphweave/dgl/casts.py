@@ -31,7 +31,7 @@ def to_double(g: Any) -> Any:
 
 def _cast(g: Any, dtype: torch.dtype) -> Any:
     out = g.local_var()
-    for frame in (*out._node_frames.values(), *out._edge_frames.values()):
+    for frame in (*out.node_frames.values(), *out.edge_frames.values()):
         for name, x in list(frame.items()):
             if x.is_floating_point():
                 frame[name] = x.to(dtype)

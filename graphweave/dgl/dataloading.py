@@ -21,6 +21,7 @@ from graphweave.dgl.batch import batch
 from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
+from graphweave.graph import transform
 from graphweave.graph.structure import Structure
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
@@ -217,7 +218,7 @@ def _collated(items: list[Any]) -> Any:
 
 def _with_methods(g: Any) -> DGLGraph:
     """A graph of `graphweave.sampling` with DGL's methods."""
-    return DGLGraph(g._ntypes, g._relations, g._node_frames, g._edge_frames)
+    return transform.shared(DGLGraph, g)
 
 
 def _moved(made: Any, device: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph import transform
 from graphweave.graph.frame import EID
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G
@@ -37,16 +37,15 @@ def to_simple(
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
     mapping: dict[CanonicalEtype, Tensor] = {}
-    for key, r in g._relations.items():
-        src, dst, place = distinct_edges(r.src, r.dst, g._dst_rows(r))
+    for key, r in g.relations.items():
+        src, dst, place = distinct_edges(r.src, r.dst, g.num_destinations(r))
         relations[key] = Relation(*key, src, dst)
         mapping[key], edata[key] = place.to(g.idtype), {}
         if copy_edata:
-            edata[key] = {name: _joined(x, place, len(src), aggregator) for name, x in g._edge_frames[key].items()}
+            edata[key] = {name: _joined(x, place, len(src), aggregator) for name, x in g.edge_frames[key].items()}
         if return_counts is not None:
             edata[key][return_counts] = torch.bincount(place, minlength=len(src)).to(g.idtype)
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()} if copy_ndata else None
-    out = assemble(type(g), counts(g), relations, ndata, edata)
+    out = transform.replace_edges(g, relations, edata, ndata=None if copy_ndata else {})
     if not writeback_mapping:
         return out
     return out, mapping if len(mapping) > 1 else next(iter(mapping.values()))
@@ -93,7 +92,7 @@ def add_reverse_edges(
     """
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         every = torch.arange(r.num_edges, dtype=g.idtype, device=g.device)
         if key[0] != key[2]:
             if not ignore_bipartite:
@@ -107,6 +106,5 @@ def add_reverse_edges(
             ends = torch.cat([r.src, r.dst[rows]]), torch.cat([r.dst, r.src[rows]])
             relations[key], numbers = Relation(*key, *ends), torch.cat([every, reversed_edges])
         if copy_edata:
-            edata[key] = {**g._edge_frames[key].take(numbers.long()), EID: numbers}
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()} if copy_ndata else None
-    return assemble(type(g), counts(g), relations, ndata, edata)
+            edata[key] = {**g.edge_frames[key].take(numbers.long()), EID: numbers}
+    return transform.replace_edges(g, relations, edata, ndata=None if copy_ndata else {})

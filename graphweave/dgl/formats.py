@@ -26,7 +26,7 @@ def restricted(g: Any, chosen: Any) -> Any:
     if wrong or not names:
         raise DataError(f"expected formats among {', '.join(FORMATS)} (got {names}). Name at least one of these.")
     out = g.local_var()
-    out._node_frames, out._edge_frames = g._node_frames, g._edge_frames
+    out.node_frames, out.edge_frames = g.node_frames, g.edge_frames
     out._formats = tuple(name for name in FORMATS if name in names)
     out._created = tuple(name for name in g._created if name in names) or out._formats[:1]
     return out
@@ -35,7 +35,7 @@ def restricted(g: Any, chosen: Any) -> Any:
 def create(g: Any) -> None:
     for name in g._formats:
         if name != "coo":
-            for key in g._relations:
+            for key in g.relations:
                 g.adj_tensors(name, key)
     g._created = g._formats
 

@@ -15,7 +15,7 @@ from graphweave.dgl.given_edges import given_edges
 from graphweave.graph import build, query, transform
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 
 _FUNCTIONS = frozenset({
@@ -45,30 +45,25 @@ class DGLGraph(Graph):
 
     def __init__(
         self,
-        ntypes: Any = (),
-        relations: Mapping[CanonicalEtype, Relation] | None = None,
+        relations: Any = (),
         node_frames: Mapping[str, Frame] | None = None,
         edge_frames: Mapping[CanonicalEtype, Frame] | None = None,
         batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
     ) -> None:
         """Called as `graphweave.Graph` by the functions that make graphs. `DGLGraph(edges)`, which DGL calls old, is
         `dgl.graph(edges)`; `DGLGraph()` is an empty graph."""
-        if relations is None:
-            edges = given_edges(ntypes if ntypes != () else ([], []), None, None)
+        if node_frames is None:
+            edges = given_edges(relations if relations != () else ([], []), None, None)
             made = build.graph((edges.src, edges.dst), edges.num_src)
-            ntypes, relations, node_frames, edge_frames = (
-                made._ntypes, made._relations, made._node_frames, made._edge_frames,
-            )  # fmt: skip
-        super().__init__(ntypes, relations, node_frames or {}, edge_frames or {}, batch)
+            relations, node_frames, edge_frames = made.relations, made.node_frames, made.edge_frames
+        super().__init__(relations, node_frames, edge_frames or {}, batch)
         self._formats = formats.FORMATS
         self._created: tuple[str, ...] = ("coo",)
 
     @classmethod
     def like(cls, graph: Structure) -> Any:
         """A graph of this class with the structure of `graph`. Fields are shared: set in one, they are set in both."""
-        out = cls(graph._ntypes, graph._relations, graph._node_frames, graph._edge_frames, graph._batch)
-        out._ntype_data, out._etype_data = graph._ntype_data, graph._etype_data
-        return out
+        return transform.shared(cls, graph)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _FUNCTIONS:
@@ -85,16 +80,16 @@ class DGLGraph(Graph):
 
     def get_ntype_id(self, ntype: str | None) -> int:
         """The position of a node type in `ntypes`."""
-        return self._ntypes.index(self._ntype(ntype))
+        return list(self.node_frames).index(self.to_ntype(ntype))
 
     def get_etype_id(self, etype: Any) -> int:
         """The position of a relation in `canonical_etypes`."""
-        return list(self._relations).index(self._key(etype))
+        return list(self.relations).index(self.relation_key(etype))
 
     @property
     def is_multigraph(self) -> bool:
         """Whether a relation has two edges with the same ends."""
-        return any(matrices.has_parallel_edges(self, relation) for relation in self._relations.values())
+        return any(matrices.has_parallel_edges(self, relation) for relation in self.relations.values())
 
     @property
     def _etype2canonical(self) -> dict[str, Any]:
@@ -103,13 +98,13 @@ class DGLGraph(Graph):
         names = self.etypes
         return {key[1]: key if names.count(key[1]) == 1 else () for key in self.canonical_etypes}
 
-    def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
+    def to_ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
         """The name of a type, also with the side in front of it, "SRC/name" or "DST/name", if edges run one way."""
-        if isinstance(ntype, str) and ntype not in self._ntypes and self.is_unibipartite:
+        if isinstance(ntype, str) and ntype not in self.node_frames and self.is_unibipartite:
             side, _, name = ntype.partition("/")
             if name and side in _SIDES:
-                return super()._ntype(name, self._sides()[_SIDES.index(side)])
-        return super()._ntype(ntype, among)
+                return super().to_ntype(name, self._sides()[_SIDES.index(side)])
+        return super().to_ntype(ntype, among)
 
     number_of_nodes = Graph.num_nodes
     number_of_edges = Graph.num_edges
@@ -172,42 +167,44 @@ class DGLGraph(Graph):
         """Take over the structure and fields of a graph with the same types."""
         if other is self:
             return
-        for kind in ("_node_frames", "_edge_frames"):
-            for key, frame in getattr(self, kind).items():
-                getattr(other, kind)[key].initializers = frame.initializers
-        self._relations, self._batch = other._relations, other._batch
-        self._node_frames, self._edge_frames = other._node_frames, other._edge_frames
+        for mine, others in ((self.node_frames, other.node_frames), (self.edge_frames, other.edge_frames)):
+            for key, frame in mine.items():
+                others[key].initializers = frame.initializers  # type: ignore[index]
+        self.relations, self.batch_counts = other.relations, other.batch_counts
+        self.node_frames, self.edge_frames = other.node_frames, other.edge_frames
         self._created = ("coo",)
 
     def set_batch_num_nodes(self, val: Any) -> None:
         """Say how many nodes each batched graph has: int [batch_size], or node type -> such numbers."""
-        named = {self._ntype(t): n for t, n in val.items()} if isinstance(val, Mapping) else {self._ntype(None): val}
-        self._batch = ({t: torch.as_tensor(n).to(self.device) for t, n in named.items()}, (self._batch or ({}, {}))[1])
+        named = val if isinstance(val, Mapping) else {None: val}
+        nodes = {self.to_ntype(t): torch.as_tensor(n).to(self.device) for t, n in named.items()}
+        self.batch_counts = nodes, (self.batch_counts or ({}, {}))[1]
 
     def set_batch_num_edges(self, val: Any) -> None:
         """Say how many edges each batched graph has: int [batch_size], or relation -> such numbers."""
-        named = {self._key(e): n for e, n in val.items()} if isinstance(val, Mapping) else {self._key(None): val}
-        self._batch = ((self._batch or ({}, {}))[0], {k: torch.as_tensor(n).to(self.device) for k, n in named.items()})
+        named = val if isinstance(val, Mapping) else {None: val}
+        edges = {self.relation_key(e): torch.as_tensor(n).to(self.device) for e, n in named.items()}
+        self.batch_counts = (self.batch_counts or ({}, {}))[0], edges
 
     def set_n_initializer(
         self, initializer: Callable[..., Tensor], field: str | None = None, ntype: str | None = None
     ) -> None:
         """Fill the rows of new nodes by `initializer(shape, dtype, device, range of ids)`, in `field` or (None) in all
         fields without one of their own. Without any they are zeros."""
-        self._node_frame(ntype).initializers[field] = initializer
+        self.node_frame(ntype).initializers[field] = initializer
 
     def set_e_initializer(
         self, initializer: Callable[..., Tensor], field: str | None = None, etype: Any = None
     ) -> None:
         """Like `set_n_initializer`, for new edges."""
-        self._edge_frame(etype).initializers[field] = initializer
+        self.edge_frame(etype).initializers[field] = initializer
 
     # Messages
 
     def update_all(self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
         """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
         `messages.update_all_relations`."""
-        if etype is None and len(self._relations) > 1:
+        if etype is None and len(self.relations) > 1:
             messages.update_all_relations(self, message_func, reduce_func, apply_node_func)
         else:
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
@@ -217,11 +214,11 @@ class DGLGraph(Graph):
         if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
             super().pull(v, message_func, reduce_func, apply_node_func, etype=etype)
         elif apply_node_func is not None:
-            self.apply_nodes(apply_node_func, v, self._relation(etype).dsttype)
+            self.apply_nodes(apply_node_func, v, self.relation(etype).dsttype)
 
     def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Any = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
-        if etype is None and len(self._relations) > 1:
+        if etype is None and len(self.relations) > 1:
             messages.apply_edges_of_relations(self, func, edges)
         else:
             super().apply_edges(func, edges, etype)
@@ -254,11 +251,11 @@ class DGLGraph(Graph):
 
     def node_attr_schemes(self, ntype: str | None = None) -> dict[str, Scheme]:
         """Field -> (shape of a row, dtype)."""
-        return {name: Scheme(*scheme) for name, scheme in self._node_frame(ntype).schemes().items()}
+        return {name: Scheme(*scheme) for name, scheme in self.node_frame(ntype).schemes().items()}
 
     def edge_attr_schemes(self, etype: Any = None) -> dict[str, Scheme]:
         """Field -> (shape of a row, dtype)."""
-        return {name: Scheme(*scheme) for name, scheme in self._edge_frame(etype).schemes().items()}
+        return {name: Scheme(*scheme) for name, scheme in self.edge_frame(etype).schemes().items()}
 
     # Matrices
 
@@ -356,8 +353,8 @@ class DGLGraph(Graph):
                 f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()},\n"
                 f"      ndata_schemes={self.node_attr_schemes()}\n      edata_schemes={self.edge_attr_schemes()})"
             )
-        nodes = {ntype: frame.num_rows for ntype, frame in self._node_frames.items()}
-        edges = {key: relation.num_edges for key, relation in self._relations.items()}
+        nodes = {ntype: frame.num_rows for ntype, frame in self.node_frames.items()}
+        edges = {key: relation.num_edges for key, relation in self.relations.items()}
         return f"Graph(num_nodes={nodes},\n      num_edges={edges},\n      metagraph={self._named_ends()})"
 
     def _named_ends(self) -> str:

@@ -39,33 +39,33 @@ def line_graph(g: G, backtracking: bool = True, shared: bool = False) -> G:
     edges. DataError if g has several relations, or one that joins two node types.
     """
     r = one_relation(g, "line_graph")
-    e, f = joined((r.src, r.dst), (r.src, r.dst), g._dst_rows(r))
+    e, f = joined((r.src, r.dst), (r.src, r.dst), g.num_destinations(r))
     if not backtracking:
         keep = r.src[e] != r.dst[f]
         e, f = e[keep], f[keep]
     line = Relation(*r.key, e.to(g.idtype), f.to(g.idtype))
-    ndata = {r.srctype: g._edge_frames[r.key].take(None)} if shared else None
+    ndata = {r.srctype: g.edge_frames[r.key].take(None)} if shared else None
     return assemble(type(g), {r.srctype: r.num_edges}, {r.key: line}, ndata)
 
 
 def khop_graph(g: G, k: int, *, copy_ndata: bool = True) -> G:
     """The graph with an edge u -> v for each walk of k edges from u to v. k = 0: an edge v -> v for each node."""
     r = one_relation(g, "khop_graph")
-    nodes = torch.arange(g._dst_rows(r), dtype=g.idtype, device=g.device)
+    nodes = torch.arange(g.num_destinations(r), dtype=g.idtype, device=g.device)
     src, dst = nodes, nodes
     for _ in range(k):
         i, j = joined((src, dst), (r.src, r.dst), len(nodes))
         src, dst = src[i], r.dst[j]
     order = torch.argsort(src.long() * max(len(nodes), 1) + dst.long(), stable=True)
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()} if copy_ndata else None
-    return assemble(type(g), counts(g), {r.key: Relation(*r.key, src[order], dst[order])}, ndata)
+    walks = Relation(*r.key, src[order], dst[order])
+    return transform.replace_edges(g, {r.key: walks}, ndata=None if copy_ndata else {})
 
 
 def khop_adj(g: G, k: int) -> Tensor:
     """The numbers of walks of k edges from u to v, float32 [N, N] at (u, v)."""
     walks = khop_graph(g, k, copy_ndata=False)
-    (r,) = walks._relations.values()
-    num = walks._dst_rows(r)
+    (r,) = walks.relations.values()
+    num = walks.num_destinations(r)
     out = torch.zeros((num, num), device=g.device)
     return out.index_put((r.src.long(), r.dst.long()), torch.ones(r.num_edges, device=g.device), accumulate=True)
 
@@ -80,18 +80,18 @@ def metapath_reachable_graph(g: Any, metapath: Any) -> Any:
                 f"metapath_reachable_graph: {after} does not start at {before[2]!r}, where {before} ends."
                 " Name relations that follow each other."
             )
-    first = g._relations[keys[0]]
+    first = g.relations[keys[0]]
     src, dst = first.src, first.dst
     for key in keys[1:]:
-        r = g._relations[key]
-        i, j = joined((src, dst), (r.src, r.dst), g._src_rows(r))
-        src, dst, _ = distinct_edges(src[i], r.dst[j], g._dst_rows(r))
+        r = g.relations[key]
+        i, j = joined((src, dst), (r.src, r.dst), g.num_sources(r))
+        src, dst, _ = distinct_edges(src[i], r.dst[j], g.num_destinations(r))
     ntypes = dict.fromkeys((keys[0][0], keys[-1][2]))
-    src, dst, _ = distinct_edges(src, dst, g._node_frames[keys[-1][2]].num_rows)
-    sizes = {t: g._node_frames[t].num_rows for t in ntypes}
+    src, dst, _ = distinct_edges(src, dst, g.node_frames[keys[-1][2]].num_rows)
+    sizes = {t: g.node_frames[t].num_rows for t in ntypes}
     out = heterograph({(keys[0][0], "_E", keys[-1][2]): (src, dst)}, sizes)
     for t in ntypes:
-        for name, x in g._node_frames[t].items():
+        for name, x in g.node_frames[t].items():
             out.nodes[t].data[name] = x
     return out
 
@@ -117,12 +117,12 @@ def khop_out_subgraph(
 
 def _within(g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Any) -> Any:
     single = not isinstance(nodes, Mapping)
-    if single and len(g._ntypes) > 1:
+    if single and len(g.node_frames) > 1:
         raise DataError(
-            f"the graph has the node types {', '.join(g._ntypes)}; expected a dict of type -> ids. Name them."
+            f"the graph has the node types {', '.join(g.node_frames)}; expected a dict of type -> ids. Name them."
         )
-    given = {g._ntypes[0]: nodes} if single else dict(nodes)
-    like, near = g._any_index(), {t: torch.zeros(n, dtype=torch.bool) for t, n in counts(g).items()}
+    given = {next(iter(g.node_frames)): nodes} if single else dict(nodes)
+    like, near = g.any_index(), {t: torch.zeros(n, dtype=torch.bool) for t, n in counts(g).items()}
     near = {t: x.to(g.device) for t, x in near.items()}
     seeds = {}
     for t, ids in given.items():
@@ -130,7 +130,7 @@ def _within(g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_i
         near[t][seeds[t]] = True
     for _ in range(k):
         grown = {t: x.clone() for t, x in near.items()}
-        for r in g._relations.values():
+        for r in g.relations.values():
             ends, starts = (r.dst, r.src) if inwards else (r.src, r.dst)
             walked = near[r.dsttype if inwards else r.srctype][ends.long()]
             grown[r.srctype if inwards else r.dsttype][starts[walked].long()] = True
@@ -146,8 +146,8 @@ def _within(g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_i
 
 def one_relation(g: G, what: str) -> Relation:
     """The relation of a graph that has one, between nodes of one type."""
-    if len(g._relations) != 1 or len(g._ntypes) != 1:
+    if len(g.relations) != 1 or len(g.node_frames) != 1:
         raise DataError(
             f"{what}: expected a graph with one node type and one relation (got {g!r}). Take out one: g[etype]."
         )
-    return next(iter(g._relations.values()))
+    return next(iter(g.relations.values()))

@@ -14,16 +14,16 @@ from graphweave.graph.structure import Structure
 
 
 def adj(g: Structure, etype: Any, eweight_name: str | None) -> Tensor:
-    r = g._relation(etype)
+    r = g.relation(etype)
     values = torch.ones(r.num_edges, device=g.device)
     if eweight_name is not None:
-        values = g._edge_frame(etype)[eweight_name]
-    return _sparse(r.src, r.dst, values, (g._src_rows(r), g._dst_rows(r))).coalesce()
+        values = g.edge_frame(etype)[eweight_name]
+    return _sparse(r.src, r.dst, values, (g.num_sources(r), g.num_destinations(r))).coalesce()
 
 
 def adj_external(g: Structure, transpose: bool, ctx: Any, scipy_fmt: str | None, etype: Any) -> Any:
-    r = g._relation(etype)
-    ends, shape = (r.src, r.dst), (g._src_rows(r), g._dst_rows(r))
+    r = g.relation(etype)
+    ends, shape = (r.src, r.dst), (g.num_sources(r), g.num_destinations(r))
     if transpose:
         ends, shape = ends[::-1], shape[::-1]
     if scipy_fmt is None:
@@ -42,29 +42,29 @@ def adj_external(g: Structure, transpose: bool, ctx: Any, scipy_fmt: str | None,
 
 
 def adj_tensors(g: Structure, fmt: str, etype: Any) -> tuple[Tensor, ...]:
-    r = g._relation(etype)
+    r = g.relation(etype)
     if fmt == "coo":
         return r.src, r.dst
     if fmt == "csr":
-        return _compressed(r.src, r.dst, g._src_rows(r))
+        return _compressed(r.src, r.dst, g.num_sources(r))
     if fmt == "csc":
-        return _compressed(r.dst, r.src, g._dst_rows(r))
+        return _compressed(r.dst, r.src, g.num_destinations(r))
     raise DataError(f"expected the format 'coo', 'csr' or 'csc' (got {fmt!r}). Pass one of them.")
 
 
 def inc(g: Structure, typestr: str, ctx: Any, etype: Any) -> Tensor:
-    r = g._relation(etype)
+    r = g.relation(etype)
     device = torch.device(ctx)
     edges, src, dst = torch.arange(r.num_edges, device=device), r.src.to(device).long(), r.dst.to(device).long()
     one = torch.ones(r.num_edges, device=device)
     if typestr == "in":
-        return _sparse(dst, edges, one, (g._dst_rows(r), r.num_edges))
+        return _sparse(dst, edges, one, (g.num_destinations(r), r.num_edges))
     if typestr == "out":
-        return _sparse(src, edges, one, (g._src_rows(r), r.num_edges))
+        return _sparse(src, edges, one, (g.num_sources(r), r.num_edges))
     if typestr == "both" and r.srctype == r.dsttype:
         proper = src != dst
         src, dst, edges, one = src[proper], dst[proper], edges[proper], one[proper]
-        shape = (g._src_rows(r), r.num_edges)
+        shape = (g.num_sources(r), r.num_edges)
         return _sparse(torch.cat([src, dst]), torch.cat([edges, edges]), torch.cat([-one, one]), shape)
     raise DataError(
         f"expected typestr 'in', 'out', or 'both' for a relation within one node type (got {typestr!r} for {r.key})."
@@ -82,7 +82,7 @@ def metagraph(g: Structure) -> Any:
 
 
 def has_parallel_edges(g: Structure, r: Relation) -> bool:
-    keys = r.src.long() * g._dst_rows(r) + r.dst.long()
+    keys = r.src.long() * g.num_destinations(r) + r.dst.long()
     return torch.unique(keys).shape[0] < r.num_edges
 
 

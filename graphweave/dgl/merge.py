@@ -23,22 +23,22 @@ def merge(graphs: Sequence[Any]) -> Any:
         raise DataError("merge: expected one graph at least (got none). Pass a list of graphs.")
     first = graphs[0]
     for i, g in enumerate(graphs):
-        if (g._ntypes, list(g._relations), g.idtype, g.device) != (
-            first._ntypes, list(first._relations), first.idtype, first.device,
+        if (list(g.node_frames), list(g.relations), g.idtype, g.device) != (
+            list(first.node_frames), list(first.relations), first.idtype, first.device,
         ):  # fmt: skip
             raise DataError(f"merge: graphs must agree in types, idtype and device; graph {i} does not. Convert them.")
         if g.batch_size > 1:
             raise DataError(f"merge: expected graphs that are not batches (graph {i} is one). Pass unbatch(...) of it.")
     sizes, ndata, relations, edata = {}, {}, {}, {}
-    for t in first._ntypes:
-        frames = [g._node_frames[t] for g in graphs]
+    for t in first.node_frames:
+        frames = [g.node_frames[t] for g in graphs]
         sizes[t] = max(frame.num_rows for frame in frames)
         ndata[t] = _overlaid(frames, sizes[t])
-    for key in first._relations:
-        parts = [g._relations[key] for g in graphs]
+    for key in first.relations:
+        parts = [g.relations[key] for g in graphs]
         ends = torch.cat([r.src for r in parts]), torch.cat([r.dst for r in parts])
         relations[key] = replace(parts[0], src=ends[0], dst=ends[1])
-        having = [g._edge_frames[key] for g in graphs if g._relations[key].num_edges]
+        having = [g.edge_frames[key] for g in graphs if g.relations[key].num_edges]
         names = list(having[0]) if having else []
         if any(frame.schemes() != having[0].schemes() for frame in having):
             raise DataError(f"merge: edges of {key} must have the same fields in all graphs. Remove the others.")

@@ -13,8 +13,8 @@ from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: Any) -> None:
     """`update_all` along one relation. Nodes without messages keep what their initializer gives (`set_n_initializer`)
     from a reduce function of one's own, which DGL does not call for them."""
-    r = g._relation(etype)
-    frame = g._node_frames[r.dsttype]
+    r = g.relation(etype)
+    frame = g.node_frames[r.dsttype]
     if not frame.initializers or isinstance(reduce, ReduceMessages):
         messaging.update_all(g, message, reduce, apply, etype)
         return
@@ -39,7 +39,7 @@ def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) ->
     relations = _with_fields(g, message)
     messaging.multi_update_all(g, {key: (message, reduce) for key in relations}, reduce.op)
     if apply is not None:
-        for ntype in dict.fromkeys(g._relations[key].dsttype for key in relations):
+        for ntype in dict.fromkeys(g.relations[key].dsttype for key in relations):
             messaging.apply_nodes(g, apply, ntype=ntype)
 
 
@@ -55,7 +55,7 @@ def apply_edges_of_relations(g: Structure, function: Any, edges: Any) -> None:
 
 
 def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[Any]:
-    found = [key for key in g._relations if all(_has(g, key, *field) for field in _read(message))]
+    found = [key for key in g.relations if all(_has(g, key, *field) for field in _read(message))]
     if not found:
         raise KeyError(f"no relation has the fields {[field for _, field in _read(message)]} that {message} reads.")
     return found
@@ -68,6 +68,6 @@ def _read(message: CopyMessage | BinaryMessage) -> list[tuple[str, str]]:
 
 
 def _has(g: Structure, key: Any, target: str, field: str) -> bool:
-    r = g._relations[key]
-    frame = {"u": g._node_frames[r.srctype], "v": g._node_frames[r.dsttype], "e": g._edge_frames[key]}[target]
+    r = g.relations[key]
+    frame = {"u": g.node_frames[r.srctype], "v": g.node_frames[r.dsttype], "e": g.edge_frames[key]}[target]
     return field in frame

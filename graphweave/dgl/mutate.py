@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query, transform
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph.assemble import counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure
@@ -49,17 +49,15 @@ def remove_nodes(g: Any, nids: Any, ntype: str | None = None, store_ids: bool = 
 def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | None) -> G:
     if num < 0:
         raise DataError(f"add_nodes: expected a number of nodes >= 0 (got {num}). Use remove_nodes to remove nodes.")
-    ntype = g._ntype(ntype)
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
-    ndata[ntype] = _grown("node", g._node_frames[ntype], num, data)
-    sizes = counts(g)
+    ntype = g.to_ntype(ntype)
+    sizes, ndata = counts(g), {**_ndata(g), ntype: _grown("node", g.node_frames[ntype], num, data)}
     sizes[ntype] += num
-    return assemble(type(g), sizes, g._relations, ndata, _edata(g), g._batch)
+    return transform.replace_edges(g, g.relations, _edata(g), num_nodes=sizes, ndata=ndata, batch=g.batch_counts)
 
 
 def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: Any) -> G:
-    key = g._key(etype)
-    relation = g._relations[key]
+    key = g.relation_key(etype)
+    relation = g.relations[key]
     most = torch.iinfo(g.idtype).max
     u, one_u = query.as_ids(u, most, relation.src, "node")
     v, one_v = query.as_ids(v, most, relation.dst, "node")
@@ -67,38 +65,38 @@ def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: A
         return g
     u, v = query.pairs(u, v, (one_u, one_v))
     for ntype, ids in ((relation.srctype, u), (relation.dsttype, v)):
-        missing = int(ids.max()) + 1 - g._node_frames[ntype].num_rows
+        missing = int(ids.max()) + 1 - g.node_frames[ntype].num_rows
         if missing > 0:
             g = with_nodes(g, missing, None, ntype)
     edata = _edata(g)
-    edata[key] = _grown("edge", g._edge_frames[key], u.shape[0], data)
+    edata[key] = _grown("edge", g.edge_frames[key], u.shape[0], data)
     joined = Relation(*key, torch.cat([relation.src, u]), torch.cat([relation.dst, v]))
-    return assemble(type(g), counts(g), {**g._relations, key: joined}, _ndata(g), edata, g._batch)
+    return transform.replace_edges(g, {**g.relations, key: joined}, edata, batch=g.batch_counts)
 
 
 def without_edges(g: G, eids: Any, etype: Any, store_ids: bool) -> G:
-    key = g._key(etype)
-    num = g._relations[key].num_edges
-    removed = query.as_selection(eids, num, g._any_index(), "edge").long()
-    every = {k: torch.arange(r.num_edges, dtype=g.idtype, device=g.device) for k, r in g._relations.items()}
+    key = g.relation_key(etype)
+    num = g.relations[key].num_edges
+    removed = query.as_selection(eids, num, g.any_index(), "edge").long()
+    every = {k: torch.arange(r.num_edges, dtype=g.idtype, device=g.device) for k, r in g.relations.items()}
     left = torch.ones(num, dtype=torch.bool, device=g.device).index_fill(0, removed, False)
     every[key] = every[key][left]
-    out = transform._of_edges(g, every, None, store_ids)
-    if g._batch is not None:
-        nodes, edges = g._batch
-        out._batch = nodes, {**edges, key: _counted(edges[key], left)}
+    out = transform.edge_subgraph(g, every, relabel_nodes=False, store_ids=store_ids)
+    if g.batch_counts is not None:
+        nodes, edges = g.batch_counts
+        out.batch_counts = nodes, {**edges, key: _counted(edges[key], left)}
     return out
 
 
 def without_nodes(g: G, nids: Any, ntype: str | None, store_ids: bool) -> G:
-    ntype = g._ntype(ntype)
-    num = g._node_frames[ntype].num_rows
-    removed = query.as_selection(nids, num, g._any_index(), "node").long()
+    ntype = g.to_ntype(ntype)
+    num = g.node_frames[ntype].num_rows
+    removed = query.as_selection(nids, num, g.any_index(), "node").long()
     left = torch.ones(num, dtype=torch.bool, device=g.device).index_fill(0, removed, False)
     place = left.cumsum(0).sub(1).to(g.idtype)
     relations: dict[CanonicalEtype, Relation] = {}
     edata, kept_edges = _edata(g), {}
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         kept = torch.ones(r.num_edges, dtype=torch.bool, device=g.device)
         if r.srctype == ntype:
             kept &= left[r.src.long()]
@@ -109,23 +107,24 @@ def without_nodes(g: G, nids: Any, ntype: str | None, store_ids: bool) -> G:
             *key, place[src.long()] if r.srctype == ntype else src, place[dst.long()] if r.dsttype == ntype else dst
         )
         kept_edges[key] = kept
-        edata[key] = g._edge_frames[key].take(kept)
+        edata[key] = g.edge_frames[key].take(kept)
         if store_ids:
             edata[key][EID] = kept.nonzero().squeeze(1).to(g.idtype)
     ndata = _ndata(g)
-    ndata[ntype] = g._node_frames[ntype].take(left)
+    ndata[ntype] = g.node_frames[ntype].take(left)
     if store_ids:
-        for t, frame in g._node_frames.items():
+        for t, frame in g.node_frames.items():
             rows = left if t == ntype else torch.ones(frame.num_rows, dtype=torch.bool, device=g.device)
             ndata[t][NID] = rows.nonzero().squeeze(1).to(g.idtype)
     batch = None
-    if g._batch is not None:
-        nodes, edges = g._batch
+    if g.batch_counts is not None:
+        nodes, edges = g.batch_counts
         batch = (
             {**nodes, ntype: _counted(nodes[ntype], left)},
-            {key: _counted(edges[key], kept_edges[key]) for key in g._relations},
+            {key: _counted(edges[key], kept_edges[key]) for key in g.relations},
         )
-    return assemble(type(g), {**counts(g), ntype: int(left.sum())}, relations, ndata, edata, batch)
+    sizes = {**counts(g), ntype: int(left.sum())}
+    return transform.replace_edges(g, relations, edata, num_nodes=sizes, ndata=ndata, batch=batch)
 
 
 def _counted(sizes: Tensor, left: Tensor) -> Tensor:
@@ -154,8 +153,8 @@ def _grown(kind: str, frame: Frame, num: int, data: Mapping[str, Tensor] | None)
 
 
 def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
-    return {t: frame.take(None) for t, frame in g._node_frames.items()}
+    return {t: frame.take(None) for t, frame in g.node_frames.items()}
 
 
 def _edata(g: Structure) -> dict[CanonicalEtype, dict[str, Tensor]]:
-    return {key: frame.take(None) for key, frame in g._edge_frames.items()}
+    return {key: frame.take(None) for key, frame in g.edge_frames.items()}

@@ -39,20 +39,20 @@ def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
     """
     if reduce_op not in _REDUCERS:
         raise DataError(f"expected one of {', '.join(_REDUCERS)} as reduce_op (got {reduce_op!r}). Pass one of these.")
-    if len(g._relations) == 1:
-        return _pushed(g, g._relation().key, op, reduce_op, lhs_data, rhs_data)
+    if len(g.relations) == 1:
+        return _pushed(g, g.relation().key, op, reduce_op, lhs_data, rhs_data)
     found: dict[str, list[tuple[Tensor, Tensor | None]]] = {}
-    for i, (key, r) in enumerate(g._relations.items()):
-        x = None if lhs_data is None else lhs_data[g._ntypes.index(r.srctype)]
+    for i, (key, r) in enumerate(g.relations.items()):
+        x = None if lhs_data is None else lhs_data[list(g.node_frames).index(r.srctype)]
         y = None if rhs_data is None else rhs_data[i]
         if (x is None and op != "copy_rhs") or (y is None and op != "copy_lhs"):
             continue
         ends = messaging.ends_of(g, key)
-        arrived = messaging._mask(ends.dst_rows, ends.dst) if reduce_op in ("max", "min") else None
+        arrived = messaging.mask_of_rows(ends.dst_rows, ends.dst) if reduce_op in ("max", "min") else None
         found.setdefault(r.dsttype, []).append((_pushed(g, key, op, reduce_op, x, y), arrived))
     return tuple(
         messaging.across_types([x for x, _ in found[t]], reduce_op, [a for _, a in found[t]]) if t in found else None
-        for t in g._ntypes
+        for t in g.node_frames
     )
 
 
@@ -70,11 +70,11 @@ def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str 
     type or relation as in `gspmm`, and the result is a tuple over `g.canonical_etypes`.
     """
     message = _message(op, lhs_target, rhs_target)
-    if len(g._relations) == 1:
-        return _at_ends(g, g._relation().key, message, (lhs_target, lhs_data), (rhs_target, rhs_data))
+    if len(g.relations) == 1:
+        return _at_ends(g, g.relation().key, message, (lhs_target, lhs_data), (rhs_target, rhs_data))
     out = []
-    for i, (key, r) in enumerate(g._relations.items()):
-        place = {"u": g._ntypes.index(r.srctype), "v": g._ntypes.index(r.dsttype), "e": i}
+    for i, (key, r) in enumerate(g.relations.items()):
+        place = {"u": list(g.node_frames).index(r.srctype), "v": list(g.node_frames).index(r.dsttype), "e": i}
         x = None if lhs_data is None else lhs_data[place[lhs_target]]
         y = None if rhs_data is None else rhs_data[place[rhs_target]]
         missing = (x is None and op != "copy_rhs") or (y is None and op != "copy_lhs")

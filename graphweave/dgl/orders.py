@@ -12,7 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.core.locality import cuthill_mckee
 from graphweave.dgl.hops import one_relation
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph import transform
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import Relation
 from graphweave.sampling.partition import found_clusters
@@ -38,7 +38,7 @@ def reorder_graph(
     several types.
     """
     r, config = one_relation(g, "reorder_graph"), dict(permute_config or {})
-    num = g._dst_rows(r)
+    num = g.num_destinations(r)
     if node_permute_algo not in (None, *_NODES):
         raise DataError(
             f"reorder_graph: expected one of {', '.join(_NODES)} or None (got {node_permute_algo!r}). Pass one."
@@ -62,11 +62,11 @@ def reorder_graph(
         edges = _permutation(config, "edges_perm", r.num_edges).to(g.device)
     else:
         edges = torch.argsort(src if edge_permute_algo == "src" else dst, stable=True)
-    ndata, edata = g._node_frames[r.srctype].take(nodes), g._edge_frames[r.key].take(edges)
+    ndata, edata = g.node_frames[r.srctype].take(nodes), g.edge_frames[r.key].take(edges)
     if store_ids:
         ndata[NID], edata[EID] = nodes.to(g.idtype), edges.to(g.idtype)
     reordered = Relation(*r.key, src[edges], dst[edges])
-    return assemble(type(g), counts(g), {r.key: reordered}, {r.srctype: ndata}, {r.key: edata})
+    return transform.replace_edges(g, {r.key: reordered}, {r.key: edata}, ndata={r.srctype: ndata})
 
 
 def _entry(config: Mapping[str, Any], name: str) -> Any:
@@ -87,8 +87,8 @@ def _permutation(config: Mapping[str, Any], name: str, num: int) -> Tensor:
 
 def norm_by_dst(g: Any, etype: Any = None) -> Tensor:
     """1 / (the number of edges that end where edge e ends), float32 [num_edges]."""
-    r = g._relation(etype)
-    degree = torch.bincount(r.dst.long(), minlength=g._dst_rows(r))
+    r = g.relation(etype)
+    degree = torch.bincount(r.dst.long(), minlength=g.num_destinations(r))
     return 1 / degree[r.dst.long()].float()
 
 
@@ -108,9 +108,9 @@ def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", t
 
 
 def _sorted_by_tag(g: Any, tag: Tensor, name: str, tag_type: str, rows: str) -> Any:
-    r = g._relation(None)
+    r = g.relation(None)
     row, other = (r.src, r.dst) if rows == "src" else (r.dst, r.src)
-    num_rows, num_others = g._src_rows(r), g._dst_rows(r)
+    num_rows, num_others = g.num_sources(r), g.num_destinations(r)
     if rows == "dst":
         num_rows, num_others = num_others, num_rows
     expected = num_others if tag_type == "node" else r.num_edges
@@ -125,7 +125,7 @@ def _sorted_by_tag(g: Any, tag: Tensor, name: str, tag_type: str, rows: str) -> 
     edges = torch.argsort(row.long() * max(num_tags, 1) + tags, stable=True)
     many = torch.bincount(row.long() * max(num_tags, 1) + tags, minlength=num_rows * num_tags).view(num_rows, num_tags)
     offsets = torch.nn.functional.pad(many.cumsum(1), (1, 0)).to(g.idtype)
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
+    ndata = {t: frame.take(None) for t, frame in g.node_frames.items()}
     ndata[r.srctype if rows == "src" else r.dsttype][name] = offsets
     reordered = replace(r, src=r.src[edges], dst=r.dst[edges])
-    return assemble(type(g), counts(g), {r.key: reordered}, ndata, {r.key: g._edge_frames[r.key].take(edges)})
+    return transform.replace_edges(g, {r.key: reordered}, {r.key: g.edge_frames[r.key].take(edges)}, ndata=ndata)

@@ -20,15 +20,15 @@ def adj_product_graph(a: Any, b: Any, weight_name: str, etype: str = "_E") -> An
     `weight_name`: the edge field of weights [num_edges] in both graphs and in the result; gradients flow to both.
     DataError if the nodes at which a's edges end are not as many as those at which b's start.
     """
-    r, s = a._relation(None), b._relation(None)
-    if a._dst_rows(r) != b._src_rows(s):
+    r, s = a.relation(None), b.relation(None)
+    if a.num_destinations(r) != b.num_sources(s):
         raise DataError(
-            f"adj_product_graph: a's edges end in {a._dst_rows(r)} nodes, b's start in {b._src_rows(s)}."
+            f"adj_product_graph: a's edges end in {a.num_destinations(r)} nodes, b's start in {b.num_sources(s)}."
             " Pass graphs that fit."
         )
-    i, j = joined((r.src, r.dst), (s.src, s.dst), b._src_rows(s))
-    weight = a._edge_frames[r.key][weight_name][i] * b._edge_frames[s.key][weight_name][j]
-    sizes = a._src_rows(r), b._dst_rows(s)
+    i, j = joined((r.src, r.dst), (s.src, s.dst), b.num_sources(s))
+    weight = a.edge_frames[r.key][weight_name][i] * b.edge_frames[s.key][weight_name][j]
+    sizes = a.num_sources(r), b.num_destinations(s)
     return _weighted(r.src[i], s.dst[j], weight, (r.srctype, s.dsttype), sizes, weight_name, etype)
 
 
@@ -37,15 +37,15 @@ def adj_sum_graph(graphs: Sequence[Any], weight_name: str) -> Any:
 
     DataError for no graphs, or for graphs of different sizes or types.
     """
-    relations = [g._relation(None) for g in graphs]
+    relations = [g.relation(None) for g in graphs]
     if not relations:
         raise DataError("adj_sum_graph: expected one graph at least (got none). Pass a list of graphs.")
-    sizes = {(g._src_rows(r), g._dst_rows(r)) for g, r in zip(graphs, relations, strict=True)}
+    sizes = {(g.num_sources(r), g.num_destinations(r)) for g, r in zip(graphs, relations, strict=True)}
     if len({r.key for r in relations}) > 1 or len(sizes) > 1:
         raise DataError("adj_sum_graph: graphs must have the same types and as many nodes. Make them alike.")
     first = relations[0]
     src, dst = torch.cat([r.src for r in relations]), torch.cat([r.dst for r in relations])
-    weight = torch.cat([g._edge_frames[r.key][weight_name] for g, r in zip(graphs, relations, strict=True)])
+    weight = torch.cat([g.edge_frames[r.key][weight_name] for g, r in zip(graphs, relations, strict=True)])
     (size,) = sizes
     return _weighted(src, dst, weight, (first.srctype, first.dsttype), size, weight_name, first.etype)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from graphweave.dgl.block import DST, DGLBlock
+from graphweave.graph import transform
 from graphweave.graph.frame import EID, NID, Frame
 
 
@@ -40,12 +41,12 @@ class DGLBlockSampler(DGLSampler):
 
 def with_fields(g: Any, block: Any, first: bool, last: bool) -> DGLBlock:
     """A block of the graph with the fields of its edges, its sources (`first`) and its destinations (`last`)."""
-    out = DGLBlock(block._ntypes, block._relations, block._node_frames, block._edge_frames)
-    for t, frame in out._node_frames.items():
+    out = transform.shared(DGLBlock, block)
+    for t, frame in out.node_frames.items():
         if last if t.endswith(DST) else first:
-            _take(frame, g._node_frames[t.removesuffix(DST)], NID)
-    for (start, name, end), frame in out._edge_frames.items():
-        _take(frame, g._edge_frames[start, name, end.removesuffix(DST)], EID)
+            _take(frame, g.node_frames[t.removesuffix(DST)], NID)
+    for (start, name, end), frame in out.edge_frames.items():
+        _take(frame, g.edge_frames[start, name, end.removesuffix(DST)], EID)
     return out
 
 

@@ -44,7 +44,7 @@ def sample_neighbors(
     sampler = sampling.BlockSampler(way, [fanout], seed=int(torch.randint(2**31, ())), replace=replace, prob=prob)
     block = sampler.sample({t: x for t, x in seeds.items() if x.numel()}, exclude=exclude_edges)[2][0]
     found = {}
-    for (start, name, end), frame in block._edge_frames.items():
+    for (start, name, end), frame in block.edge_frames.items():
         key = (start, name, end.removesuffix(DST))
         found[key if edge_dir == "in" else key[::-1]] = frame[EID].long()
     return edges_of(g, found, copy_ndata, copy_edata, output_device)
@@ -68,7 +68,7 @@ def select_topk(
     for key in g.canonical_etypes:
         src, dst = (ends.long() for ends in g.all_edges(etype=key))
         ends, kind = (dst, key[2]) if edge_dir == "in" else (src, key[0])
-        values = g._edge_frame(key)[weight].reshape(len(ends), -1)
+        values = g.edge_frame(key)[weight].reshape(len(ends), -1)
         if len(ends) and values.shape[1] != 1:
             raise DataError(f"weight: expected one number an edge in {weight!r} (got {values.shape[1]}). Name another.")
         kept = _strongest(ends, values.reshape(-1), limits.get(key, -1 if limits else k), ascending)
@@ -165,7 +165,7 @@ class PinSAGESampler(RandomWalkNeighborSampler):
 
 def _by_type(g: Any, nodes: Any) -> dict[str, Tensor]:
     given = nodes if isinstance(nodes, Mapping) else {g.ntypes[0] if len(g.ntypes) == 1 else None: nodes}
-    return {g._ntype(t): torch.as_tensor(x).long().view(-1) for t, x in given.items()}
+    return {g.to_ntype(t): torch.as_tensor(x).long().view(-1) for t, x in given.items()}
 
 
 def _towards(g: Any, edge_dir: str) -> Any:
@@ -188,9 +188,9 @@ def _strongest(ends: Tensor, weight: Tensor, k: int, ascending: bool) -> Tensor:
 def edges_of(g: Any, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: Any) -> Any:
     out = g.edge_subgraph(dict(found), relabel_nodes=False)
     for t in () if copy_ndata else out.ntypes:
-        for name in list(out._node_frames[t]):
-            del out._node_frames[t][name]
+        for name in list(out.node_frames[t]):
+            del out.node_frames[t][name]
     for key in () if copy_edata else out.canonical_etypes:
-        for name in [n for n in out._edge_frames[key] if n != EID]:
-            del out._edge_frames[key][name]
+        for name in [n for n in out.edge_frames[key] if n != EID]:
+            del out.edge_frames[key][name]
     return out if device is None else out.to(device)

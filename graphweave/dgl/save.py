@@ -108,19 +108,19 @@ def _from_stored(graph: StoredGraph) -> DGLGraph:
 def _described(g: Any, at: str, arrays: dict[str, Any]) -> dict[str, Any]:
     nodes = [
         {"type": t, "rows": frame.num_rows, "data": _fields(frame, f"{at}/nodes/{i}/data", arrays)}
-        for i, (t, frame) in enumerate(g._node_frames.items())
+        for i, (t, frame) in enumerate(g.node_frames.items())
     ]
     edges = []
-    for i, (key, r) in enumerate(g._relations.items()):
+    for i, (key, r) in enumerate(g.relations.items()):
         arrays[f"{at}/edges/{i}/src"], arrays[f"{at}/edges/{i}/dst"] = r.src, r.dst
-        data = _fields(g._edge_frames[key], f"{at}/edges/{i}/data", arrays)
+        data = _fields(g.edge_frames[key], f"{at}/edges/{i}/data", arrays)
         edges.append({"relation": list(key), "data": data})
     batch = None
-    if g._batch is not None:
-        sizes, counts = g._batch
+    if g.batch_counts is not None:
+        sizes, counts = g.batch_counts
         batch = {
-            "nodes": [sizes[t].tolist() for t in g._node_frames],
-            "edges": [counts[key].tolist() for key in g._relations],
+            "nodes": [sizes[t].tolist() for t in g.node_frames],
+            "edges": [counts[key].tolist() for key in g.relations],
         }
     return {"nodes": nodes, "edges": edges, "batch": batch}
 

@@ -16,9 +16,9 @@ from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 def nodes(g: Structure, predicate: Any, chosen: Any, ntype: str | None) -> Tensor:
     """The ids among `chosen` for which `predicate(nodes)`, bool [k], is true. `nodes.data` holds their fields."""
-    ntype = g._ntype(ntype)
-    frame = g._node_frames[ntype]
-    ids = query.as_selection(chosen, frame.num_rows, g._any_index(), "node")
+    ntype = g.to_ntype(ntype)
+    frame = g.node_frames[ntype]
+    ids = query.as_selection(chosen, frame.num_rows, g.any_index(), "node")
     rows = ids.long()
     batch = NodeBatch(ids, frame.rows.index_select(0, rows), _around_nodes(g, ntype), frame.take(rows))
     return ids[_mask(predicate(batch), ids)]

@@ -22,7 +22,7 @@ def sliced(g: Any, etype: Any) -> Any:
     parts = etype if isinstance(etype, tuple) else (slice(None), etype, slice(None))
     if len(parts) != 3:
         raise DataError(f"expected g[name] or g[source type, name, destination type] (got {etype!r}). Pass one.")
-    named = dict(zip(g.canonical_etypes, g._relations, strict=True))
+    named = dict(zip(g.canonical_etypes, g.relations, strict=True))
     found = [key for key in named if all(want in (slice(None), have) for want, have in zip(parts, key, strict=True))]
     if not found:
         raise DataError(f"{etype!r} names no relation; the graph has {', '.join(map(str, named))}. Name one of these.")
@@ -37,23 +37,23 @@ def joined(g: Any, keys: list[CanonicalEtype]) -> Any:
     Names are joined by "+". Fields that all of these types or relations have with the same rows are joined, and '_TYPE'
     and '_ID' hold where a node or edge comes from, as positions in `g.ntypes` and `g.etypes` and numbers.
     """
-    places = {t: i for i, t in enumerate(g._ntypes)}
-    sides = [sorted({g._relations[key].key[side] for key in keys}, key=places.__getitem__) for side in (0, 2)]
+    places = {t: i for i, t in enumerate(g.node_frames)}
+    sides = [sorted({g.relations[key].key[side] for key in keys}, key=places.__getitem__) for side in (0, 2)]
     same = sides[0] == sides[1]
     names = ["+".join(sorted(side)) for side in sides]
     offset: list[dict[str, int]] = []
     for side in sides:
-        sizes = [g._node_frames[t].num_rows for t in side]
+        sizes = [g.node_frames[t].num_rows for t in side]
         offset.append({t: sum(sizes[:i]) for i, t in enumerate(side)})
-    src = torch.cat([g._relations[key].src + offset[0][g._relations[key].srctype] for key in keys])
-    dst = torch.cat([g._relations[key].dst + offset[1][g._relations[key].dsttype] for key in keys])
+    src = torch.cat([g.relations[key].src + offset[0][g.relations[key].srctype] for key in keys])
+    dst = torch.cat([g.relations[key].dst + offset[1][g.relations[key].dsttype] for key in keys])
     key = (names[0], "+".join(sorted(k[1] for k in keys)), names[0] if same else names[1])
-    every = list(g._relations)
-    edges = _common([g._edge_frames[k] for k in keys])
-    edges |= _origins([g._relations[k].num_edges for k in keys], [every.index(k) for k in keys], ETYPE, EID, src)
+    every = list(g.relations)
+    edges = _common([g.edge_frames[k] for k in keys])
+    edges |= _origins([g.relations[k].num_edges for k in keys], [every.index(k) for k in keys], ETYPE, EID, src)
     ndata, num_nodes = {}, {}
     for name, side in list(zip(names, sides, strict=True))[: 1 if same else 2]:
-        frames = [g._node_frames[t] for t in side]
+        frames = [g.node_frames[t] for t in side]
         sizes = [frame.num_rows for frame in frames]
         ndata[name] = _common(frames) | _origins(sizes, [places[t] for t in side], NTYPE, NID, src)
         num_nodes[name] = sum(sizes)

@@ -84,7 +84,7 @@ def _dense(g: Any, eweight_name: str | None) -> np.ndarray:
     """The numbers, or sums of weights, of edges from u to v: float64 [N, N] at (u, v)."""
     r = one_relation(g, "positions in a graph")
     out = np.zeros((g.num_nodes(), g.num_nodes()))
-    weight = 1.0 if eweight_name is None else g._edge_frames[r.key][eweight_name].double().reshape(-1).cpu().numpy()
+    weight = 1.0 if eweight_name is None else g.edge_frames[r.key][eweight_name].double().reshape(-1).cpu().numpy()
     np.add.at(out, (r.src.cpu().numpy(), r.dst.cpu().numpy()), weight)
     return out
 

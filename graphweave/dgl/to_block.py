@@ -24,35 +24,35 @@ def to_block(g: Any, dst_nodes: Any = None, include_dst_in_src: bool = True, src
     and edges have in g.
     DataError if `dst_nodes` lacks a node at which an edge ends, or `src_nodes` one at which an edge starts.
     """
-    ends: dict[str, list[Tensor]] = {t: [] for t in g._ntypes}
-    starts: dict[str, list[Tensor]] = {t: [] for t in g._ntypes}
+    ends: dict[str, list[Tensor]] = {t: [] for t in g.node_frames}
+    starts: dict[str, list[Tensor]] = {t: [] for t in g.node_frames}
     given_dst, given_src = _by_type(g, dst_nodes), _by_type(g, src_nodes)
     kept_edges = {
-        key: slice(0) if given_dst and r.dsttype not in given_dst else slice(None) for key, r in g._relations.items()
+        key: slice(0) if given_dst and r.dsttype not in given_dst else slice(None) for key, r in g.relations.items()
     }
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         ends[r.dsttype].append(r.dst[kept_edges[key]])
         starts[r.srctype].append(r.src[kept_edges[key]])
     place: list[dict[str, Tensor]] = [{}, {}]
     kept: list[dict[str, Tensor]] = [{}, {}]
-    for t in g._ntypes:
-        none = g._any_index().new_empty(0)
+    for t in g.node_frames:
+        none = g.any_index().new_empty(0)
         met, read = torch.cat([none, *ends[t]]), torch.cat([none, *starts[t]])
         dst = torch.unique(met) if dst_nodes is None else given_dst.get(t, none)
         src = given_src[t] if t in given_src else _in_order(torch.cat([dst, read]) if include_dst_in_src else read)
         for side, nodes, used, name in ((0, src, read, "src_nodes"), (1, dst, met, "dst_nodes")):
-            number = torch.full((g._node_frames[t].num_rows,), -1, dtype=g.idtype, device=g.device)
+            number = torch.full((g.node_frames[t].num_rows,), -1, dtype=g.idtype, device=g.device)
             number[nodes.long()] = torch.arange(nodes.shape[0], dtype=g.idtype, device=g.device)
             if used.numel() and int(number[used.long()].min()) < 0:
                 missing = int(used[(number[used.long()] < 0)][0])
                 raise DataError(f"to_block: {name} lacks node {missing} of type {t!r}, which an edge has. Add it.")
             place[side][t], kept[side][t] = number, nodes
     edges, edata = {}, {}
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         rows = torch.arange(r.num_edges, device=g.device)[kept_edges[key]]
         edges[key] = place[0][r.srctype][r.src[rows].long()], place[1][r.dsttype][r.dst[rows].long()]
-        edata[key] = {**g._edge_frames[key].take(rows), EID: rows.to(g.idtype)}
-    data = [{t: {**g._node_frames[t].take(nodes), NID: nodes} for t, nodes in side.items()} for side in kept]
+        edata[key] = {**g.edge_frames[key].take(rows), EID: rows.to(g.idtype)}
+    data = [{t: {**g.node_frames[t].take(nodes), NID: nodes} for t, nodes in side.items()} for side in kept]
     sizes = [{t: nodes.shape[0] for t, nodes in side.items()} for side in kept]
     return make_block(sizes[0], sizes[1], edges, data[0], data[1], edata)
 
@@ -61,9 +61,9 @@ def _by_type(g: Any, nodes: Any) -> dict[str, Tensor]:
     if nodes is None:
         return {}
     if not isinstance(nodes, Mapping):
-        nodes = {g._ntype(None): nodes}
-    like = g._any_index()
-    return {t: query.as_selection(x, g._node_frame(t).num_rows, like, "node") for t, x in nodes.items()}
+        nodes = {g.to_ntype(None): nodes}
+    like = g.any_index()
+    return {t: query.as_selection(x, g.node_frame(t).num_rows, like, "node") for t, x in nodes.items()}
 
 
 def _in_order(ids: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def _layers(graph: Any, source: Any, reverse: bool) -> Iterator[tuple[Tensor, Te
     starts, ends = (r.dst, r.src) if reverse else (r.src, r.dst)
     num = graph.num_nodes()
     seen = torch.zeros(num, dtype=torch.bool, device=graph.device)
-    layer, edges = torch.unique(sources), graph._any_index().new_empty(0)
+    layer, edges = torch.unique(sources), graph.any_index().new_empty(0)
     while len(layer):
         yield layer, edges
         seen[layer.long()] = True
@@ -142,7 +142,7 @@ def _search(root: int, begin: list[int], order: list[int], to: list[int], seen: 
 
 def _sources(graph: Any, source: Any) -> Tensor:
     ids: Tensor = query.as_selection(
-        [source] if isinstance(source, int) else source, graph.num_nodes(), graph._any_index(), "node"
+        [source] if isinstance(source, int) else source, graph.num_nodes(), graph.any_index(), "node"
     )
     return ids
 

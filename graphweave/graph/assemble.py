@@ -38,7 +38,7 @@ def assemble(
         nodes[ntype]._fields.update(fields)
     for key, fields in (edata or {}).items():
         edges[key]._fields.update(fields)
-    return kind(tuple(num_nodes), relations, nodes, edges, batch)
+    return kind(relations, nodes, edges, batch)
 
 
 def node_frame(ntype: str, num_types: int, rows: Tensor) -> Frame:
@@ -55,4 +55,4 @@ def edge_frame(relation: Relation, num_relations: int) -> Frame:
 
 def counts(graph: Structure) -> dict[str, int]:
     """Node type -> number of nodes."""
-    return {ntype: graph._node_frames[ntype].num_rows for ntype in graph._ntypes}
+    return {ntype: frame.num_rows for ntype, frame in graph.node_frames.items()}

@@ -43,8 +43,8 @@ def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
     relations = {
         key: Relation(
             *key,
-            torch.cat([g._relations[key].src + at for g, at in zip(graphs, starts[key[0]], strict=True)]),
-            torch.cat([g._relations[key].dst + at for g, at in zip(graphs, starts[key[2]], strict=True)]),
+            torch.cat([g.relations[key].src + at for g, at in zip(graphs, starts[key[0]], strict=True)]),
+            torch.cat([g.relations[key].dst + at for g, at in zip(graphs, starts[key[2]], strict=True)]),
         )
         for key in first.canonical_etypes
     }
@@ -55,8 +55,8 @@ def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
         type(first),
         {t: sum(num) for t, num in sizes.items()},
         relations,
-        {t: _joined([g._node_frames[t] for g in graphs], ndata) for t in first.ntypes},
-        {key: _joined([g._edge_frames[key] for g in graphs], edata) for key in relations},
+        {t: _joined([g.node_frames[t] for g in graphs], ndata) for t in first.ntypes},
+        {key: _joined([g.edge_frames[key] for g in graphs], edata) for key in relations},
         (
             {t: torch.cat([g.batch_num_nodes(t) for g in graphs]) for t in first.ntypes},
             {key: torch.cat([g.batch_num_edges(key) for g in graphs]) for key in relations},
@@ -71,8 +71,8 @@ def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Gr
     with several types a dict, type -> numbers. DataError if they do not add up to the nodes and edges of g, or if an
     edge joins nodes of two graphs.
     """
-    nodes = _splits(node_split, g._ntypes, g.batch_num_nodes, g._ntype)
-    edges = _splits(edge_split, tuple(g._relations), g.batch_num_edges, g.to_canonical_etype)
+    nodes = _splits(node_split, tuple(g.node_frames), g.batch_num_nodes, g.to_ntype)
+    edges = _splits(edge_split, tuple(g.relations), g.batch_num_edges, g.to_canonical_etype)
     size = len(next(iter(nodes.values())))
     for what, splits, total in (("nodes", nodes, g.num_nodes), ("edges", edges, g.num_edges)):
         for key, split in splits.items():
@@ -83,9 +83,9 @@ def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Gr
                     " Choose other counts."
                 )
     starts = {t: _starts(num) for t, num in nodes.items()}
-    ndata = {t: _divided(g._node_frames[t], nodes[t]) for t in nodes}
-    edata = {key: _divided(g._edge_frames[key], edges[key]) for key in edges}
-    ends = {key: (r.src.split(edges[key]), r.dst.split(edges[key])) for key, r in g._relations.items()}
+    ndata = {t: _divided(g.node_frames[t], nodes[t]) for t in nodes}
+    edata = {key: _divided(g.edge_frames[key], edges[key]) for key in edges}
+    ends = {key: (r.src.split(edges[key]), r.dst.split(edges[key])) for key, r in g.relations.items()}
     out: list[Graph] = []
     for i in range(size):
         num_nodes = {t: num[i] for t, num in nodes.items()}

@@ -34,7 +34,7 @@ def graph(
     DataError for other shapes and dtypes, IndexRangeError for an index outside 0..num_nodes.
     """
     src, dst = _ends(data, "graph", idtype, device)
-    needed = _nodes_needed([("graph, src", src), ("graph, dst", dst)], num_nodes, "graph")
+    needed = nodes_needed([("graph, src", src), ("graph, dst", dst)], num_nodes, "graph")
     relation = Relation(HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, src, dst)
     return assemble(Graph, {HOMOGENEOUS_NTYPE: needed}, {relation.key: relation})
 
@@ -71,7 +71,7 @@ def heterograph(
         raise DataError(f"heterograph: num_nodes_dict has no number for node types {', '.join(missing)}. Add them.")
     given: dict[str, int | None] = dict.fromkeys(ends) if num_nodes_dict is None else dict(num_nodes_dict)
     nodes = {
-        t: _nodes_needed(ends.get(t, ()), given[t], f"node type {t!r}", f"nodes of type {t!r}") for t in sorted(given)
+        t: nodes_needed(ends.get(t, ()), given[t], f"node type {t!r}", f"nodes of type {t!r}") for t in sorted(given)
     }
     return assemble(Graph, nodes, relations)
 
@@ -145,7 +145,7 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
     return index.to(idtype or index.dtype).contiguous().detach()
 
 
-def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str, of: str = "nodes") -> int:
+def nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str, of: str = "nodes") -> int:
     """The number of nodes: `given`, or one more than the largest index. Checks all indices, except under tracing."""
     counts = (int, np.integer, torch.SymInt)
     if given is not None and (isinstance(given, bool) or not isinstance(given, counts) or given < 0):

@@ -35,7 +35,7 @@ def from_pyg(data: Any) -> Graph:
         graphs = data.batch[g.edges()[0].long()]
         _check_grouped(graphs)
         size = data.ptr.numel() - 1
-        g._batch = {g.ntypes[0]: data.ptr.diff()}, {g.canonical_etypes[0]: torch.bincount(graphs, minlength=size)}
+        g.batch_counts = {g.ntypes[0]: data.ptr.diff()}, {g.canonical_etypes[0]: torch.bincount(graphs, minlength=size)}
     return g
 
 
@@ -51,11 +51,11 @@ def _from_hetero_data(data: Any) -> Graph:
             if isinstance(value, Tensor) and name != "edge_index" and data[key].is_edge_attr(name):
                 g.edges[tuple(key)].data[name] = value
     if all(isinstance(data[ntype].get("ptr"), Tensor) for ntype in data.node_types):
-        g._batch = {ntype: data[ntype].ptr.diff() for ntype in g.ntypes}, {}
-        for key, relation in g._relations.items():
+        g.batch_counts = {ntype: data[ntype].ptr.diff() for ntype in g.ntypes}, {}
+        for key, relation in g.relations.items():
             graphs = data[key[0]].batch[relation.src.long()]
             _check_grouped(graphs)
-            g._batch[1][key] = torch.bincount(graphs, minlength=data[key[0]].ptr.numel() - 1)
+            g.batch_counts[1][key] = torch.bincount(graphs, minlength=data[key[0]].ptr.numel() - 1)
     return g
 
 
@@ -139,5 +139,5 @@ def from_dgl(dgl_graph: Any) -> Graph:
         g.edges[key].data.update(dict(dgl_graph.edges[key].data))
     if dgl_graph.batch_size > 1:
         nodes = {ntype: dgl_graph.batch_num_nodes(ntype) for ntype in g.ntypes}
-        g._batch = nodes, {key: dgl_graph.batch_num_edges(key) for key in g.canonical_etypes}
+        g.batch_counts = nodes, {key: dgl_graph.batch_num_edges(key) for key in g.canonical_etypes}
     return g

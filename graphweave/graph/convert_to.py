@@ -17,14 +17,15 @@ def to_pyg(g: Structure) -> Any:
     from torch_geometric.data import Data, HeteroData  # optional, and takes seconds to load
 
     data = Data() if g.is_homogeneous else HeteroData()
-    for ntype, frame in g._node_frames.items():
+    for ntype, frame in g.node_frames.items():
         store = data if g.is_homogeneous else data[ntype]
         store.num_nodes = frame.num_rows
         for name, value in frame.items():
             store[name] = value
-        if g._batch is not None:
-            store.batch = g._batch[0][ntype].new_tensor(range(g.batch_size)).repeat_interleave(g._batch[0][ntype])
-    for key, edge_frame in g._edge_frames.items():
+        if g.batch_counts is not None:
+            sizes = g.batch_counts[0][ntype]
+            store.batch = sizes.new_tensor(range(g.batch_size)).repeat_interleave(sizes)
+    for key, edge_frame in g.edge_frames.items():
         store = data if g.is_homogeneous else data[key]
         store.edge_index = g.edge_index(key).long()
         for name, value in edge_frame.items():
@@ -44,10 +45,10 @@ def to_scipy(g: Structure, etype: Any = None, weight: str | None = None) -> Any:
     """
     import scipy.sparse  # takes 0.2 s to load
 
-    relation = g._relation(etype)
+    relation = g.relation(etype)
     values = np.ones(relation.num_edges, dtype=np.float32)
     if weight is not None:
-        field = g._edge_frame(etype)[weight]
+        field = g.edge_frame(etype)[weight]
         if field.dim() != 1:
             raise DataError(
                 f"to_scipy: edata[{weight!r}] must have shape [num_edges] (got {list(field.shape)})."
@@ -55,7 +56,7 @@ def to_scipy(g: Structure, etype: Any = None, weight: str | None = None) -> Any:
             )
         values = field.detach().cpu().numpy()
     ends = relation.src.cpu().numpy(), relation.dst.cpu().numpy()
-    return scipy.sparse.coo_matrix((values, ends), shape=(g._src_rows(relation), g._dst_rows(relation)))
+    return scipy.sparse.coo_matrix((values, ends), shape=(g.num_sources(relation), g.num_destinations(relation)))
 
 
 def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
@@ -82,13 +83,13 @@ def to_dgl(g: Structure) -> Any:
     """A dgl.DGLGraph with the same types, order of edges, fields and batch."""
     import dgl  # optional, no longer maintained
 
-    ends = {key: (relation.src, relation.dst) for key, relation in g._relations.items()}
-    out = dgl.heterograph(ends, {ntype: frame.num_rows for ntype, frame in g._node_frames.items()})
-    for ntype, frame in g._node_frames.items():
+    ends = {key: (relation.src, relation.dst) for key, relation in g.relations.items()}
+    out = dgl.heterograph(ends, {ntype: frame.num_rows for ntype, frame in g.node_frames.items()})
+    for ntype, frame in g.node_frames.items():
         out.nodes[ntype].data.update(dict(frame))
-    for key, edge_frame in g._edge_frames.items():
+    for key, edge_frame in g.edge_frames.items():
         out.edges[key].data.update(dict(edge_frame))
-    if g._batch is not None:
-        out.set_batch_num_nodes(g._batch[0])
-        out.set_batch_num_edges(g._batch[1])
+    if g.batch_counts is not None:
+        out.set_batch_num_nodes(g.batch_counts[0])
+        out.set_batch_num_edges(g.batch_counts[1])
     return out

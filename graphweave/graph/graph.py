@@ -31,7 +31,7 @@ class Graph(Structure):
     @property
     def nodes(self) -> NodeView:
         """`g.nodes(ntype)` returns ids [num_nodes]; `g.nodes[ntype].data` holds the fields of the type."""
-        return NodeView(self, self._ntypes)
+        return NodeView(self, tuple(self.node_frames))
 
     @property
     def srcnodes(self) -> NodeView:

@@ -33,12 +33,12 @@ def to_homogeneous(
     """
     sizes = counts(g)
     offset = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
-    every = list(g._relations.values())
+    every = list(g.relations.values())
     src = torch.cat([r.src + offset[r.srctype] for r in every])
     dst = torch.cat([r.dst + offset[r.dsttype] for r in every])
     num_edges = [r.num_edges for r in every]
-    nodes = {**_joined(g._node_frames, ndata or ()), **_places(g, list(sizes.values()), NID, NTYPE, store_type)}
-    edges = {**_joined(g._edge_frames, edata or ()), **_places(g, num_edges, EID, ETYPE, store_type)}
+    nodes = {**_joined(g.node_frames, ndata or ()), **_places(g, list(sizes.values()), NID, NTYPE, store_type)}
+    edges = {**_joined(g.edge_frames, edata or ()), **_places(g, num_edges, EID, ETYPE, store_type)}
     relation = Relation(HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, src, dst)
     out = assemble(
         type(g),
@@ -60,9 +60,9 @@ def to_heterogeneous(
     may have no edges. Nodes and edges keep their order within a type, and '_ID' holds the numbers that they have in g.
     DataError if g lacks these fields, a type is out of range, or an edge has a relation that is not in `metagraph`.
     """
-    node_type = _types(g, g._node_frame(), NTYPE, len(ntypes), "ndata")
-    edge_type = _types(g, g._edge_frame(), ETYPE, len(etypes), "edata")
-    relation = g._relation()
+    node_type = _types(g, g.node_frame(), NTYPE, len(ntypes), "ndata")
+    edge_type = _types(g, g.edge_frame(), ETYPE, len(etypes), "edata")
+    relation = g.relation()
     ids = {name: (node_type == i).nonzero().squeeze(1) for i, name in enumerate(ntypes)}
     place = torch.empty_like(node_type)
     for rows in ids.values():
@@ -72,8 +72,8 @@ def to_heterogeneous(
     named = {(k // n // m, k // n % m, k % n): k for k in torch.unique(kind).tolist()}
     edges = {(ntypes[s], etypes[e], ntypes[d]): (kind == k).nonzero().squeeze(1) for (s, e, d), k in named.items()}
     edges = _by_metagraph(edges, metagraph, relation)
-    ndata = {t: {**_without(g._node_frame(), rows, NTYPE), NID: rows.to(g.idtype)} for t, rows in ids.items()}
-    edata = {key: {**_without(g._edge_frame(), rows, ETYPE), EID: rows.to(g.idtype)} for key, rows in edges.items()}
+    ndata = {t: {**_without(g.node_frame(), rows, NTYPE), NID: rows.to(g.idtype)} for t, rows in ids.items()}
+    edata = {key: {**_without(g.edge_frame(), rows, ETYPE), EID: rows.to(g.idtype)} for key, rows in edges.items()}
     relations = {
         key: Relation(*key, place[relation.src[rows]].to(g.idtype), place[relation.dst[rows]].to(g.idtype))
         for key, rows in edges.items()
@@ -122,7 +122,7 @@ def _without(frame: Frame, rows: Tensor, name: str) -> dict[str, Tensor]:
 
 
 def _places(g: Structure, sizes: Sequence[int], number: str, kind: str, store_type: bool) -> dict[str, Tensor]:
-    like = g._any_index()
+    like = g.any_index()
     fields = {number: torch.cat([torch.arange(n, dtype=like.dtype, device=like.device) for n in sizes])}
     if store_type:
         num = torch.tensor(sizes, device=like.device)

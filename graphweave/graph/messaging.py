@@ -87,7 +87,7 @@ def update_all(
     another number of rows, KeyError for a field that does not exist.
     """
     ends, frames = ends_of(graph, etype), _around(graph, etype)
-    graph._node_frame(frames.relation[2]).update(
+    graph.node_frame(frames.relation[2]).update(
         run.update_all(ends, frames, message_func, reduce_func, apply_node_func)
     )
 
@@ -107,11 +107,11 @@ def multi_update_all(
     for etype, functions in etype_dict.items():
         ends, frames = ends_of(graph, etype), _around(graph, etype)
         fields = found.setdefault(frames.relation[2], {})
-        arrived = _mask(ends.dst_rows, ends.dst) if _is_extreme(functions[1]) else None
+        arrived = mask_of_rows(ends.dst_rows, ends.dst) if _is_extreme(functions[1]) else None
         for name, x in run.update_all(ends, frames, *functions).items():
             fields.setdefault(name, []).append((x, arrived))
     for ntype, fields in found.items():
-        frame = graph._node_frame(ntype)
+        frame = graph.node_frame(ntype)
         frame.update(
             {name: across_types([x for x, _ in xs], cross_reducer, [a for _, a in xs]) for name, xs in fields.items()}
         )
@@ -134,7 +134,7 @@ def send_and_recv(
     """
     eids = _edge_numbers(graph, edges, etype)
     all_edges = ends_of(graph, etype)
-    reached = _mask(all_edges.dst_rows, all_edges.dst.index_select(0, eids))
+    reached = mask_of_rows(all_edges.dst_rows, all_edges.dst.index_select(0, eids))
     _update_rows(graph, _some(all_edges, eids), reached, message_func, reduce_func, apply_node_func, etype)
 
 
@@ -144,7 +144,7 @@ def pull(
 ) -> None:  # fmt: skip
     """`update_all` along all edges that end in the nodes `v` [k]. Other nodes keep their values."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
-    wanted = _mask(all_edges.dst_rows, _node_numbers(graph, v, frames.relation[2]))
+    wanted = mask_of_rows(all_edges.dst_rows, _node_numbers(graph, v, frames.relation[2]))
     eids = wanted.index_select(0, all_edges.dst).nonzero().squeeze(1)
     _update_rows(graph, _some(all_edges, eids), wanted, message_func, reduce_func, apply_node_func, etype)
 
@@ -155,7 +155,7 @@ def push(
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges that start in the nodes `u` [k]."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
-    sending = _mask(all_edges.src_rows, _node_numbers(graph, u, frames.relation[0]))
+    sending = mask_of_rows(all_edges.src_rows, _node_numbers(graph, u, frames.relation[0]))
     eids = sending.index_select(0, all_edges.src).nonzero().squeeze(1)
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
@@ -168,11 +168,11 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
     """
     ends, frames = ends_of(graph, etype), _around(graph, etype)
     if edges is None or query.is_all(edges):
-        graph._edge_frame(etype).update(run.apply_edges(ends, frames, func))
+        graph.edge_frame(etype).update(run.apply_edges(ends, frames, func))
         return
     eids = _edge_numbers(graph, edges, etype)
     fields = run.apply_edges(_some(ends, eids), frames, func)
-    frame = graph._edge_frame(etype)
+    frame = graph.edge_frame(etype)
     for name, x in fields.items():
         frame[name] = _with_rows(frame, name, eids, x)
 
@@ -182,12 +182,12 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
 
     With `v` [k] only these nodes are computed. Other rows keep their values, or are zeros if the field did not exist.
     """
-    frames, frame = _around_nodes(graph, ntype), graph._node_frame(ntype)
+    frames, frame = _around_nodes(graph, ntype), graph.node_frame(ntype)
     rows = frame.rows
     if v is None or query.is_all(v):
         frame.update(run.apply_nodes(rows, frames, frame, func))
         return
-    nodes = _node_numbers(graph, v, graph._ntype(ntype))
+    nodes = _node_numbers(graph, v, graph.to_ntype(ntype))
     data = {name: x.index_select(0, nodes) for name, x in frame.items()}
     for name, x in run.apply_nodes(rows.index_select(0, nodes), frames, data, func).items():
         frame[name] = _with_rows(frame, name, nodes, x)
@@ -195,31 +195,31 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
 
 def ends_of(graph: Structure, etype: Any) -> RelationEdges:
     """The edges of a relation, in the form that the functions of `graphweave.udf` take."""
-    r = graph._relation(etype)
-    return RelationEdges(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
+    r = graph.relation(etype)
+    return RelationEdges(r.src, r.dst, graph.node_frame(r.srctype).rows, graph.node_frame(r.dsttype).rows, None)
 
 
 def _around(graph: Structure, etype: Any) -> Frames:
     """The data that messages along a relation may read."""
-    r = graph._relation(etype)
-    src, dst, edge = graph._node_frame(r.srctype), graph._node_frame(r.dsttype), graph._edge_frame(r.key)
+    r = graph.relation(etype)
+    src, dst, edge = graph.node_frame(r.srctype), graph.node_frame(r.dsttype), graph.edge_frame(r.key)
     return Frames(src, dst, edge, graph.ntype_data, graph.etype_data, r.key)
 
 
 def _around_nodes(graph: Structure, ntype: str | None) -> Frames:
-    t = graph._ntype(ntype)
-    frame = graph._node_frame(t)
+    t = graph.to_ntype(ntype)
+    frame = graph.node_frame(t)
     return Frames(frame, frame, {}, graph.ntype_data, graph.etype_data, (t, "", t))
 
 
 def _node_numbers(graph: Structure, nodes: Any, ntype: str) -> Tensor:
-    rows = graph._node_frame(ntype).rows
-    return query.as_selection(nodes, rows.shape[0], graph._any_index(), "node")
+    rows = graph.node_frame(ntype).rows
+    return query.as_selection(nodes, rows.shape[0], graph.any_index(), "node")
 
 
 def _edge_numbers(graph: Structure, edges: Any, etype: Any) -> Tensor:
     """Numbers of edges [k] from numbers, a bool mask, or a pair (sources, destinations)."""
-    r = graph._relation(etype)
+    r = graph.relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:
         return torch.as_tensor(graph.edge_ids(*edges, etype=r.key), device=r.src.device).reshape(-1)
     return query.as_selection(edges, r.num_edges, r.src, "edge")
@@ -231,7 +231,7 @@ def _update_rows(
 ) -> None:  # fmt: skip
     """`update_all` along `ends`. Only the destinations where `rows` [destinations] (bool) is true are written."""
     frames = _around(graph, etype)
-    frame = graph._node_frame(frames.relation[2])
+    frame = graph.node_frame(frames.relation[2])
     for name, x in run.update_all(ends, frames, message, reduce, apply).items():
         old = frame[name] if name in frame else _initial(frame, name, x)
         frame[name] = torch.where(grown(rows, x.dim()), x, old)
@@ -243,7 +243,7 @@ def _some(ends: RelationEdges, eids: Tensor) -> RelationEdges:
     )
 
 
-def _mask(rows: Tensor, chosen: Tensor) -> Tensor:
+def mask_of_rows(rows: Tensor, chosen: Tensor) -> Tensor:
     """Which of `rows` are in `chosen` [k]: bool [rows]."""
     return torch.zeros(rows.shape[0], dtype=torch.bool, device=chosen.device).index_fill(0, chosen.long(), True)
 

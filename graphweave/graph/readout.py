@@ -28,12 +28,12 @@ def readout_nodes(
     `feat`, `weight`: fields of the nodes; `weight` has one number for each node, or the shape of `feat`. `op`: "sum",
     "mean" (divided by the number of nodes), "max" or "min". A graph without nodes gets 0.
     """
-    return _readout(graph._node_frame(ntype), nodes_to_graphs(graph, ntype), feat, weight, op)
+    return _readout(graph.node_frame(ntype), nodes_to_graphs(graph, ntype), feat, weight, op)
 
 
 def readout_edges(graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Any = None) -> Tensor:
     """`readout_nodes` over the edges of each graph. [edges, ...] -> [graphs, ...]."""
-    return _readout(graph._edge_frame(etype), edges_to_graphs(graph, etype), feat, weight, op)
+    return _readout(graph.edge_frame(etype), edges_to_graphs(graph, etype), feat, weight, op)
 
 
 def sum_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str | None = None) -> Tensor:
@@ -68,12 +68,12 @@ def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any 
 
 def softmax_nodes(graph: Graph, feat: str, *, ntype: str | None = None) -> Tensor:
     """Softmax of each feature over the nodes of each graph. [nodes, ...] -> [nodes, ...]."""
-    return _softmax(graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
+    return _softmax(graph.node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
 
 
 def softmax_edges(graph: Graph, feat: str, *, etype: Any = None) -> Tensor:
     """Softmax of each feature over the edges of each graph. [edges, ...] -> [edges, ...]."""
-    return _softmax(graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype))
+    return _softmax(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype))
 
 
 def broadcast_nodes(graph: Graph, graph_feat: Tensor, *, ntype: str | None = None) -> Tensor:
@@ -95,24 +95,24 @@ def topk_nodes(
     by itself, and positions are [graphs, k, F]. Positions count the nodes of a graph from 0; equal values keep the
     order of nodes. A graph of fewer than k nodes is padded with zeros (its positions, too).
     """
-    return _topk(graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype), k, descending, sortby)
+    return _topk(graph.node_frame(ntype)[feat], nodes_to_graphs(graph, ntype), k, descending, sortby)
 
 
 def topk_edges(
     graph: Graph, feat: str, k: int, *, descending: bool = True, sortby: int | None = None, etype: Any = None
 ) -> tuple[Tensor, Tensor]:
     """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their positions."""
-    return _topk(graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
+    return _topk(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
 
 
 def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
     """The map from nodes to the graphs of the batch."""
-    return owners(graph.batch_num_nodes(ntype), graph._node_frame(ntype).rows, graph.batch_size)
+    return owners(graph.batch_num_nodes(ntype), graph.node_frame(ntype).rows, graph.batch_size)
 
 
 def edges_to_graphs(graph: Graph, etype: Any) -> Received:
     """The map from edges to the graphs of the batch."""
-    return owners(graph.batch_num_edges(etype), graph._edge_frame(etype).rows, graph.batch_size)
+    return owners(graph.batch_num_edges(etype), graph.edge_frame(etype).rows, graph.batch_size)
 
 
 def owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:

@@ -25,19 +25,21 @@ class Structure:
 
     def __init__(
         self,
-        ntypes: tuple[str, ...],
         relations: Mapping[CanonicalEtype, Relation],
         node_frames: Mapping[str, Frame],
         edge_frames: Mapping[CanonicalEtype, Frame],
         batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
     ) -> None:
-        """Called by the functions that make graphs. Arguments are not checked. `batch` holds by type the numbers of
-        nodes and of edges of each batched graph, int64 [batch_size]."""
-        self._ntypes = ntypes
-        self._relations = dict(relations)
-        self._node_frames = dict(node_frames)
-        self._edge_frames = dict(edge_frames)
-        self._batch = batch
+        """Called by the functions that make graphs. Arguments are not checked: the keys of `node_frames` are the node
+        types, those of `relations` and `edge_frames` are the same."""
+        self.relations: dict[CanonicalEtype, Relation] = dict(relations)
+        """(source type, name, destination type) -> the relation's maps. Read it; `replace_edges` makes other graphs."""
+        self.node_frames: dict[str, Frame] = dict(node_frames)
+        """Node type -> the fields of its nodes, which are `nodes[type].data`."""
+        self.edge_frames: dict[CanonicalEtype, Frame] = dict(edge_frames)
+        """Relation -> the fields of its edges, which are `edges[relation].data`."""
+        self.batch_counts = batch
+        """By type, the numbers of nodes and of edges of each batched graph, int64 [batch_size]; None: no batch."""
         self._ntype_data = Frame("ntype_data", None, "types")
         self._etype_data = Frame("etype_data", None, "types")
 
@@ -46,17 +48,17 @@ class Structure:
     @property
     def ntypes(self) -> list[str]:
         """Names of the node types, sorted."""
-        return list(self._ntypes)
+        return list(self.node_frames)
 
     @property
     def etypes(self) -> list[str]:
         """Names of the relations, in the order of `canonical_etypes`; they may repeat."""
-        return [etype for _, etype, _ in self._relations]
+        return [etype for _, etype, _ in self.relations]
 
     @property
     def canonical_etypes(self) -> list[CanonicalEtype]:
         """(source type, name, destination type) of every relation. `heterograph` sorts them."""
-        return list(self._relations)
+        return list(self.relations)
 
     @property
     def srctypes(self) -> list[str]:
@@ -71,30 +73,31 @@ class Structure:
     @property
     def is_homogeneous(self) -> bool:
         """Whether there is one node type and one relation."""
-        return len(self._ntypes) == 1 and len(self._relations) == 1
+        return len(self.node_frames) == 1 and len(self.relations) == 1
 
     @property
     def is_unibipartite(self) -> bool:
         """Whether no node type has both edges that start there and edges that end there."""
-        ends = {dsttype for _, _, dsttype in self._relations}
-        return all(srctype not in ends for srctype, _, _ in self._relations)
+        ends = {dsttype for _, _, dsttype in self.relations}
+        return all(srctype not in ends for srctype, _, _ in self.relations)
 
     def to_canonical_etype(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
         """(source type, name, destination type) of a relation. DataError if no relation has the name, or several do."""
-        if isinstance(etype, tuple) and etype in self._relations:
+        if isinstance(etype, tuple) and etype in self.relations:
             return etype
-        found = [key for key in self._relations if etype is None or key[1] == etype]
+        found = [key for key in self.relations if etype is None or key[1] == etype]
         if len(found) == 1:
             return found[0]
-        known = ", ".join(map(str, self._relations))
+        known = ", ".join(map(str, self.relations))
         if etype is None:
             raise DataError(f"the graph has {len(found)} relations. Name one of {known}.")
         if found:
             raise DataError(f"relation {etype!r} is ambiguous. Name one of {', '.join(map(str, found))}.")
         raise DataError(f"the graph has no relation {etype!r}; it has {known}. Name one of these.")
 
-    def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
-        types = self._ntypes if among is None else among
+    def to_ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
+        """A node type of the graph, or of `among`; None is the only one. DataError if there is no such type."""
+        types = tuple(self.node_frames) if among is None else among
         if ntype is None and len(types) == 1:
             return types[0]
         if ntype is None:
@@ -104,44 +107,48 @@ class Structure:
         return ntype
 
     def _sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        every = tuple(self.node_frames)
         if not self.is_unibipartite:
-            return self._ntypes, self._ntypes
-        ends = {dsttype for _, _, dsttype in self._relations}
-        return tuple(t for t in self._ntypes if t not in ends), tuple(t for t in self._ntypes if t in ends)
+            return every, every
+        ends = {dsttype for _, _, dsttype in self.relations}
+        return tuple(t for t in every if t not in ends), tuple(t for t in every if t in ends)
 
-    def _key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
-        """The key of a relation in `_relations` and `_edge_frames`."""
+    def relation_key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+        """The key of a relation in `relations` and `edge_frames`. DataError as in `to_canonical_etype`."""
         return self.to_canonical_etype(etype)
 
-    def _relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
-        return self._relations[self._key(etype)]
+    def relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
+        """The maps of a relation: `src` and `dst` [num_edges]. DataError as in `to_canonical_etype`."""
+        return self.relations[self.relation_key(etype)]
 
-    def _only_relation(self) -> Relation:
+    def only_relation(self) -> Relation:
         """The only relation of a graph that is an argument called `graph`. DataError if there are several, or none."""
-        if len(self._relations) != 1:
+        if len(self.relations) != 1:
             raise DataError(
-                f"graph must have one relation (got {len(self._relations)}: {', '.join(map(str, self._relations))})."
+                f"graph must have one relation (got {len(self.relations)}: {', '.join(map(str, self.relations))})."
                 " Pass one of them: graph[relation]."
             )
-        return self._relation()
+        return self.relation()
 
     # Data
 
-    def _node_frame(self, ntype: str | None = None) -> Frame:
-        return self._node_frames[self._ntype(ntype)]
+    def node_frame(self, ntype: str | None = None) -> Frame:
+        """The fields of the nodes of a type."""
+        return self.node_frames[self.to_ntype(ntype)]
 
-    def _edge_frame(self, etype: str | CanonicalEtype | None = None) -> Frame:
-        return self._edge_frames[self._key(etype)]
+    def edge_frame(self, etype: str | CanonicalEtype | None = None) -> Frame:
+        """The fields of the edges of a relation."""
+        return self.edge_frames[self.relation_key(etype)]
 
     def _node_data(self, where: str, types: tuple[str, ...]) -> Frame | TypedFrames:
         if len(types) == 1:
-            return self._node_frames[types[0]]
-        return TypedFrames(where, {ntype: self._node_frames[ntype] for ntype in types})
+            return self.node_frames[types[0]]
+        return TypedFrames(where, {ntype: self.node_frames[ntype] for ntype in types})
 
     @property
     def ndata(self) -> Any:
         """Fields of nodes: name -> [num_nodes, ...], or name -> {type: tensor} if there are several node types."""
-        return self._node_data("ndata", self._ntypes)
+        return self._node_data("ndata", tuple(self.node_frames))
 
     @property
     def srcdata(self) -> Any:
@@ -156,9 +163,9 @@ class Structure:
     @property
     def edata(self) -> Any:
         """Fields of edges: name -> [num_edges, ...], or name -> {relation: tensor} if there are several relations."""
-        if len(self._edge_frames) == 1:
-            return self._edge_frame()
-        return TypedFrames("edata", self._edge_frames)
+        if len(self.edge_frames) == 1:
+            return self.edge_frame()
+        return TypedFrames("edata", self.edge_frames)
 
     @property
     def ntype_data(self) -> Frame:
@@ -178,54 +185,55 @@ class Structure:
         return LocalScope(self._frames())
 
     def _frames(self) -> list[Frame]:
-        return [*self._node_frames.values(), *self._edge_frames.values(), self._ntype_data, self._etype_data]
+        return [*self.node_frames.values(), *self.edge_frames.values(), self._ntype_data, self._etype_data]
 
     # Sizes
 
     def num_nodes(self, ntype: str | None = None) -> int:
         """The number of nodes of a type, or of all types (None)."""
         if ntype is not None:
-            return self._node_frame(ntype).num_rows
-        return sum([frame.num_rows for frame in self._node_frames.values()])
+            return self.node_frame(ntype).num_rows
+        return sum([frame.num_rows for frame in self.node_frames.values()])
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
         """Like `num_nodes`, for the types at which edges start."""
-        types = self._sides()[0] if ntype is None else (self._ntype(ntype, self._sides()[0]),)
-        return sum([self._node_frames[t].num_rows for t in types])
+        types = self._sides()[0] if ntype is None else (self.to_ntype(ntype, self._sides()[0]),)
+        return sum([self.node_frames[t].num_rows for t in types])
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
         """Like `num_nodes`, for the types at which edges end."""
-        types = self._sides()[1] if ntype is None else (self._ntype(ntype, self._sides()[1]),)
-        return sum([self._node_frames[t].num_rows for t in types])
+        types = self._sides()[1] if ntype is None else (self.to_ntype(ntype, self._sides()[1]),)
+        return sum([self.node_frames[t].num_rows for t in types])
 
     def num_edges(self, etype: str | CanonicalEtype | None = None) -> int:
         """The number of edges of a relation, or of all relations (None)."""
         if etype is not None:
-            return self._relation(etype).num_edges
-        return sum([relation.num_edges for relation in self._relations.values()])
+            return self.relation(etype).num_edges
+        return sum([relation.num_edges for relation in self.relations.values()])
 
     @property
     def idtype(self) -> torch.dtype:
         """The dtype of all ids: torch.int64 or torch.int32."""
-        return self._any_index().dtype
+        return self.any_index().dtype
 
     @property
     def device(self) -> torch.device:
         """The device of structure and data."""
-        return self._any_index().device
+        return self.any_index().device
 
-    def _any_index(self) -> Tensor:
-        return next(iter(self._relations.values())).src
+    def any_index(self) -> Tensor:
+        """An index tensor of the graph, of its idtype and on its device."""
+        return next(iter(self.relations.values())).src
 
     def _ids_of(self, ntype: str) -> Tensor:
-        return torch.arange(self._node_frames[ntype].num_rows, dtype=self.idtype, device=self.device)
+        return torch.arange(self.node_frames[ntype].num_rows, dtype=self.idtype, device=self.device)
 
     # Queries
 
     def has_nodes(self, vid: Any, ntype: str | None = None) -> Any:
         """Whether each id names a node: bool [k], or a bool for one integer. IndexRangeError for a negative id."""
-        num = self._node_frame(ntype).num_rows
-        ids, single = query.as_ids(vid, torch.iinfo(self.idtype).max, self._any_index(), "node")
+        num = self.node_frame(ntype).num_rows
+        ids, single = query.as_ids(vid, torch.iinfo(self.idtype).max, self.any_index(), "node")
         found = ids < num
         return bool(found) if single else found
 
@@ -235,7 +243,7 @@ class Structure:
         If u or v is a single node, it is paired with every node of the other.
         """
         relation, u, v, single = self._pairs(u, v, etype)
-        found = query.has_edges(relation, u, v, self._dst_rows(relation))
+        found = query.has_edges(relation, u, v, self.num_destinations(relation))
         return bool(found) if single else found
 
     def edge_ids(self, u: Any, v: Any, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
@@ -246,13 +254,13 @@ class Structure:
         """
         relation, u, v, single = self._pairs(u, v, etype)
         if return_uv:
-            return query.all_edges_between(relation, u, v, self._dst_rows(relation))
-        found = query.first_edges(relation, u, v, self._dst_rows(relation))
+            return query.all_edges_between(relation, u, v, self.num_destinations(relation))
+        found = query.first_edges(relation, u, v, self.num_destinations(relation))
         return int(found) if single else found
 
     def find_edges(self, eid: Any, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
         """(sources, destinations), [k] each, of the edges with the numbers `eid`."""
-        relation = self._relation(etype)
+        relation = self.relation(etype)
         ids, _ = query.as_ids(eid, relation.num_edges, relation.src, "edge")
         return relation.src[ids], relation.dst[ids]
 
@@ -261,11 +269,11 @@ class Structure:
 
         Edges are sorted by number (order "eid" or None), or by source, then destination, then number ("srcdst").
         """
-        relation = self._relation(etype)
+        relation = self.relation(etype)
         if order not in (None, "eid", "srcdst"):
             raise DataError(f"expected order 'eid' or 'srcdst' (got {order!r}). Pass one of these.")
         if order == "srcdst":
-            return _formed(relation, query.source_order(relation, self._dst_rows(relation)), form)
+            return _formed(relation, query.source_order(relation, self.num_destinations(relation)), form)
         if form == "uv":
             return relation.src, relation.dst
         eids = torch.arange(relation.num_edges, dtype=self.idtype, device=self.device)
@@ -273,15 +281,15 @@ class Structure:
 
     def in_edges(self, v: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
         """The edges that end in the nodes v, node after node, by number within a node; forms as in `all_edges`."""
-        relation = self._relation(etype)
-        ids, _ = query.as_ids(v, self._dst_rows(relation), relation.dst, "node")
-        return _formed(relation, query.edges_of_rows(relation.dst, self._dst_rows(relation), ids)[0], form)
+        relation = self.relation(etype)
+        ids, _ = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
+        return _formed(relation, query.edges_of_rows(relation.dst, self.num_destinations(relation), ids)[0], form)
 
     def out_edges(self, u: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
         """The edges that start in the nodes u, node after node, by number within a node; forms as in `all_edges`."""
-        relation = self._relation(etype)
-        ids, _ = query.as_ids(u, self._src_rows(relation), relation.src, "node")
-        return _formed(relation, query.edges_of_rows(relation.src, self._src_rows(relation), ids)[0], form)
+        relation = self.relation(etype)
+        ids, _ = query.as_ids(u, self.num_sources(relation), relation.src, "node")
+        return _formed(relation, query.edges_of_rows(relation.src, self.num_sources(relation), ids)[0], form)
 
     def predecessors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
         """Sources of the edges that end in node v, by edge number. A source occurs once for each of its edges."""
@@ -293,30 +301,32 @@ class Structure:
 
     def in_degrees(self, v: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
-        relation = self._relation(etype)
-        return _degrees(relation.dst, self._dst_rows(relation), v)
+        relation = self.relation(etype)
+        return _degrees(relation.dst, self.num_destinations(relation), v)
 
     def out_degrees(self, u: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
-        relation = self._relation(etype)
-        return _degrees(relation.src, self._src_rows(relation), u)
+        relation = self.relation(etype)
+        return _degrees(relation.src, self.num_sources(relation), u)
 
-    def _src_rows(self, relation: Relation) -> int:
-        return self._node_frames[relation.srctype].num_rows
+    def num_sources(self, relation: Relation) -> int:
+        """The number of nodes of the type at which the relation's edges start."""
+        return self.node_frames[relation.srctype].num_rows
 
-    def _dst_rows(self, relation: Relation) -> int:
-        return self._node_frames[relation.dsttype].num_rows
+    def num_destinations(self, relation: Relation) -> int:
+        """The number of nodes of the type at which the relation's edges end."""
+        return self.node_frames[relation.dsttype].num_rows
 
     def _pairs(self, u: Any, v: Any, etype: str | CanonicalEtype | None) -> tuple[Relation, Tensor, Tensor, bool]:
-        relation = self._relation(etype)
-        u, one_u = query.as_ids(u, self._src_rows(relation), relation.src, "node")
-        v, one_v = query.as_ids(v, self._dst_rows(relation), relation.dst, "node")
+        relation = self.relation(etype)
+        u, one_u = query.as_ids(u, self.num_sources(relation), relation.src, "node")
+        v, one_v = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
         u, v = query.pairs(u, v, (one_u, one_v))
         return relation, u, v, one_u and one_v
 
     def edge_index(self, etype: str | CanonicalEtype | None = None) -> Tensor:
         """Sources and destinations as PyG has them: a copy, [2, num_edges], of the graph's idtype."""
-        relation = self._relation(etype)
+        relation = self.relation(etype)
         return torch.stack([relation.src, relation.dst])
 
     # Batches
@@ -324,30 +334,30 @@ class Structure:
     @property
     def batch_size(self) -> int:
         """The number of graphs in the batch; 1 for a graph that is not a batch."""
-        return 1 if self._batch is None else next(iter(self._batch[0].values())).shape[0]
+        return 1 if self.batch_counts is None else next(iter(self.batch_counts[0].values())).shape[0]
 
     def batch_num_nodes(self, ntype: str | None = None) -> Tensor:
         """The number of nodes of each batched graph: int64 [batch_size]."""
-        frame = self._node_frame(ntype)
-        if self._batch is None:
+        frame = self.node_frame(ntype)
+        if self.batch_counts is None:
             return torch.full((1,), frame.num_rows, dtype=torch.int64, device=self.device)
-        return self._batch[0][self._ntype(ntype)]
+        return self.batch_counts[0][self.to_ntype(ntype)]
 
     def batch_num_edges(self, etype: str | CanonicalEtype | None = None) -> Tensor:
         """The number of edges of each batched graph: int64 [batch_size]."""
-        relation = self._relation(etype)
-        if self._batch is None:
+        relation = self.relation(etype)
+        if self.batch_counts is None:
             return torch.full((1,), relation.num_edges, dtype=torch.int64, device=self.device)
-        return self._batch[1][relation.key]
+        return self.batch_counts[1][relation.key]
 
     def __repr__(self) -> str:
         if self.is_homogeneous:
             return (
                 f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()}, "
-                f"ndata={described_fields(self._node_frame())}, edata={described_fields(self._edge_frame())})"
+                f"ndata={described_fields(self.node_frame())}, edata={described_fields(self.edge_frame())})"
             )
-        nodes = {ntype: frame.num_rows for ntype, frame in self._node_frames.items()}
-        edges = {key: relation.num_edges for key, relation in self._relations.items()}
+        nodes = {ntype: frame.num_rows for ntype, frame in self.node_frames.items()}
+        edges = {key: relation.num_edges for key, relation in self.relations.items()}
         return f"Graph(num_nodes={nodes}, num_edges={edges})"
 
 

@@ -7,7 +7,7 @@ they had before. A batch stays a batch under `local_var`, `moved`, `with_idtype`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph.assemble import Counts, assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure
@@ -26,9 +26,9 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 
 def local_var(g: G) -> G:
     """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
-    nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
-    edges = {key: frame.copy() for key, frame in g._edge_frames.items()}
-    return _with_type_fields(g, type(g)(g._ntypes, g._relations, nodes, edges, g._batch), lambda t: t)
+    nodes = {ntype: frame.copy() for ntype, frame in g.node_frames.items()}
+    edges = {key: frame.copy() for key, frame in g.edge_frames.items()}
+    return with_type_fields(g, type(g)(g.relations, nodes, edges, g.batch_counts), lambda t: t)
 
 
 def moved(g: G, device: torch.device) -> G:
@@ -37,28 +37,29 @@ def moved(g: G, device: torch.device) -> G:
     def move(t: Tensor) -> Tensor:
         return t.to(device)
 
-    nodes = {ntype: frame.map(move, move(_like(frame))) for ntype, frame in g._node_frames.items()}
-    relations = {key: Relation(*key, move(r.src), move(r.dst)) for key, r in g._relations.items()}
-    edges = {key: frame.map(move, relations[key].src) for key, frame in g._edge_frames.items()}
+    nodes = {ntype: frame.map(move, move(_like(frame))) for ntype, frame in g.node_frames.items()}
+    relations = {key: Relation(*key, move(r.src), move(r.dst)) for key, r in g.relations.items()}
+    edges = {key: frame.map(move, relations[key].src) for key, frame in g.edge_frames.items()}
     batch = None
-    if g._batch is not None:
-        batch = {t: move(n) for t, n in g._batch[0].items()}, {key: move(n) for key, n in g._batch[1].items()}
-    return _with_type_fields(g, type(g)(g._ntypes, relations, nodes, edges, batch), move)
+    if g.batch_counts is not None:
+        num_nodes, num_edges = g.batch_counts
+        batch = {t: move(n) for t, n in num_nodes.items()}, {key: move(n) for key, n in num_edges.items()}
+    return with_type_fields(g, type(g)(relations, nodes, edges, batch), move)
 
 
 def with_idtype(g: G, dtype: torch.dtype) -> G:
     """The graph with ids of `dtype`; the graph itself if its ids already have it. DataError if an id would not fit."""
     if g.idtype == dtype:
         return g
-    if max((*counts(g).values(), *(r.num_edges for r in g._relations.values()))) > torch.iinfo(dtype).max:
+    if max((*counts(g).values(), *(r.num_edges for r in g.relations.values()))) > torch.iinfo(dtype).max:
         raise DataError(
             f"expected at most {torch.iinfo(dtype).max} nodes and edges for {dtype} (got {g!r})."
             " Convert the graph with .long()."
         )
-    relations = {key: Relation(*key, r.src.to(dtype), r.dst.to(dtype)) for key, r in g._relations.items()}
-    nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
-    edges = {key: frame.map(lambda t: t, relations[key].src) for key, frame in g._edge_frames.items()}
-    return _with_type_fields(g, type(g)(g._ntypes, relations, nodes, edges, g._batch), lambda t: t)
+    relations = {key: Relation(*key, r.src.to(dtype), r.dst.to(dtype)) for key, r in g.relations.items()}
+    nodes = {ntype: frame.copy() for ntype, frame in g.node_frames.items()}
+    edges = {key: frame.map(lambda t: t, relations[key].src) for key, frame in g.edge_frames.items()}
+    return with_type_fields(g, type(g)(relations, nodes, edges, g.batch_counts), lambda t: t)
 
 
 def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
@@ -69,22 +70,52 @@ def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
     if isinstance(etype, tuple):
         every = slice(None)
         found = [
-            key for key in g._relations if all(want in (every, have) for want, have in zip(etype, key, strict=True))
+            key for key in g.relations if all(want in (every, have) for want, have in zip(etype, key, strict=True))
         ]
         if len(found) != 1:
             raise DataError(
-                f"{etype!r} names {len(found)} relations, expected one of {', '.join(map(str, g._relations))}."
+                f"{etype!r} names {len(found)} relations, expected one of {', '.join(map(str, g.relations))}."
                 " Name one of these."
             )
         key = found[0]
     else:
         key = g.to_canonical_etype(etype)
-    ntypes = (key[0],) if key[0] == key[2] else (key[0], key[2])
+    return of_types(g, dict.fromkeys((key[0], key[2])), [key])
+
+
+def of_types(g: G, ntypes: Iterable[str], etypes: Iterable[CanonicalEtype]) -> G:
+    """The nodes of these types and the edges of these relations, in this order. Fields are shared with `g`."""
+    nodes = {ntype: g.node_frames[ntype] for ntype in ntypes}
+    edges = {key: g.edge_frames[key] for key in etypes}
     batch = None
-    if g._batch is not None:
-        batch = {t: g._batch[0][t] for t in ntypes}, {key: g._batch[1][key]}
-    frames = {t: g._node_frames[t] for t in ntypes}
-    return type(g)(ntypes, {key: g._relations[key]}, frames, {key: g._edge_frames[key]}, batch)
+    if g.batch_counts is not None:
+        batch = {t: g.batch_counts[0][t] for t in nodes}, {key: g.batch_counts[1][key] for key in edges}
+    return type(g)({key: g.relations[key] for key in edges}, nodes, edges, batch)
+
+
+def shared(kind: type[G], g: Structure) -> G:
+    """A graph of class `kind` with the structure of `g`. Fields are shared: a field set in one is set in the other."""
+    out = kind(g.relations, g.node_frames, g.edge_frames, g.batch_counts)
+    out._ntype_data, out._etype_data = g._ntype_data, g._etype_data
+    return out
+
+
+def replace_edges(
+    g: G,
+    relations: Mapping[CanonicalEtype, Relation],
+    edata: Mapping[CanonicalEtype, Mapping[str, Tensor]] | None = None,
+    *,
+    num_nodes: Mapping[str, int] | None = None,
+    ndata: Mapping[str, Mapping[str, Tensor]] | None = None,
+    batch: Counts | None = None,
+) -> G:
+    """The graph with these relations, whose edges have the fields `edata`, instead of its own.
+
+    Nodes stay, with their fields, unless `num_nodes` and `ndata` say by type how many there are and which fields they
+    have. The result is a batch if `batch` has its numbers of nodes and edges. Indices and fields are not checked.
+    """
+    sizes = counts(g) if num_nodes is None else num_nodes
+    return assemble(type(g), sizes, relations, _ndata(g) if ndata is None else ndata, edata, batch)
 
 
 def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
@@ -105,8 +136,8 @@ def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = 
             )
         numbers[ntype] = number
     edges: dict[CanonicalEtype, Tensor] = {}
-    for key, relation in g._relations.items():
-        out, _ = query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])
+    for key, relation in g.relations.items():
+        out, _ = query.edges_of_rows(relation.src, g.num_sources(relation), kept[relation.srctype])
         edges[key] = out[numbers[relation.dsttype][relation.dst[out]] >= 0]
     return _of_edges(g, edges, (kept, numbers) if relabel_nodes else None, store_ids)
 
@@ -118,11 +149,11 @@ def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bo
     missing. Nodes are numbered in the order in which they first occur in the sources and then the destinations of the
     first relation, then of the second, and so on; without `relabel_nodes` all nodes stay and keep their numbers.
     """
-    given = _dict_of(edges, g._relations, "relations")
+    given = _dict_of(edges, g.relations, "relations")
     chosen = {g.to_canonical_etype(key): value for key, value in given.items()}
     kept = {
         key: query.as_selection(chosen.get(key, []), relation.num_edges, relation.src, "edge")
-        for key, relation in g._relations.items()
+        for key, relation in g.relations.items()
     }
     return _of_edges(g, kept, _nodes_met(g, kept) if relabel_nodes else None, store_ids)
 
@@ -134,8 +165,8 @@ def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: boo
     """
     kept = _nodes_by_type(g, nodes)
     edges = {
-        key: query.edges_of_rows(relation.dst, g._dst_rows(relation), kept[relation.dsttype])[0]
-        for key, relation in g._relations.items()
+        key: query.edges_of_rows(relation.dst, g.num_destinations(relation), kept[relation.dsttype])[0]
+        for key, relation in g.relations.items()
     }
     return _of_edges(g, edges, _nodes_met(g, edges) if relabel_nodes else None, store_ids)
 
@@ -144,8 +175,8 @@ def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bo
     """Like `in_subgraph`, for the edges that start in the given nodes."""
     kept = _nodes_by_type(g, nodes)
     edges = {
-        key: query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])[0]
-        for key, relation in g._relations.items()
+        key: query.edges_of_rows(relation.src, g.num_sources(relation), kept[relation.srctype])[0]
+        for key, relation in g.relations.items()
     }
     return _of_edges(g, edges, _nodes_met(g, edges) if relabel_nodes else None, store_ids)
 
@@ -156,12 +187,12 @@ def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
     relations = {
         (r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)
     }
-    if len(relations) != len(g._relations):
+    if len(relations) != len(g.relations):
         raise DataError(
-            f"reverse: two relations would have the same name (got {', '.join(map(str, g._relations))})."
+            f"reverse: two relations would have the same name (got {', '.join(map(str, g.relations))})."
             " Rename one of them first."
         )
-    edata = {(d, r, s): g._edge_frames[s, r, d].take(None) for s, r, d in g._relations} if copy_edata else None
+    edata = {(d, r, s): g.edge_frames[s, r, d].take(None) for s, r, d in g.relations} if copy_edata else None
     return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None, edata)
 
 
@@ -173,15 +204,15 @@ def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: flo
     `fill_data`, or, if that is "sum", "mean", "max" or "min", this reduction over the node's incoming edges (0 without
     any).
     """
-    relation = g._relation(etype)
+    relation = g.relation(etype)
     if relation.srctype != relation.dsttype:
         raise DataError(
             f"add_self_loop: relation {relation.key} joins two node types; a loop needs one."
             " Name another relation by etype=."
         )
-    num = g._dst_rows(relation)
+    num = g.num_destinations(relation)
     loops = torch.arange(num, dtype=g.idtype, device=g.device)
-    frame = g._edge_frames[relation.key]
+    frame = g.edge_frames[relation.key]
     names = list(frame) if edge_feat_names is None else edge_feat_names
     fields = {name: torch.cat([frame[name], _filling(frame[name], fill_data, relation, num)]) for name in names}
     ends = torch.cat([relation.src, loops]), torch.cat([relation.dst, loops])
@@ -203,7 +234,7 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
 
 def remove_self_loop(g: G, etype: Any = None) -> G:
     """The graph without the edges v -> v of relation `etype`. Other edges keep their order. A batch stays one."""
-    relation = g._relation(etype)
+    relation = g.relation(etype)
     if relation.srctype != relation.dsttype:
         raise DataError(
             f"remove_self_loop: relation {relation.key} joins two node types and has no loops."
@@ -211,13 +242,13 @@ def remove_self_loop(g: G, etype: Any = None) -> G:
         )
     keep = relation.src != relation.dst
     out = _with_relation(
-        g, Relation(*relation.key, relation.src[keep], relation.dst[keep]), g._edge_frames[relation.key].take(keep)
+        g, Relation(*relation.key, relation.src[keep], relation.dst[keep]), g.edge_frames[relation.key].take(keep)
     )
-    if g._batch is not None:
-        nodes, edges = g._batch
+    if g.batch_counts is not None:
+        nodes, edges = g.batch_counts
         graph = torch.repeat_interleave(edges[relation.key])
         left = torch.zeros_like(edges[relation.key]).index_add(0, graph, keep.long())
-        out._batch = dict(nodes), {**edges, relation.key: left}
+        out.batch_counts = dict(nodes), {**edges, relation.key: left}
     return out
 
 
@@ -228,7 +259,7 @@ def to_bidirected(g: G, copy_ndata: bool = False) -> G:
     for r in _all(g):
         if r.srctype != r.dsttype:
             raise DataError(f"to_bidirected: relation {r.key} joins two node types. Take out that relation first.")
-        num = max(g._src_rows(r), 1)
+        num = max(g.num_sources(r), 1)
         u, v = torch.cat([r.src, r.dst]).long(), torch.cat([r.dst, r.src]).long()
         keys = torch.unique(u * num + v)
         src = torch.div(keys, num, rounding_mode="floor")
@@ -237,11 +268,11 @@ def to_bidirected(g: G, copy_ndata: bool = False) -> G:
 
 
 def _all(g: Structure) -> list[Relation]:
-    return list(g._relations.values())
+    return list(g.relations.values())
 
 
 def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
-    return {ntype: frame.take(None) for ntype, frame in g._node_frames.items()}
+    return {ntype: frame.take(None) for ntype, frame in g.node_frames.items()}
 
 
 def _like(frame: Frame) -> Tensor:
@@ -249,7 +280,7 @@ def _like(frame: Frame) -> Tensor:
     return frame._like
 
 
-def _with_type_fields(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
+def with_type_fields(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
     """`out` with `fn` applied to the fields that `g` has for types (`ntype_data`, `etype_data`)."""
     out._ntype_data, out._etype_data = g._ntype_data.map(fn, None), g._etype_data.map(fn, None)
     return out
@@ -257,9 +288,9 @@ def _with_type_fields(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
 
 def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     """g with its relation of that name replaced by `relation`, which has the edge fields `fields`."""
-    relations = {**g._relations, relation.key: relation}
-    edata = {key: frame.take(None) for key, frame in g._edge_frames.items() if key != relation.key}
-    return _with_type_fields(
+    relations = {**g.relations, relation.key: relation}
+    edata = {key: frame.take(None) for key, frame in g.edge_frames.items() if key != relation.key}
+    return with_type_fields(
         g, assemble(type(g), counts(g), relations, _ndata(g), {**edata, relation.key: dict(fields)}), lambda t: t
     )
 
@@ -276,22 +307,22 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
 
 def _nodes_by_type(g: Structure, nodes: Any) -> dict[str, Tensor]:
     """Node ids by type, for every type. A type that `nodes` leaves out has no ids."""
-    given = {g._ntype(t): value for t, value in _dict_of(nodes, g._node_frames, "node types").items()}
-    like = g._any_index()
+    given = {g.to_ntype(t): value for t, value in _dict_of(nodes, g.node_frames, "node types").items()}
+    like = g.any_index()
     return {t: query.as_selection(given.get(t, []), num, like, "node") for t, num in counts(g).items()}
 
 
 def _nodes_met(g: Structure, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """By type, the nodes at the ends of `edges` in the order in which they first occur, and for each node of g its
     position among these (-1 for other nodes)."""
-    ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g._ntypes}
-    for key, relation in g._relations.items():
+    ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g.node_frames}
+    for key, relation in g.relations.items():
         ends[relation.srctype].append(relation.src[edges[key]])
         ends[relation.dsttype].append(relation.dst[edges[key]])
     kept: dict[str, Tensor] = {}
     numbers: dict[str, Tensor] = {}
     for ntype, num in counts(g).items():
-        met = torch.cat([g._any_index().new_empty(0), *ends[ntype]]).long()
+        met = torch.cat([g.any_index().new_empty(0), *ends[ntype]]).long()
         first = torch.full((num,), met.shape[0], dtype=torch.int64, device=g.device)
         first.scatter_reduce_(0, met, torch.arange(met.shape[0], device=g.device), "amin")
         kept[ntype] = met[first[met] == torch.arange(met.shape[0], device=g.device)].to(g.idtype)
@@ -310,19 +341,19 @@ def _of_edges(
     these; None keeps all nodes."""
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
-    for key, r in g._relations.items():
+    for key, r in g.relations.items():
         src, dst = r.src[edges[key]], r.dst[edges[key]]
         if nodes is not None:
             src, dst = nodes[1][r.srctype][src], nodes[1][r.dsttype][dst]
         relations[key] = Relation(*key, src, dst)
-        edata[key] = g._edge_frames[key].take(edges[key])
+        edata[key] = g.edge_frames[key].take(edges[key])
         if store_ids:
             edata[key][EID] = edges[key]
     if nodes is None:
-        return _with_type_fields(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
-    ndata = {ntype: frame.take(nodes[0][ntype]) for ntype, frame in g._node_frames.items()}
+        return with_type_fields(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
+    ndata = {ntype: frame.take(nodes[0][ntype]) for ntype, frame in g.node_frames.items()}
     if store_ids:
         for ntype, ids in nodes[0].items():
             ndata[ntype][NID] = ids
     sizes = {ntype: ids.shape[0] for ntype, ids in nodes[0].items()}
-    return _with_type_fields(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)
+    return with_type_fields(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)

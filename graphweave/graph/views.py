@@ -69,17 +69,17 @@ class NodeView:
         self._types = types
 
     def __call__(self, ntype: str | None = None) -> Tensor:
-        return self._graph._ids_of(self._graph._ntype(ntype, self._types))
+        return self._graph._ids_of(self._graph.to_ntype(ntype, self._types))
 
     def __getitem__(self, key: Any) -> RowsView:
         if isinstance(key, tuple) and len(key) == 2 and (key[1] is None or isinstance(key[1], str)):
             rows, ntype = key
         else:
             rows, ntype = (None, key) if key is None or isinstance(key, str) else (key, None)
-        frame = self._graph._node_frames[self._graph._ntype(ntype, self._types)]
+        frame = self._graph.node_frames[self._graph.to_ntype(ntype, self._types)]
         if rows is None or _is_every(rows):
             return RowsView(frame)
-        return RowsView(ChosenFields(frame, query.as_selection(rows, frame.num_rows, self._graph._any_index(), "node")))
+        return RowsView(ChosenFields(frame, query.as_selection(rows, frame.num_rows, self._graph.any_index(), "node")))
 
 
 class EdgeView:
@@ -96,11 +96,11 @@ class EdgeView:
 
     def __getitem__(self, key: Any) -> RowsView:
         if key is None or isinstance(key, str) or (isinstance(key, tuple) and len(key) == 3):
-            return RowsView(self._graph._edge_frame(key))
-        frame = self._graph._edge_frame(None)
+            return RowsView(self._graph.edge_frame(key))
+        frame = self._graph.edge_frame(None)
         if _is_every(key):
             return RowsView(frame)
-        like = self._graph._any_index()
+        like = self._graph.any_index()
         if isinstance(key, tuple) and len(key) == 2:
             key = torch.as_tensor(self._graph.edge_ids(*key), device=like.device).reshape(-1)
         return RowsView(ChosenFields(frame, query.as_selection(key, frame.num_rows, like, "edge")))

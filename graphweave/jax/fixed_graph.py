@@ -160,8 +160,8 @@ _remembered: OrderedDict[Hashable, FixedGraph] = OrderedDict()
 
 
 def _of_graph(graph: Structure) -> FixedGraph:
-    relation = graph._only_relation()
-    sizes = [graph._node_frame(end).rows.shape[0] for end in (relation.srctype, relation.dsttype)]
+    relation = graph.only_relation()
+    sizes = [graph.node_frame(end).rows.shape[0] for end in (relation.srctype, relation.dsttype)]
     same = relation.srctype == relation.dsttype
     return _shared(relation.src, relation.dst, sizes[0], None if same else sizes[1])
 

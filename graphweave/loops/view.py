@@ -212,20 +212,20 @@ class _Plain:
         self._graph = graph
 
     def parts(self) -> tuple[LoopEdges, LoopFields]:
-        g, r = self._graph, self._graph._relation()
-        src, dst = g._node_frame(r.srctype), g._node_frame(r.dsttype)
+        g, r = self._graph, self._graph.relation()
+        src, dst = g.node_frame(r.srctype), g.node_frame(r.dsttype)
         sources = src.take(None)
         destinations = sources if src is dst else dst.take(None)
         return LoopEdges(r.src, r.dst, src.rows, dst.rows), LoopFields(
-            sources, destinations, g._edge_frame().take(None)
+            sources, destinations, g.edge_frame().take(None)
         )
 
     def store(self, fields: LoopFields) -> None:
-        g, r = self._graph, self._graph._relation()
-        g._node_frame(r.srctype).update(fields.sources)
+        g, r = self._graph, self._graph.relation()
+        g.node_frame(r.srctype).update(fields.sources)
         if r.srctype != r.dsttype:
-            g._node_frame(r.dsttype).update(fields.destinations)
-        g._edge_frame().update(fields.edges)
+            g.node_frame(r.dsttype).update(fields.destinations)
+        g.edge_frame().update(fields.edges)
 
 
 _joined: weakref.WeakKeyDictionary[Graph, tuple[LoopEdges, Tensor, Tensor]] = weakref.WeakKeyDictionary()
@@ -241,8 +241,8 @@ class _Typed:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._nodes = list(graph._node_frames.values())
-        self._edges = list(graph._edge_frames.values())
+        self._nodes = list(graph.node_frames.values())
+        self._edges = list(graph.edge_frames.values())
 
     def parts(self) -> tuple[LoopEdges, LoopFields]:
         joined = None if torch.compiler.is_compiling() else _joined.get(self._graph)
@@ -257,10 +257,10 @@ class _Typed:
 
     def _join(self) -> tuple[LoopEdges, Tensor, Tensor]:
         offset, start = {}, 0
-        for name, frame in self._graph._node_frames.items():
+        for name, frame in self._graph.node_frames.items():
             offset[name] = start
             start = start + frame.num_rows
-        relations = list(self._graph._relations.values())
+        relations = list(self._graph.relations.values())
         src = torch.cat([r.src + offset[r.srctype] for r in relations])
         dst = torch.cat([r.dst + offset[r.dsttype] for r in relations])
         rows = torch.cat([frame.rows for frame in self._nodes])

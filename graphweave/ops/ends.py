@@ -89,8 +89,8 @@ def _taken_apart(graph: Any) -> Ends:
 
 
 def _of_graph(graph: Structure) -> Ends:
-    relation = graph._only_relation()
-    rows = graph._node_frame(relation.srctype).rows, graph._node_frame(relation.dsttype).rows
+    relation = graph.only_relation()
+    rows = graph.node_frame(relation.srctype).rows, graph.node_frame(relation.dsttype).rows
     return Ends(relation.src, relation.dst, *rows)
 
 

@@ -51,11 +51,11 @@ class BlockSampler:
         self._graph = graph
         relations, weighted = {}, 0
         for key in graph.canonical_etypes:
-            field = graph._edge_frame(key)
+            field = graph.edge_frame(key)
             given = field[prob] if prob is not None and prob in field else None
             weighted += given is not None
             relations[key] = adjacency(
-                graph._relation(key).src, graph._relation(key).dst, graph.num_nodes(key[0]), graph.num_nodes(key[2]),
+                graph.relation(key).src, graph.relation(key).dst, graph.num_nodes(key[0]), graph.num_nodes(key[2]),
                 weights=given, what=f"relation {key}",
             )  # fmt: skip
         if prob is not None and not weighted:
@@ -102,7 +102,7 @@ class BlockSampler:
         given = exclude if isinstance(exclude, Mapping) else {self._graph.to_canonical_etype(None): exclude}
         found = {}
         for name, ids in given.items():
-            relation = self._graph._relation(name)
+            relation = self._graph.relation(name)
             if relation.key not in self._places:
                 self._places[relation.key] = self._sampler.relations[relation.key].places()
             edges = as_selection(ids, relation.num_edges, relation.src, "edge").long()
@@ -112,10 +112,10 @@ class BlockSampler:
 
     def _seeds(self, seeds: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not isinstance(seeds, Mapping):
-            seeds = {self._graph._ntype(None): seeds}
+            seeds = {self._graph.to_ntype(None): seeds}
         found = {}
         for t, nodes in seeds.items():
-            found[t] = checked_nodes(nodes, self._graph.num_nodes(self._graph._ntype(t)), f"seeds of type {t!r}")
+            found[t] = checked_nodes(nodes, self._graph.num_nodes(self._graph.to_ntype(t)), f"seeds of type {t!r}")
             if found[t].unique().numel() != found[t].numel():
                 raise DataError(f"seeds of type {t!r} must be different nodes (got some twice). Pass seeds.unique().")
         if not found:

@@ -71,14 +71,14 @@ class EdgePredictionSampler:
         given = edges if isinstance(edges, Mapping) else {self.graph.to_canonical_etype(None): edges}
         found = {}
         for name, ids in given.items():
-            relation = self.graph._relation(name)
+            relation = self.graph.relation(name)
             found[relation.key] = as_selection(ids, relation.num_edges, relation.src, "edge").long()
         if not sum(ids.numel() for ids in found.values()):
             raise DataError("edges: expected one at least (got none). Pass those to be predicted.")
         return found
 
     def _ends(self, key: CanonicalEtype, ids: Tensor) -> tuple[Tensor, Tensor]:
-        relation = self.graph._relation(key)
+        relation = self.graph.relation(key)
         return relation.src[ids].long(), relation.dst[ids].long()
 
     def _excluded(self, edges: Any, chosen: dict[CanonicalEtype, Tensor]) -> Any:
@@ -183,7 +183,7 @@ def _by_relation(graph: Graph, given: Any) -> dict[CanonicalEtype, Any]:
 
 
 def _reversed(graph: Graph, key: CanonicalEtype, ids: Any) -> Tensor:
-    relation = graph._relation(key)
+    relation = graph.relation(key)
     found = as_selection(ids, relation.num_edges, relation.src, "edge").long()
     if found.numel() != relation.num_edges:
         raise DataError(
@@ -221,6 +221,6 @@ def _pair_graph(
         relations[key] = Relation(*key, src, dst)
         if edges is not None:
             ids = edges.get(key, none)
-            edata[key] = {**graph._edge_frame(key).take(ids.long()), EID: ids.to(graph.idtype)}
+            edata[key] = {**graph.edge_frame(key).take(ids.long()), EID: ids.to(graph.idtype)}
     ndata = {t: {NID: found.to(graph.idtype)} for t, found in nodes.items()}
     return assemble(Graph, {t: found.numel() for t, found in nodes.items()}, relations, ndata, edata)

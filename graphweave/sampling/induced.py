@@ -123,7 +123,7 @@ def whole(data: Any) -> Whole:
                 f" {', '.join(map(str, data.canonical_etypes))}). Pass one of them: graph[relation], or"
                 " graph.to_homogeneous()."
             )
-        relation = data._relation()
+        relation = data.relation()
         src, dst, num_nodes = relation.src, relation.dst, data.num_nodes()
     elif hasattr(data, "is_node_attr") and hasattr(data, "edge_index"):
         if data.edge_index is None or data.num_nodes is None:
@@ -139,8 +139,8 @@ def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, 
     (ntype,), (key,) = graph.ntypes, graph.canonical_etypes
     kept, chosen = nodes.to(graph.idtype), edges.edge.to(graph.idtype)
     relation = Relation(*key, edges.src.to(graph.idtype), edges.dst.to(graph.idtype))
-    ndata = {**graph._node_frame().take(nodes), **node_fields, NID: kept}
-    edata = {**graph._edge_frame().take(edges.edge), **edge_fields, EID: chosen}
+    ndata = {**graph.node_frame().take(nodes), **node_fields, NID: kept}
+    edata = {**graph.edge_frame().take(edges.edge), **edge_fields, EID: chosen}
     return assemble(Graph, {ntype: nodes.numel()}, {key: relation}, {ntype: ndata}, {key: edata})
 
 

@@ -98,7 +98,7 @@ class RandomWalker:
 
 def _outgoing(graph: Graph, key: CanonicalEtype, prob: str | None) -> Adjacency:
     """The edges of a relation, grouped by source: `sources` of the adjacency are their destinations."""
-    relation, field = graph._relation(key), graph._edge_frame(key)
+    relation, field = graph.relation(key), graph.edge_frame(key)
     if prob is not None and prob not in field:
         raise DataError(f"prob: edges of relation {key} have no field {prob!r}. Name one that they have.")
     return adjacency(

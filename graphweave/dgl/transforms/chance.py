@@ -62,7 +62,7 @@ class NodeShuffle(BaseTransform):
 
     def __call__(self, g: Any) -> Any:
         g = g.clone()
-        for t, frame in g._node_frames.items():
+        for t, frame in g.node_frames.items():
             order = torch.randperm(g.num_nodes(t), device=g.device)
             for name, x in list(frame.items()):
                 frame[name] = x[order]
@@ -80,7 +80,7 @@ class FeatMask(BaseTransform):
 
     def __call__(self, g: Any) -> Any:
         g = g.clone()
-        for frames, names in ((g._node_frames, self.node_feat_names), (g._edge_frames, self.edge_feat_names)):
+        for frames, names in ((g.node_frames, self.node_feat_names), (g.edge_frames, self.edge_feat_names)):
             for frame in frames.values():
                 for name in names:
                     if name in frame:

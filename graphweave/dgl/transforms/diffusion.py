@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.hops import one_relation
 from graphweave.dgl.transforms.base import BaseTransform
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph import transform
 from graphweave.graph.relation import Relation
 
 _DIFFUSIONS = ("raw", "rw", "gcn", "ppr")
@@ -28,10 +28,10 @@ class GCNNorm(BaseTransform):
 
     def __call__(self, g: Any) -> Any:
         g = g.local_var()
-        for key, r in g._relations.items():
+        for key, r in g.relations.items():
             if key[0] == key[2]:
-                frame = g._edge_frames[key]
-                frame[self.eweight_name] = gcn_weights(r, g._dst_rows(r), frame.get(self.eweight_name))
+                frame = g.edge_frames[key]
+                frame[self.eweight_name] = gcn_weights(r, g.num_destinations(r), frame.get(self.eweight_name))
         return g
 
 
@@ -54,14 +54,13 @@ class _Sparsified(BaseTransform):
     def __call__(self, g: Any) -> Any:
         r = one_relation(g, type(self).__name__)
         num = g.num_nodes()
-        weight = g._edge_frames[r.key].get(self.eweight_name)
+        weight = g.edge_frames[r.key].get(self.eweight_name)
         matrix = torch.zeros((num, num), device=g.device)
         matrix[r.dst.long(), r.src.long()] = torch.ones(r.num_edges, device=g.device) if weight is None else weight
         diffused = self._diffused(matrix)
         dst, src = (diffused >= self._threshold(diffused)).nonzero(as_tuple=True)
-        ndata = {r.srctype: g._node_frames[r.srctype].take(None)}
         edge = Relation(*r.key, src.to(g.idtype), dst.to(g.idtype))
-        return assemble(type(g), counts(g), {r.key: edge}, ndata, {r.key: {self.eweight_name: diffused[dst, src]}})
+        return transform.replace_edges(g, {r.key: edge}, {r.key: {self.eweight_name: diffused[dst, src]}})
 
     def _diffused(self, matrix: Tensor) -> Tensor:
         raise NotImplementedError
@@ -153,7 +152,7 @@ class SIGNDiffusion(BaseTransform):
         return g
 
     def _weights(self, g: Any, r: Relation) -> Tensor:
-        given = None if self.eweight_name is None else g._edge_frames[r.key].get(self.eweight_name)
+        given = None if self.eweight_name is None else g.edge_frames[r.key].get(self.eweight_name)
         if self.diffuse_op in ("gcn", "ppr"):
             return gcn_weights(r, g.num_nodes(), given)
         weight: Tensor = torch.ones(r.num_edges, device=g.device) if given is None else given

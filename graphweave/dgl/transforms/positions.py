@@ -64,7 +64,7 @@ class RowFeatNormalizer(BaseTransform):
         self.node_feat_names, self.edge_feat_names = node_feat_names or [], edge_feat_names or []
 
     def __call__(self, g: Any) -> Any:
-        for frames, names in ((g._node_frames, self.node_feat_names), (g._edge_frames, self.edge_feat_names)):
+        for frames, names in ((g.node_frames, self.node_feat_names), (g.edge_frames, self.edge_feat_names)):
             for frame in frames.values():
                 for name in names:
                     if name in frame:

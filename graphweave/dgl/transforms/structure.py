@@ -12,7 +12,8 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
 from graphweave.dgl.hops import khop_graph, line_graph, metapath_reachable_graph, one_relation
 from graphweave.dgl.transforms.base import BaseTransform
-from graphweave.graph.assemble import assemble, counts
+from graphweave.graph import transform
+from graphweave.graph.assemble import counts
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.transform import add_self_loop, remove_self_loop
 
@@ -71,8 +72,8 @@ class AddReverse(BaseTransform):
     def __call__(self, g: Any) -> Any:
         relations: dict[CanonicalEtype, Relation] = {}
         edata: dict[CanonicalEtype, dict[str, torch.Tensor]] = {}
-        for key, r in g._relations.items():
-            own = g._edge_frames[key].take(None)
+        for key, r in g.relations.items():
+            own = g.edge_frames[key].take(None)
             if key[0] == key[2] and not self.sym_new_etype:
                 relations[key] = replace(r, src=torch.cat([r.src, r.dst]), dst=torch.cat([r.dst, r.src]))
                 edata[key] = {
@@ -126,7 +127,7 @@ class AddMetaPaths(BaseTransform):
         added = {}
         for name, path in self.metapaths.items():
             key = (path[0][0], name, path[-1][2])
-            (r,) = metapath_reachable_graph(g, path)._relations.values()
+            (r,) = metapath_reachable_graph(g, path).relations.values()
             added[key] = Relation(*key, r.src, r.dst)
         return _with_relations(g, added, {}, self.keep_orig_edges)
 
@@ -142,7 +143,7 @@ class ToLevi(BaseTransform):
             {("node", "n2e", "edge"): (r.src, edges), ("edge", "e2n", "node"): (edges, r.dst)},
             {"node": g.num_nodes(), "edge": r.num_edges},
         )
-        for kind, frame in (("node", g._node_frames[r.srctype]), ("edge", g._edge_frames[r.key])):
+        for kind, frame in (("node", g.node_frames[r.srctype]), ("edge", g.edge_frames[r.key])):
             for name, x in frame.items():
                 out.nodes[kind].data[name] = x
         return out
@@ -152,10 +153,9 @@ def _with_relations(
     g: Any, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
 ) -> Any:
     """g with these relations, in place of those of the same name, together with the others (`keep`)."""
-    others = {key: r for key, r in g._relations.items() if key not in relations} if keep else {}
-    fields = {key: g._edge_frames[key].take(None) for key in others}
-    ndata = {t: frame.take(None) for t, frame in g._node_frames.items()}
+    others = {key: r for key, r in g.relations.items() if key not in relations} if keep else {}
+    fields = {key: g.edge_frames[key].take(None) for key in others}
     every = (
         dict(sorted({**others, **relations}.items())) if len(others) + len(relations) > 1 else {**others, **relations}
     )
-    return assemble(type(g), counts(g), every, ndata, {**fields, **edata})
+    return transform.replace_edges(g, every, {**fields, **edata})

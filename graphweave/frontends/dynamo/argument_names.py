@@ -20,14 +20,14 @@ _MEMBERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _NUMBER = re.compile(r"\.(?:size|stride|storage_offset)\(\)")
 """A size or another number of a tensor, as Dynamo writes it."""
 _FIELDS_OF_GRAPHS = (
-    (re.compile(r"\._node_frames\['_N'\]\._fields"), ".ndata"),
-    (re.compile(r"\._node_frames\[('[^']*')\]\._fields"), r".nodes[\1].data"),
-    (re.compile(r"\._edge_frames\[\('_N', '_E', '_N'\)\]\._fields"), ".edata"),
-    (re.compile(r"\._edge_frames\[(\([^)]*\))\]\._fields"), r".edges[\1].data"),
-    (re.compile(r"\._relations\[\('_N', '_E', '_N'\)\]\.src"), ".edges()[0]"),
-    (re.compile(r"\._relations\[\('_N', '_E', '_N'\)\]\.dst"), ".edges()[1]"),
-    (re.compile(r"\._relations\[(\([^)]*\))\]\.src"), r".edges(\1)[0]"),
-    (re.compile(r"\._relations\[(\([^)]*\))\]\.dst"), r".edges(\1)[1]"),
+    (re.compile(r"\.node_frames\['_N'\]\._fields"), ".ndata"),
+    (re.compile(r"\.node_frames\[('[^']*')\]\._fields"), r".nodes[\1].data"),
+    (re.compile(r"\.edge_frames\[\('_N', '_E', '_N'\)\]\._fields"), ".edata"),
+    (re.compile(r"\.edge_frames\[(\([^)]*\))\]\._fields"), r".edges[\1].data"),
+    (re.compile(r"\.relations\[\('_N', '_E', '_N'\)\]\.src"), ".edges()[0]"),
+    (re.compile(r"\.relations\[\('_N', '_E', '_N'\)\]\.dst"), ".edges()[1]"),
+    (re.compile(r"\.relations\[(\([^)]*\))\]\.src"), r".edges(\1)[0]"),
+    (re.compile(r"\.relations\[(\([^)]*\))\]\.dst"), r".edges(\1)[1]"),
 )
 """Fields of graphweave's graphs as Dynamo writes them, and as users write them."""
 
