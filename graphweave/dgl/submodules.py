@@ -20,7 +20,9 @@ _CONVOLUTIONS = (
 """The modules of `dgl.nn.pytorch.conv`."""
 
 _PARTS: dict[str, tuple[str, ...]] = {
-    **{f"nn.pytorch.conv.{name}": ("nn", "nn.pytorch.utils", "utils") for name in _CONVOLUTIONS},
+    **{f"nn.pytorch.{name}": ("nn",) for name in (
+        "conv", "explain", "factory", "glob", "gt", "hetero", "link", "network_emb", "softmax", "utils")},
+    **{f"nn.pytorch.conv.{name}": ("nn", "utils") for name in _CONVOLUTIONS},
     **{f"nn.pytorch.explain.{name}": ("nn",) for name in ("gnnexplainer", "pgexplainer", "subgraphx")},
     **{f"nn.pytorch.gt.{name}": ("nn",) for name in (
         "biased_mha", "degree_encoder", "egt", "graphormer", "lap_pos_encoder", "path_encoder", "spatial_encoder")},
@@ -51,6 +53,9 @@ class _Part(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return dir(self)
+        below = sys.modules.get(f"{self.__name__}.{name}")
+        if below is not None:
+            return below
         if not name.startswith("__"):
             for whole in self._whole:
                 found = getattr(import_module(whole), name, None)
