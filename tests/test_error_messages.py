@@ -13,7 +13,8 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ def _words(node: ast.expr) -> str | None:
             return None
 
 
-def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
+@cache
+def _calls(path: Path) -> tuple[tuple[int, str, str | None], ...]:
+    """(line, name, `_words`) of each error that a file raises and of each of its warnings."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         call = node.exc if isinstance(node, ast.Raise) else node
         if not isinstance(call, ast.Call) or not call.args:
@@ -70,7 +74,8 @@ def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
         name = ast.unparse(call.func).rpartition(".")[2]
         warns = name in ("warn", "warn_once") and not isinstance(node, ast.Raise)
         if (isinstance(node, ast.Raise) and name not in REASONS) or warns:
-            yield node.lineno, name, call.args[0]
+            found.append((node.lineno, name, _words(call.args[0])))
+    return tuple(found)
 
 
 def _sites() -> list[Site]:
@@ -80,8 +85,7 @@ def _sites() -> list[Site]:
         room = path.relative_to(PACKAGE).parts[0]
         if room in ("ir", "passes", "lower", "codegen"):  # their errors are about the IR, not about user programs
             continue
-        for line, _, message in _calls(path):
-            words = _words(message)
+        for line, _, words in _calls(path):
             if words is not None:
                 out.append((f"{path.relative_to(PACKAGE)}:{line}", words))
     return out
@@ -135,8 +139,7 @@ def test_every_message_ends_with_what_to_do() -> None:
 def test_warnings_begin_with_who_speaks() -> None:
     other = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for line, name, message in _calls(path):
-            words = _words(message)
+        for line, name, words in _calls(path):
             if name == "warn" and words is not None and not words.startswith("graphweave: "):
                 other.append(f"{path.relative_to(PACKAGE)}:{line}: {words}")
     assert not other, "\n".join(other)
