@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 import graphweave.dgl as dgl
 from graphweave.core.errors import DataError, IndexRangeError
+from tests import fresh_process
 
 
 def edges(g: Any, etype: Any = None) -> list[tuple[int, int]]:
@@ -54,8 +53,7 @@ def test_scripts_and_packages_find_the_door_as_dgl() -> None:
         "import graphweave.dgl.nn.pytorch.conv.cfconv as ours\n"
         "assert ours.CFConv is CFConv\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    fresh_process.checked(script)
 
 
 def test_a_part_of_a_module_says_what_it_lacks() -> None:

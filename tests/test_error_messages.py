@@ -10,8 +10,6 @@ import ast
 import logging
 import os
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -29,6 +27,7 @@ from graphweave.core.settings import override
 from graphweave.frontends.dynamo import graph_compilation
 from graphweave.frontends.tracing.reasons import one_line, reason_of
 from graphweave.runtime.toolchain import REMEDY
+from tests import fresh_process
 
 PACKAGE = Path(graphweave.__file__).parent
 HERE = os.path.relpath(__file__)
@@ -286,8 +285,7 @@ def test_a_bad_variable_is_one_line(name: str, value: str, expected: str) -> Non
         "except graphweave.core.errors.SettingsError as error: print(error)\n"
         "sys.exit(cli.main(['doctor']))\n"
     )
-    environ = {**os.environ, name: value}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    done = fresh_process.run(program, {**os.environ, name: value})
     assert done.returncode == 2, done.stderr
     assert len(done.stdout.splitlines()) == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert name in done.stdout and expected in done.stdout and done.stdout.endswith("Unset it for the default.\n")
@@ -301,8 +299,8 @@ def test_logs_tell_what_each_room_did() -> None:
         "f = lambda x, i: torch.zeros_like(x).index_add(0, i[1], x[i[0]])\n"
         "graphweave.compile(f)(x, i).sum().backward()\n"
     )
-    environ = {**os.environ, "GRAPHWEAVE_LOGS": "all"}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    done = fresh_process.run(program, {**os.environ, "GRAPHWEAVE_LOGS": "all"})
+    assert done.returncode == 0, done.stderr
     rooms = {m[1] for m in re.finditer(r"^\[graphweave\.(\w+)", done.stderr, re.MULTILINE)}
     assert rooms >= {"frontends", "analysis", "ir", "passes", "lower", "codegen", "compiler", "runtime", "execute"}
     assert "[graphweave.passes] rewrite: " in done.stderr and "[graphweave.lower] forward_" in done.stderr

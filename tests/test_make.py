@@ -45,7 +45,7 @@ def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
 def test_processes_of_tests_keep_bytecode(tmp_path: Path) -> None:
     """Also where the environment forbids it (PYTHONDONTWRITEBYTECODE)."""
     rules = tmp_path / "shows.mk"
-    rules.write_text(f"include {ROOT / 'Makefile'}\nshows: ; @echo \"=$$PYTHONDONTWRITEBYTECODE=\"\n")
+    rules.write_text(f'include {ROOT / "Makefile"}\nshows: ; @echo "=$$PYTHONDONTWRITEBYTECODE="\n')
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
     command = ["make", "-s", "-f", str(rules), "shows"]
