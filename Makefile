@@ -15,6 +15,10 @@ ARGS ?=
 # cores, so none may spin.
 PYTEST_ARGS ?= -n 2
 
+# Tests start some hundred processes that import this package. An environment that forbids Python to keep bytecode, as
+# many containers do, has each of them compile all of its modules, for about a second.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 # The main job installs what it needs ("pyg", "train", and "plot" where ARGS ask for a plot or a report); tests, checks

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from graphweave.core.settings import override
 from graphweave.runtime import compiler_answers, toolchain
+from tests import fresh_process
 
 pytestmark = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
 
@@ -121,9 +120,6 @@ print(len(started))
 
 def test_a_process_whose_kernels_are_on_disk_starts_no_compiler(tmp_path: Path) -> None:
     environment = {**os.environ, "GRAPHWEAVE_CACHE_DIR": str(tmp_path), "GRAPHWEAVE_CXX": COMPILER}
-    started = [
-        int(subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=True).stdout)
-        for _ in range(2)
-    ]
+    started = [int(fresh_process.checked(PROGRAM, environment)) for _ in range(2)]
     assert started[0] >= 4
     assert started[1] == 0

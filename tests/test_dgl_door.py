@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 import graphweave.dgl as dgl
 from graphweave.core.errors import DataError, IndexRangeError
+from tests import fresh_process
 
 
 def edges(g: Any, etype: Any = None) -> list[tuple[int, int]]:
@@ -31,21 +30,14 @@ def triangle() -> Any:
 # ---------------------------------------------------------------- the door itself
 
 
-def test_scripts_find_the_door_as_dgl() -> None:
+def test_scripts_and_packages_find_the_door_as_dgl() -> None:
+    """Also the parts of modules from which packages import. One process, which the imports take most of."""
     script = (
         "import graphweave.dgl as ours; ours.install(force=True)\n"
         "import dgl, dgl.function as fn, dgl.nn.pytorch as dglnn\n"
         "from dgl.nn.pytorch.conv import SAGEConv\n"
         "from dgl.nn.functional import edge_softmax\n"
         "assert dgl.graph is ours.graph and dglnn.SAGEConv is SAGEConv and callable(edge_softmax)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_packages_find_the_parts_of_modules_from_which_they_import() -> None:
-    script = (
-        "import graphweave.dgl as ours; ours.install(force=True)\n"
         "from dgl.nn.pytorch.conv.cfconv import CFConv, ShiftedSoftplus\n"
         "from dgl.nn.pytorch.conv.gatconv import GATConv, Identity, edge_softmax, expand_as_pair\n"
         "from dgl.nn.pytorch.conv.graphconv import *\n"
@@ -61,8 +53,7 @@ def test_packages_find_the_parts_of_modules_from_which_they_import() -> None:
         "import graphweave.dgl.nn.pytorch.conv.cfconv as ours\n"
         "assert ours.CFConv is CFConv\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    fresh_process.checked(script)
 
 
 def test_a_part_of_a_module_says_what_it_lacks() -> None:

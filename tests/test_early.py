@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from graphweave.core.settings import from_environment, override
 from graphweave.frontends.dynamo import backend
 from graphweave.frontends.tracing import torch_logs
 from graphweave.runtime import early, headers, kernel_cache, native_library, toolchain
-from tests import patience
+from tests import fresh_process, patience
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
 
@@ -70,7 +69,8 @@ def test_the_compiler_starts_with_the_first_compiled_function_of_a_new_machine(t
     switches = {"GRAPHWEAVE_CACHE_DIR": str(tmp_path), "GRAPHWEAVE_CXX": "no-such-compiler"}
     environment = {**os.environ, **switches, "GRAPHWEAVE_LOGS": "runtime", "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("GRAPHWEAVE_TARGET", None)
-    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    done = fresh_process.run(text, environment)
+    assert done.returncode == 0, done.stderr
     assert ("nothing was compiled early" in done.stderr) == (not early._may_have_gpu())
 
 

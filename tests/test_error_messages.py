@@ -10,10 +10,9 @@ import ast
 import logging
 import os
 import re
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from graphweave.core.settings import override
 from graphweave.frontends.dynamo import graph_compilation
 from graphweave.frontends.tracing.reasons import one_line, reason_of
 from graphweave.runtime.toolchain import REMEDY
+from tests import fresh_process
 
 PACKAGE = Path(graphweave.__file__).parent
 HERE = os.path.relpath(__file__)
@@ -62,7 +62,10 @@ def _words(node: ast.expr) -> str | None:
             return None
 
 
-def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
+@cache
+def _calls(path: Path) -> tuple[tuple[int, str, str | None], ...]:
+    """(line, name, `_words`) of each error that a file raises and of each of its warnings."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         call = node.exc if isinstance(node, ast.Raise) else node
         if not isinstance(call, ast.Call) or not call.args:
@@ -70,7 +73,8 @@ def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
         name = ast.unparse(call.func).rpartition(".")[2]
         warns = name in ("warn", "warn_once") and not isinstance(node, ast.Raise)
         if (isinstance(node, ast.Raise) and name not in REASONS) or warns:
-            yield node.lineno, name, call.args[0]
+            found.append((node.lineno, name, _words(call.args[0])))
+    return tuple(found)
 
 
 def _sites() -> list[Site]:
@@ -80,8 +84,7 @@ def _sites() -> list[Site]:
         room = path.relative_to(PACKAGE).parts[0]
         if room in ("ir", "passes", "lower", "codegen"):  # their errors are about the IR, not about user programs
             continue
-        for line, _, message in _calls(path):
-            words = _words(message)
+        for line, _, words in _calls(path):
             if words is not None:
                 out.append((f"{path.relative_to(PACKAGE)}:{line}", words))
     return out
@@ -135,8 +138,7 @@ def test_every_message_ends_with_what_to_do() -> None:
 def test_warnings_begin_with_who_speaks() -> None:
     other = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for line, name, message in _calls(path):
-            words = _words(message)
+        for line, name, words in _calls(path):
             if name == "warn" and words is not None and not words.startswith("graphweave: "):
                 other.append(f"{path.relative_to(PACKAGE)}:{line}: {words}")
     assert not other, "\n".join(other)
@@ -283,8 +285,7 @@ def test_a_bad_variable_is_one_line(name: str, value: str, expected: str) -> Non
         "except graphweave.core.errors.SettingsError as error: print(error)\n"
         "sys.exit(cli.main(['doctor']))\n"
     )
-    environ = {**os.environ, name: value}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    done = fresh_process.run(program, {**os.environ, name: value})
     assert done.returncode == 2, done.stderr
     assert len(done.stdout.splitlines()) == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert name in done.stdout and expected in done.stdout and done.stdout.endswith("Unset it for the default.\n")
@@ -298,8 +299,8 @@ def test_logs_tell_what_each_room_did() -> None:
         "f = lambda x, i: torch.zeros_like(x).index_add(0, i[1], x[i[0]])\n"
         "graphweave.compile(f)(x, i).sum().backward()\n"
     )
-    environ = {**os.environ, "GRAPHWEAVE_LOGS": "all"}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    done = fresh_process.run(program, {**os.environ, "GRAPHWEAVE_LOGS": "all"})
+    assert done.returncode == 0, done.stderr
     rooms = {m[1] for m in re.finditer(r"^\[graphweave\.(\w+)", done.stderr, re.MULTILINE)}
     assert rooms >= {"frontends", "analysis", "ir", "passes", "lower", "codegen", "compiler", "runtime", "execute"}
     assert "[graphweave.passes] rewrite: " in done.stderr and "[graphweave.lower] forward_" in done.stderr

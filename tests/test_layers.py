@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -136,9 +136,16 @@ def rooms_of(module: str) -> set[str]:
     return found or {room for room in MAY_IMPORT if room.startswith(f"{module}.")} or {module}
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> tuple[tuple[int, str], ...]:
     """(line, module within the package: "ir.loop.nodes", or "" for the package itself) of each import of our own."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -151,9 +158,11 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             continue
         for module in modules:
             if module == "graphweave" or module.startswith("graphweave."):
-                yield node.lineno, module.removeprefix("graphweave").removeprefix(".")
+                found.append((node.lineno, module.removeprefix("graphweave").removeprefix(".")))
+    return tuple(found)
 
 
+@cache
 def _is_module(dotted: str) -> bool:
     path = PACKAGE.parent.joinpath(*dotted.split("."))
     return path.is_dir() or path.with_suffix(".py").is_file()
@@ -167,30 +176,36 @@ def allowed(room: str, module: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_point_one_way(path: Path) -> None:
-    room = room_of(path)
-    assert room in MAY_IMPORT or path == PACKAGE / "frontends/__init__.py", f"{room} is not a room of docs/design.md"
-    if room not in MAY_IMPORT:
-        return
-    wrong = [f"line {line}: graphweave.{module}" for line, module in imported(path) if not allowed(room, module)]
-    assert not wrong, f"{room or 'the package'} may not import {', '.join(wrong)}"
+# The next three tests name all files that are wrong: a case for each file would make them a fifth of all tests.
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_stand_at_the_top(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    inside = [
-        node.lineno
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    if name_of(path) in INSIDE_FUNCTIONS:
-        assert inside, "no import inside a function any more: take the file off the list"
-    else:
-        assert not inside, f"imports inside functions at lines {inside}"
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in FILES:
+        room = room_of(path)
+        if room in MAY_IMPORT:
+            modules = [
+                f"line {line}: graphweave.{module}" for line, module in imported(path) if not allowed(room, module)
+            ]
+            wrong += [f"{name_of(path)}: {room or 'the package'} may not import {module}" for module in modules]
+        elif path != PACKAGE / "frontends/__init__.py":
+            wrong.append(f"{name_of(path)}: {room} is not a room of docs/design.md")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_stand_at_the_top() -> None:
+    wrong = []
+    for path in FILES:
+        inside = {
+            node.lineno
+            for function in ast.walk(parsed(path))
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for node in ast.walk(function)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+        }
+        if bool(inside) != (name_of(path) in INSIDE_FUNCTIONS):
+            wrong.append(f"{name_of(path)}: imports inside functions at lines {sorted(inside)}")
+    assert not wrong, "move them to the top, or take a file that has none off the list:\n" + "\n".join(wrong)
 
 
 def test_the_rooms_are_those_that_can_be_logged() -> None:
@@ -199,7 +214,7 @@ def test_the_rooms_are_those_that_can_be_logged() -> None:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    classes = [n.name for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)]
+    classes = [n.name for p in FILES for n in ast.walk(parsed(p)) if isinstance(n, ast.ClassDef)]
     assert [name for name, count in Counter(classes).items() if count > 1] == []
 
 
@@ -274,6 +289,5 @@ def test_only_the_room_of_graphs_reads_what_is_private_to_them(room: str) -> Non
     assert found == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_stay_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+def test_files_stay_short() -> None:
+    assert [name_of(path) for path in FILES if len(path.read_text().splitlines()) > 500] == []

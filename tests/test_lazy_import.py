@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 
 import graphweave
+from tests import fresh_process
 from tests.test_public_api import PUBLIC
 
 
 def loaded(statement: str) -> set[str]:
-    """The modules that are loaded after a statement in a fresh process."""
-    text = f"{statement}\nimport sys\nprint(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split())
+    """The modules that are loaded after a statement in a process that has PyTorch, and what the statement prints."""
+    return set(fresh_process.checked(f"{statement}\nimport sys\nprint(*sys.modules)").split())
 
 
 @pytest.mark.parametrize("module", ["graphweave", "graphweave.dgl"])
 def test_a_package_is_loaded_without_the_compiler(module: str) -> None:
-    assert loaded(f"import {module}").isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
+    text = f"import {module}, sys\nprint(*sys.modules)"  # in a process without PyTorch
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()).isdisjoint({"torch", "numpy", "sympy", "scipy", "torch_geometric"})
 
 
 COMPILERS = {
@@ -88,15 +90,13 @@ def test_every_name_is_found_and_others_are_not() -> None:
 
 def test_the_function_graph_is_not_hidden_by_the_package_of_its_name() -> None:
     text = "import graphweave.graph.batch\nimport graphweave\nprint(graphweave.graph(([0], [1])).num_nodes())"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n"
+    assert fresh_process.checked(text) == "2\n"
 
 
 def test_packages_are_attributes_without_an_import_of_their_own() -> None:
     names = [name for name in graphweave._PACKAGES if name != "jax"]
     text = f"import graphweave as gw\nprint(*(getattr(gw, name).__name__ for name in {names}))"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [f"graphweave.{name}" for name in names]
+    assert fresh_process.checked(text).split() == [f"graphweave.{name}" for name in names]
     assert {*graphweave._PACKAGES} <= {*dir(graphweave)}
 
 
@@ -104,8 +104,7 @@ def test_packages_are_attributes_without_an_import_of_their_own() -> None:
 @pytest.mark.parametrize("name", graphweave._PACKAGES)
 def test_each_package_is_an_attribute_where_no_other_is_loaded(name: str) -> None:
     text = f"import graphweave as gw\nprint(gw.{name}.__name__)"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout == f"graphweave.{name}\n"
+    assert fresh_process.checked(text) == f"graphweave.{name}\n"
 
 
 def test_the_package_that_changes_pyg_is_imported_by_its_name() -> None:

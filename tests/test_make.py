@@ -42,6 +42,17 @@ def test_other_targets_install_everything(target: str, tmp_path: Path) -> None:
     assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "plot", "test"}
 
 
+def test_processes_of_tests_keep_bytecode(tmp_path: Path) -> None:
+    """Also where the environment forbids it (PYTHONDONTWRITEBYTECODE)."""
+    rules = tmp_path / "shows.mk"
+    rules.write_text(f'include {ROOT / "Makefile"}\nshows: ; @echo "=$$PYTHONDONTWRITEBYTECODE="\n')
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = ["make", "-s", "-f", str(rules), "shows"]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "==\n"
+
+
 @pytest.mark.parametrize("target", ["site", "setup-site"])
 def test_the_site_needs_its_own_packages(target: str, tmp_path: Path) -> None:
     assert extras(planned(tmp_path / "new", target)) == {"pyg", "train", "site"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.errors import SettingsError
+from tests import fresh_process
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -225,7 +224,4 @@ def test_without_a_compiler_one_warning_and_eager(tmp_path: Path) -> None:
     """)
     environment = {key: value for key, value in os.environ.items() if key not in ("CXX", "GRAPHWEAVE_CXX")}
     environment |= {"PATH": str(tmp_path), "GRAPHWEAVE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[1]
-    )
-    assert done.returncode == 0, done.stderr
+    fresh_process.checked(script, environment)

@@ -15,6 +15,7 @@ from graphweave.core import errors
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import configure, logger, warn_once
 from graphweave.core.settings import LOGGED, Settings, from_environment, log_levels, override, settings
+from tests import fresh_process
 
 
 def test_defaults_come_from_an_empty_environment() -> None:
@@ -143,8 +144,8 @@ def test_logs_of_a_users_script_have_none_of_our_lines_unless_asked_for(switch: 
         "logger('graphweave.runtime.x').warning('a warning of ours')\n"
         "logging.getLogger('train').info('the user\\'s own')\n"
     )
-    environ = {**os.environ, "GRAPHWEAVE_LOGS": switch}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ)
+    done = fresh_process.run(script, {**os.environ, "GRAPHWEAVE_LOGS": switch})
+    assert done.returncode == 0, done.stderr
     assert ("one of our lines" in done.stderr) is lines
     assert "a warning of ours" in done.stderr and "the user's own" in done.stderr
 
