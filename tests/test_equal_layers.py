@@ -119,6 +119,8 @@ STACKS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "hooked": hooked,
     "slopes": lambda: Stack(*(Layer(slope=0.1 if i != 3 else 0.3) for i in range(6))),
+    "slopes of their own": lambda: Stack(*(Layer(slope=0.1 * (i + 1)) for i in range(6))),
+    "rates of their own": lambda: Stack(*(Layer(drop=0.15 * (i + 1)) for i in range(6))),
     "flags": lambda: Stack(*(Layer(mean=i >= 3) for i in range(6))),
 }  # fmt: skip
 

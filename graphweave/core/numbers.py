@@ -61,6 +61,17 @@ def is_neutral(value: Number, fold: Fold, dtype: DType) -> bool:
     return alike(value, neutral(fold, dtype), dtype)
 
 
+def any_other(value: Number) -> Number | None:
+    """The number that stands for all those like `value`: their sign, and 1 or less or more. None for numbers that
+    formulas look for, such as 0, 1, 2 and 1/2: those that are no float or a multiple of 1/2, and what is not finite.
+
+    Layers whose numbers are alike are computed in the same way: each layer of GCNII has a share of its own.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or (2 * value).is_integer():
+        return None
+    return math.copysign(0.25 if abs(value) < 1 else 1.25, value)
+
+
 # ---------------------------------------------------------------- conversions
 
 
