@@ -117,8 +117,8 @@ def places_in_an_index(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
 
 
 def all_places_in_an_index(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
-    order = torch.arange(len(x)).flip(0) * 1_000_000_000
-    return x[utils.map.map_index(edges[0] * 1_000_000_000, order, inclusive=True)[0]]
+    order = torch.arange(len(x)).flip(0) * 1000
+    return summed(x, torch.stack([utils.map.map_index(edges[0] * 1000, order, inclusive=True)[0], edges[1]]))
 
 
 def distances_to_chosen(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
@@ -144,7 +144,8 @@ MODELS: dict[str, Model] = {
         for f in (
             subgraph, subgraph_of_nodes, bipartite_subgraph, two_hops, two_hops_with_new_numbers, loops_apart,
             isolated_nodes_left_out, dense_adjacency, dense_adjacency_of_two, edges_of_a_matrix, places_in_groups,
-            places_in_an_index, all_places_in_an_index, joined_groups, running_counts, edges_by_degree, attention, largest_message, distances_to_chosen,
+            joined_groups, running_counts, edges_by_degree, attention, largest_message, distances_to_chosen,
+            places_in_an_index, all_places_in_an_index,
         )
     },
 }  # fmt: skip

@@ -1,9 +1,8 @@
 """Which rewrites of one program are alike, so that one trial answers for all: equal layers make equal rewrites.
 
-Two nodes look alike if they have the same operator, parameters (floats but for their digits) and type, and so do their
-neighbours, operands as well
-as users, within a few steps. What a rewrite saves follows from what stands around it: a walk over edges recomputes a
-value from leaves that are few steps away.
+Two nodes look alike if they have the same operator, parameters (but for the digits of floats) and type, and so do their
+neighbours, operands as well as users, within a few steps. What a rewrite saves follows from what stands around it: a
+walk over edges recomputes a value from leaves that are few steps away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds equal parts that follow each other in Dynamo's graph, such as the layers of a deep stack.
 
 Two runs of calls are equal parts if they call the same functions with the same constants, but for the digits of floats
-(`part_numbers.py`), connected alike, on inputs that are alike: of the same types, with sizes that are the same but for the names of symbols. Whether calls belong to a
-module plays no role.
+(`part_numbers.py`), connected alike, on inputs that are alike: of the same types, with sizes that are the same but for
+the names of symbols. Whether calls belong to a module plays no role.
 """
 
 from __future__ import annotations

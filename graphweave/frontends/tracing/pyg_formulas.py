@@ -207,9 +207,7 @@ def _attention(
     return torch.nn.functional.dropout(weights, self.dropout, self.training)
 
 
-def _mapped(
-    src: Tensor, index: Tensor, max_index: Any = None, inclusive: bool = False
-) -> tuple[Tensor, Tensor | None]:
+def _mapped(src: Tensor, index: Tensor, max_index: Any = None, inclusive: bool = False) -> tuple[Tensor, Tensor | None]:
     """`map_index`: the place in `index` of each number of `src`, found by a search in sorted numbers. The original asks
     how large the numbers are, and calls pandas for large ones."""
     if src.is_floating_point() or index.is_floating_point():
@@ -221,7 +219,7 @@ def _mapped(
     out = torch.cat([order.new_full((1,), -1), order])[place.clamp(min=0)].to(src.dtype)
     if not inclusive:
         return out[found], found
-    torch._assert_async(found.all(), "Found invalid entries in 'src' that do not have a corresponding entry in 'index'.")
+    torch._assert_async(found.all(), "Found invalid entries in 'src' that have no corresponding entry in 'index'.")
     return out, None
 
 
@@ -249,8 +247,8 @@ _UNCOMPILED = (
     ("_unbatch", "unbatch_edge_index", _LISTED),
     ("undirected", "is_undirected", _ASKED),
 )
-"""Files and functions of `torch_geometric.utils` whose trace would break, and the reason. A trace of sampling would also
-make a graph with a node for each number that Python's generator draws."""
+"""Files and functions of `torch_geometric.utils` whose trace would break, and the reason. A trace of sampling would
+also make a graph with a node for each number that Python's generator draws."""
 
 
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
