@@ -8,6 +8,7 @@ itself. Numbers for which formulas look, such as 1, are no numbers in this sense
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,28 +22,32 @@ Place = tuple[int, Callable[[float], float]]
 """The position of a number, and the function of it that a constant is."""
 
 _FUNCTIONS: tuple[Callable[[float], float], ...] = (
-    lambda x: x, lambda x: -x, lambda x: 1 - x, lambda x: 1 / x, lambda x: 1 / (1 - x),
+    lambda x: x, lambda x: -x, lambda x: 1 - x, lambda x: x - 1, lambda x: 1 / x, lambda x: 1 / (1 - x),
 )  # fmt: skip
 """Functions of a number that decompositions and derivatives have as constants."""
 
 
 def numbers_of(node: fx.Node) -> list[float]:
     """The numbers in the arguments of a call, in order."""
-    return [leaf for leaf in _leaves(node) if any_other(leaf) is not None]
+    return [leaf for leaf in _leaves(node) if _is_number(leaf)]
 
 
 def others(numbers: Sequence[float]) -> list[float]:
-    """Other numbers, of the same signs, and 1 or less or more as these are. Equal ones stay equal."""
+    """Numbers like these (`any_other`) that differ from them in other ways each. Equal ones stay equal."""
     distinct = list(dict.fromkeys(numbers))
-    factors = [1 + (distinct.index(x) + 1) / (17 * len(distinct)) for x in numbers]
-    return [x * f if abs(x) > 1 else x / f for x, f in zip(numbers, factors, strict=True)]
+    shares = {x: (i + 1) / (17 * len(distinct)) for i, x in enumerate(distinct)}
+    return [_nudged(x, shares[x]) for x in numbers]
+
+
+def _nudged(x: float, share: float) -> float:
+    size = abs(x)
+    other = size / (1 + share) if size < 0.5 else size + (1 - size) * share if size < 1 else size * (1 + share)
+    return math.copysign(other, x)
 
 
 def with_numbers(node: fx.Node, numbers: Iterator[float]) -> None:
     """Put `numbers` in the places of the numbers of a call."""
-    args, kwargs = map_aggregate(
-        (node.args, node.kwargs), lambda leaf: leaf if any_other(leaf) is None else next(numbers)
-    )
+    args, kwargs = map_aggregate((node.args, node.kwargs), lambda leaf: next(numbers) if _is_number(leaf) else leaf)
     node.args, node.kwargs = args, kwargs
 
 
@@ -92,12 +97,22 @@ def _function(one: Any, numbers: Sequence[float], two: Any, other_numbers: Seque
         return None
     for at, (x, y) in enumerate(zip(numbers, other_numbers, strict=True)):
         for function in _FUNCTIONS:
-            if x != 1 and y != 1 and function(x) == one and function(y) == two:
+            if function(x) == one and function(y) == two:
                 return at, function
     return None
 
 
 def _leaves(node: fx.Node) -> list[Any]:
+    """Operands and constants of a call, in order."""
     out: list[Any] = []
-    map_aggregate((node.args, node.kwargs), lambda leaf: out.append(leaf) or leaf)
+
+    def keep(leaf: Any) -> Any:
+        out.append(leaf)
+        return leaf
+
+    map_aggregate((node.args, node.kwargs), keep)
     return out
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, float) and any_other(leaf) is not None
