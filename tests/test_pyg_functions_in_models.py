@@ -76,6 +76,11 @@ def dense_adjacency_of_two(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     return all_of_batch.sum((1, 2)) + utils.to_dense_adj(edges, batch, max_num_nodes=2).sum()
 
 
+def dense_adjacency_of_some(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    """Ones for the edges that fit: data decides how many, after a sum over rows of which data decides the number."""
+    return utils.to_dense_adj(edges, max_num_nodes=len(x) - 1)[0].to(x.dtype) @ x[1:]
+
+
 def edges_of_a_matrix(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     dense = torch.zeros(len(x), len(x), dtype=w.dtype).index_put((edges[0], edges[1]), w)
     return summed(x, *utils.dense_to_sparse(dense))
@@ -145,7 +150,7 @@ MODELS: dict[str, Model] = {
             subgraph, subgraph_of_nodes, bipartite_subgraph, two_hops, two_hops_with_new_numbers, loops_apart,
             isolated_nodes_left_out, dense_adjacency, dense_adjacency_of_two, edges_of_a_matrix, places_in_groups,
             joined_groups, running_counts, edges_by_degree, attention, largest_message, distances_to_chosen,
-            places_in_an_index, all_places_in_an_index,
+            places_in_an_index, all_places_in_an_index, dense_adjacency_of_some,
         )
     },
 }  # fmt: skip

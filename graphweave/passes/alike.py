@@ -183,7 +183,7 @@ def _blank(arg: Any) -> Hashable:
     return tuple(map(_blank, arg)) if isinstance(arg, tuple) else exact(_number(arg))
 
 
-def _number(value: Any) -> Any:
+def _number(value: Hashable) -> Hashable:
     """A number without its digits, if no rule looks for it."""
-    other = any_other(value)
+    other = any_other(value) if isinstance(value, float) else None
     return value if other is None else other

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypeGuard
 
 from torch import fx
-from torch.fx.node import map_aggregate
+from torch.fx.node import Argument, map_aggregate
 
 from graphweave.core.exact import exact
 from graphweave.core.numbers import any_other
@@ -22,8 +22,13 @@ Place = tuple[int, Callable[[float], float]]
 """The position of a number, and the function of it that a constant is."""
 
 _FUNCTIONS: tuple[Callable[[float], float], ...] = (
-    lambda x: x, lambda x: -x, lambda x: 1 - x, lambda x: x - 1, lambda x: 1 / x, lambda x: 1 / (1 - x),
-)  # fmt: skip
+    lambda x: x,
+    lambda x: -x,
+    lambda x: 1 - x,
+    lambda x: x - 1,
+    lambda x: 1 / x,
+    lambda x: 1 / (1 - x),
+)
 """Functions of a number that decompositions and derivatives have as constants."""
 
 
@@ -79,7 +84,7 @@ def put(node: fx.Node, constants: dict[int, Place], numbers: Sequence[float]) ->
     """Put into a copied call the constants that the numbers of a part lead to."""
     position = -1
 
-    def constant(leaf: Any) -> Any:
+    def constant(leaf: Argument) -> Argument:
         nonlocal position
         position += 1
         if position not in constants:
@@ -91,7 +96,7 @@ def put(node: fx.Node, constants: dict[int, Place], numbers: Sequence[float]) ->
     node.args, node.kwargs = args, kwargs
 
 
-def _function(one: Any, numbers: Sequence[float], two: Any, other_numbers: Sequence[float]) -> Place | None:
+def _function(one: object, numbers: Sequence[float], two: object, other_numbers: Sequence[float]) -> Place | None:
     """The number, and the function of it, which is `one` of `numbers` and `two` of `other_numbers`."""
     if type(one) is not float or type(two) is not float:
         return None
@@ -102,11 +107,11 @@ def _function(one: Any, numbers: Sequence[float], two: Any, other_numbers: Seque
     return None
 
 
-def _leaves(node: fx.Node) -> list[Any]:
+def _leaves(node: fx.Node) -> list[Argument]:
     """Operands and constants of a call, in order."""
-    out: list[Any] = []
+    out: list[Argument] = []
 
-    def keep(leaf: Any) -> Any:
+    def keep(leaf: Argument) -> Argument:
         out.append(leaf)
         return leaf
 
@@ -114,5 +119,5 @@ def _leaves(node: fx.Node) -> list[Any]:
     return out
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> TypeGuard[float]:
     return isinstance(leaf, float) and any_other(leaf) is not None

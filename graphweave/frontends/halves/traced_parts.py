@@ -108,9 +108,13 @@ class Trace:
         self._results, self._gradients = results[:count], results[count:]
 
     def _traced(
-        self, values: Sequence[Any], needs: tuple[bool, ...], tangents: Sequence[Tensor | None], decompositions: Any,
+        self,
+        values: Sequence[Any],
+        needs: tuple[bool, ...],
+        tangents: Sequence[Tensor | None],
+        decompositions: Any,
         numbers: Sequence[float],
-    ) -> fx.Graph:  # fmt: skip
+    ) -> fx.Graph:
         part = self._part
         module = fx.GraphModule({}, _graph_of(part, numbers))
         mode = TracingContext.get().fake_mode  # not Dynamo's own, but with the same symbols

@@ -207,7 +207,9 @@ def _attention(
     return torch.nn.functional.dropout(weights, self.dropout, self.training)
 
 
-def _mapped(src: Tensor, index: Tensor, max_index: Any = None, inclusive: bool = False) -> tuple[Tensor, Tensor | None]:
+def _mapped(
+    src: Tensor, index: Tensor, max_index: object = None, inclusive: bool = False
+) -> tuple[Tensor, Tensor | None]:
     """`map_index`: the place in `index` of each number of `src`, found by a search in sorted numbers. The original asks
     how large the numbers are, and calls pandas for large ones."""
     if src.is_floating_point() or index.is_floating_point():
@@ -223,15 +225,16 @@ def _mapped(src: Tensor, index: Tensor, max_index: Any = None, inclusive: bool =
     return out, None
 
 
-def _not_compiled(name: str, why: str) -> Callable[..., Any]:
+def _not_compiled(name: str, why: str) -> Callable[..., object]:
     """A function of `torch_geometric.utils`, whole and not compiled: one place where Python runs, and not one for each
     statement in it that cannot be traced."""
 
     @torch._dynamo.disable(reason=why)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         from torch_geometric import utils  # optional, but already imported if this is called
 
-        return getattr(utils, name)(*args, **kwargs)
+        answer: object = getattr(utils, name)(*args, **kwargs)
+        return answer
 
     return run
 

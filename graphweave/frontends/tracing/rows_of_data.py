@@ -73,7 +73,7 @@ def one_hot(tensor: Tensor, num_classes: Any = None) -> Tensor:
     return (tensor.unsqueeze(-1) == torch.arange(classes, device=tensor.device)).long()
 
 
-def bincount(input: Tensor, weights: Tensor | None = None, minlength: Any = 0) -> Tensor:
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """`torch.bincount`, as a sum over rows. Also weights that need a gradient get theirs, which eager mode refuses."""
     if input.dim() != 1 or input.is_floating_point() or input.dtype is torch.bool:
         return _counts_of_pytorch(input, weights, minlength)  # its error

@@ -182,7 +182,7 @@ def _counts_numbers(original: _Method) -> _Method:
     """`torch.bincount`: its formula is traced."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if self.value is not torch.bincount or not _follows_formula(tx, bincount):
+        if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
             return original(self, tx, args, kwargs)
         return _traced(bincount).call_function(tx, list(args), kwargs)
 
@@ -198,11 +198,6 @@ def _counts_own_numbers(original: _Method) -> _Method:
         return _traced(bincount).call_function(tx, [self, *args], kwargs)
 
     return call_method
-
-
-def _follows_formula(tx: Any, formula: Any) -> bool:
-    """Whether a function is replaced where it is called: everywhere but in the formula itself."""
-    return tx.f_code is not formula.__code__
 
 
 def _counts_by_tensors(original: _Method) -> _Method:
