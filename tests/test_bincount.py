@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import graphweave
-from tests.support import assert_matches, features, random_graph
+from tests.support import assert_matches, by_default, features, random_graph
 
 F64 = torch.float64
 
@@ -33,7 +33,7 @@ def weighted(x: Tensor, edges: Tensor) -> Tensor:
     return x * torch.bincount(edges[1].to(torch.int32), x[edges[0], 0].detach(), len(x))[:, None]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", by_default(DOORS, "graphweave.compile"))
 @pytest.mark.parametrize("fn", [mean_of_sources, nodes_of_each_degree, weighted], ids=lambda f: f.__name__)
 def test_counts_are_one_graph_for_all_sizes(fn: Callable[..., Tensor], door: str, fresh_compiler: None) -> None:
     compiled = DOORS[door](fn)
@@ -73,7 +73,7 @@ def test_weights_get_gradients(fresh_compiler: None) -> None:
         assert_matches(compiled, summed, index, features(rows, 1, F64).flatten().detach().requires_grad_())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+@pytest.mark.parametrize("dtype", by_default((torch.float32, torch.float16, torch.int64), torch.float16))
 def test_dtypes_of_weights_are_pytorch_s(dtype: torch.dtype, fresh_compiler: None) -> None:
     index, weight = torch.tensor([2, 0, 2], dtype=torch.uint8), torch.tensor([1, 2, 4]).to(dtype)
     got, want = graphweave.compile(torch.bincount)(index, weight), torch.bincount(index, weight)
