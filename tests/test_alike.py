@@ -18,6 +18,7 @@ from graphweave.core.spans import PASSES, span
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import (
+    Const,
     Gram,
     Input,
     MapOf,
@@ -48,9 +49,9 @@ FACTS = PassFacts(statistics=Statistics(((V, 1000), (E, 20_000))))
 
 
 @cache
-def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
+def stack(layers: int, widths: tuple[int, ...] = (), *, shares: bool = False) -> Program:
     """Layers that gather, multiply by a weight of each edge, sum and multiply by a matrix. `widths` are those of the
-    layers' results, 16 where nothing is given."""
+    layers' results, 16 where nothing is given. With `shares`, each layer multiplies by a number of its own."""
     build = Builder()
     index = [build.add(Input(name, Type(E, (), DType.i64))) for name in ("source", "target")]
     weight = build.add(Input("weight", Type(E, (), DType.f32)))
@@ -61,6 +62,9 @@ def stack(layers: int, widths: tuple[int, ...] = ()) -> Program:
         w = build.add(Input(f"w{i}", Type(UNIT, (width, columns), DType.f32)))
         moved = build.add(Pointwise(Op.mul, (build.add(Pull(h, src)), weight)))
         summed = build.add(Push(moved, dst, Fold.sum))
+        if shares:
+            share = build.add(Const(0.4 / (i + 1), Type(UNIT, (), DType.f32)))
+            summed = build.add(Pointwise(Op.mul, (summed, share)))
         h, width = build.add(Pointwise(Op.tanh, (build.add(MatMul(summed, w)),))), columns
     program = build.program([h], [(V, None), (E, None)])
     verify(program)
@@ -90,9 +94,10 @@ def looked(program: Program, facts: PassFacts = FACTS) -> tuple[Rewritten, Count
     return done, spent.counts
 
 
-def test_the_search_weighs_no_more_programs_for_more_equal_layers() -> None:
-    _, few = looked(stack(12))
-    _, many = looked(stack(24))
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_search_weighs_no_more_programs_for_more_equal_layers(shares: bool) -> None:
+    _, few = looked(stack(12, shares=shares))
+    _, many = looked(stack(24, shares=shares))
     assert 0 < many["programs weighed"] == few["programs weighed"]
     assert many["answered by an equal layer"] > few["answered by an equal layer"] > 0
 

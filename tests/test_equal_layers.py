@@ -15,9 +15,12 @@ from torch import Tensor, fx, nn
 
 import graphweave
 from graphweave.core.counters import counters
+from graphweave.core.numbers import any_other
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo.graph_compilation import GraphCompilation
 from graphweave.frontends.halves import traced_parts
+from graphweave.frontends.halves.part_numbers import others, put, varying_constants
+from tests.support import by_default
 
 WIDTH, NODES, EDGES = 4, 30, 90
 
@@ -41,6 +44,18 @@ class Layer(nn.Module):
         if self.norm is not None:
             h = self.norm(h)
         return F.dropout(h, self.drop, self.training)
+
+
+class Mixed(Layer):
+    """A layer whose share of the features before it decides which formula PyTorch takes, and a power of them."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        h = torch.lerp(super().forward(x, index), x, self.share)
+        return torch.addmm(h, h, self.lin.weight, beta=1 - self.share, alpha=self.share).abs() ** (1 + self.share)
 
 
 class Loops(Layer):
@@ -119,6 +134,9 @@ STACKS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "hooked": hooked,
     "slopes": lambda: Stack(*(Layer(slope=0.1 if i != 3 else 0.3) for i in range(6))),
+    "slopes of their own": lambda: Stack(*(Layer(slope=0.1 * (i + 1)) for i in range(6))),
+    "rates of their own": lambda: Stack(*(Layer(drop=0.15 * (i + 1)) for i in range(6))),
+    "shares of their own": lambda: Stack(*(Mixed(0.11 * (i + 1)) for i in range(8))),
     "flags": lambda: Stack(*(Layer(mean=i >= 3) for i in range(6))),
 }  # fmt: skip
 
@@ -190,7 +208,7 @@ def check(model: nn.Module, arguments: tuple[Any, ...], captured: list[Any]) -> 
     return counts["parts_traced_once"]
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", by_default(STACKS, *(name for name in STACKS if name != "rates of their own")))
 def test_a_stack_has_the_graph_and_results_of_separate_traces(name: str, captured: list[Any]) -> None:
     torch.manual_seed(0)
     assert check(STACKS[name]().double(), (torch.randn(NODES, WIDTH).double(), edges()), captured) > 0
@@ -257,3 +275,24 @@ def check_autocast(model: nn.Module, arguments: tuple[Any, ...]) -> float:
     for a, b in zip(ours, results(model, arguments, compiled=False), strict=True):
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
     return counts["parts_traced_once"]
+
+
+@pytest.mark.parametrize("function", [lambda a: a, lambda a: 1 - a, lambda a: 1 / (1 - a)])
+def test_constants_follow_from_numbers(function: Callable[[float], float]) -> None:
+    numbers = [0.3, -0.7, 0.3, 1.7]
+    nudged = others(numbers)
+    assert [any_other(x) for x in nudged] == [any_other(x) for x in numbers]
+    assert nudged[0] == nudged[2] and not set(nudged) & set(numbers)
+    ours, theirs = (_multiplied(function(given[1])) for given in (numbers, nudged))
+    found = varying_constants(ours, numbers, theirs, nudged)
+    assert found is not None
+    ((call, constants),) = found.items()
+    put(call, constants, [0.3, -0.9, 0.3, 1.7])
+    assert call.args[1] == function(-0.9)
+    assert varying_constants(ours, numbers, _multiplied(0.123), nudged) is None
+
+
+def _multiplied(number: float) -> fx.Graph:
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.mul, (graph.placeholder("x"), number)))
+    return graph

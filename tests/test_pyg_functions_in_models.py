@@ -76,6 +76,11 @@ def dense_adjacency_of_two(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     return all_of_batch.sum((1, 2)) + utils.to_dense_adj(edges, batch, max_num_nodes=2).sum()
 
 
+def dense_adjacency_of_some(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    """Ones for the edges that fit: data decides how many, after a sum over rows of which data decides the number."""
+    return utils.to_dense_adj(edges, max_num_nodes=len(x) - 1)[0].to(x.dtype) @ x[1:]
+
+
 def edges_of_a_matrix(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     dense = torch.zeros(len(x), len(x), dtype=w.dtype).index_put((edges[0], edges[1]), w)
     return summed(x, *utils.dense_to_sparse(dense))
@@ -109,6 +114,18 @@ def largest_message(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     return utils.scatter(x[edges[0]], edges[1], 0, len(x), "max") + place.clamp(max=len(w) - 1)[:, None]
 
 
+def places_in_an_index(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    chosen = (x[:, 0] > 0).nonzero().view(-1)
+    place, kept = utils.map.map_index(edges[0], chosen)
+    assert kept is not None
+    return summed(x, torch.stack([chosen[place], edges[1][kept]]))
+
+
+def all_places_in_an_index(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    order = torch.arange(len(x)).flip(0) * 1000
+    return summed(x, torch.stack([utils.map.map_index(edges[0] * 1000, order, inclusive=True)[0], edges[1]]))
+
+
 def distances_to_chosen(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
     return torch.cdist(summed(x, edges), x[x[:, 0] > 0] + 1.0).sum(1, keepdim=True)
 
@@ -133,6 +150,7 @@ MODELS: dict[str, Model] = {
             subgraph, subgraph_of_nodes, bipartite_subgraph, two_hops, two_hops_with_new_numbers, loops_apart,
             isolated_nodes_left_out, dense_adjacency, dense_adjacency_of_two, edges_of_a_matrix, places_in_groups,
             joined_groups, running_counts, edges_by_degree, attention, largest_message, distances_to_chosen,
+            places_in_an_index, all_places_in_an_index, dense_adjacency_of_some,
         )
     },
 }  # fmt: skip
@@ -155,6 +173,46 @@ def test_a_model_that_calls_the_function_is_one_graph(name: str, door: str, fres
         torch.testing.assert_close(results[1], results[0])
     now = graphweave.counters()
     assert (now["compilations"], now["graph_breaks"], now["eager_fallbacks"]) == (1, 0, 0)
+
+
+def asked_if_undirected(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    return summed(x * 2, edges) if utils.is_undirected(edges, num_nodes=len(x)) else summed(x, edges)
+
+
+def rows_of_each_graph(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    graphs = utils.unbatch(summed(x, edges), (torch.arange(len(x)) > 2).long())
+    return torch.stack([rows.square().sum(0) for rows in graphs])
+
+
+def edges_of_each_graph(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    loops = torch.arange(len(x)).expand(2, -1)
+    graphs = utils.unbatch_edge_index(loops, (torch.arange(len(x)) > 2).long())
+    return torch.stack([summed(x, edges)[own[1]].sum(0) for own in graphs])
+
+
+def other_destinations(x: Tensor, edges: Edges, w: Tensor) -> Tensor:
+    row, _, other = utils.structured_negative_sampling(edges[:, :4], num_nodes=len(x))
+    return summed(x, torch.stack([row, other]))
+
+
+PARTED = (asked_if_undirected, rows_of_each_graph, edges_of_each_graph, other_destinations)
+
+
+@pytest.mark.parametrize("model", by_default(PARTED, rows_of_each_graph), ids=lambda f: f.__name__)
+def test_what_python_must_run_breaks_the_graph_once(model: Any, fresh_compiler: None) -> None:
+    compiled = graphweave.compile(model)
+    for nodes, edges in ((6, 40), (9, 20), (5, 7)):
+        given: Any = random_graph(nodes, nodes, edges), features(edges, 1, F64).flatten()
+        results = []
+        for f in (model, compiled):
+            torch.manual_seed(nodes)
+            x = features(nodes, 4, F64).detach().requires_grad_()
+            out = f(x, *given)
+            out.backward(features(*out.shape, F64).detach())
+            results.append((out.detach(), x.grad))
+        torch.testing.assert_close(results[1], results[0])
+    now = graphweave.counters()
+    assert now["compilations"] <= 2 and now["eager_fallbacks"] == 0
 
 
 @pytest.mark.slow

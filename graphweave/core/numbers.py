@@ -61,6 +61,18 @@ def is_neutral(value: Number, fold: Fold, dtype: DType) -> bool:
     return alike(value, neutral(fold, dtype), dtype)
 
 
+def any_other(value: Number) -> Number | None:
+    """The number that stands for all floats like `value`, which have its sign and are, as it is, below 1/2, between 1/2
+    and 1, or above 1. None for numbers that formulas look for: multiples of 1/2, integers, and what is not finite.
+
+    Layers whose numbers are alike are computed in the same way: each layer of GCNII has a share of its own.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or (2 * value).is_integer():
+        return None
+    size = abs(value)
+    return math.copysign(0.25 if size < 0.5 else 0.75 if size < 1 else 1.25, value)
+
+
 # ---------------------------------------------------------------- conversions
 
 

@@ -1,8 +1,8 @@
 """Which rewrites of one program are alike, so that one trial answers for all: equal layers make equal rewrites.
 
-Two nodes look alike if they have the same operator, parameters and type, and so do their neighbours, operands as well
-as users, within a few steps. What a rewrite saves follows from what stands around it: a walk over edges recomputes a
-value from leaves that are few steps away.
+Two nodes look alike if they have the same operator, parameters (but for the digits of floats) and type, and so do their
+neighbours, operands as well as users, within a few steps. What a rewrite saves follows from what stands around it: a
+walk over edges recomputes a value from leaves that are few steps away.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any, Generic, TypeVar
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.exact import exact
+from graphweave.core.numbers import any_other
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, exact_key, with_operands
 from graphweave.ir.message.nodes import (
     AnyType,
     Aten,
+    Const,
     Input,
     MapType,
     Node,
@@ -80,6 +82,8 @@ class Looks:
         match node:
             case Input() | Part():
                 return type(node).__name__
+            case Const(value, t):
+                return "Const", exact(_number(value)), self._kind(t)
             case Aten(target, args, kwargs, serial=serial):
                 return target, _blank(args), _blank(kwargs), serial > 0
             case RowsOfSegments(of) | NumbersOfSegments(of):
@@ -176,4 +180,10 @@ def _blank(arg: Any) -> Hashable:
     """The arguments of a call without its operands."""
     if isinstance(arg, Operand):
         return "%"
-    return tuple(map(_blank, arg)) if isinstance(arg, tuple) else exact(arg)
+    return tuple(map(_blank, arg)) if isinstance(arg, tuple) else exact(_number(arg))
+
+
+def _number(value: Hashable) -> Hashable:
+    """A number without its digits, if no rule looks for it."""
+    other = any_other(value) if isinstance(value, float) else None
+    return value if other is None else other

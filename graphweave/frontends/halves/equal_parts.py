@@ -1,8 +1,8 @@
 """Finds equal parts that follow each other in Dynamo's graph, such as the layers of a deep stack.
 
-Two runs of calls are equal parts if they call the same functions with the same constants, connected alike, on inputs
-that are alike: of the same types, with sizes that are the same but for the names of symbols. Whether calls belong to a
-module plays no role.
+Two runs of calls are equal parts if they call the same functions with the same constants, but for the digits of floats
+(`part_numbers.py`), connected alike, on inputs that are alike: of the same types, with sizes that are the same but for
+the names of symbols. Whether calls belong to a module plays no role.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+
+from graphweave.core.numbers import any_other
+from graphweave.frontends.halves.part_numbers import numbers_of
 
 FEWEST = 3
 """A part that occurs less often is traced as often as it occurs."""
@@ -51,6 +54,8 @@ class EqualPart:
     """Positions of the calls whose results are used outside of any of the equal parts."""
     written: tuple[int, ...] = ()
     """Positions of the inputs that the calls write to."""
+    numbers: list[float] = field(default_factory=list)
+    """Constants in which equal parts may differ, in the order of the calls."""
 
 
 def equal_parts(graph: fx.Graph) -> list[list[EqualPart]]:
@@ -192,7 +197,8 @@ def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[
         on_constant("slice")
         _walk((args.start, args.stop, args.step), on_node, on_constant)
     else:
-        on_constant((type(args).__name__, repr(args)))
+        other = any_other(args)
+        on_constant((type(args).__name__, repr(args if other is None else other)))
 
 
 def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
@@ -215,6 +221,8 @@ def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
             operand += 1
 
         _walk(_arguments(node), reads, key.append)
+        part.numbers += numbers_of(node)
+    key.append(tuple(map(part.numbers.index, part.numbers)))
     places: dict[fx.Node, int] = {}
     for node, use in reversed(uses):
         value = node.meta.get("example_value")

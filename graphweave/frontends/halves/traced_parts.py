@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from graphweave.frontends.halves.equal_parts import EqualPart
+from graphweave.frontends.halves.part_numbers import Place, others, put, varying_constants, with_numbers
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -32,7 +33,8 @@ class Traces:
     """The traces of a group of equal parts: one without gradients, and one for each kind of tangents that occurs."""
 
     def __init__(self, group: Sequence[EqualPart], decompositions: Any) -> None:
-        self._group, self._decompositions = group, decompositions
+        self._decompositions = decompositions
+        self._vary = any(part.numbers != group[0].numbers for part in group)
         self._found: list[tuple[Any, Trace]] = []
         self._include = torch._C._dispatch_tls_local_include_set()
         self._exclude = torch._C._dispatch_tls_local_exclude_set()
@@ -49,7 +51,7 @@ class Traces:
         for key, trace in self._found:
             if key[:2] == (needs, kinds) and trace.fits(part) and _same(key[2], sizes, trace.renamed(part)):
                 return trace
-        trace = Trace(part, needs, tangents, self._decompositions, (self._include, self._exclude))
+        trace = Trace(part, needs, tangents, self._decompositions, (self._include, self._exclude), vary=self._vary)
         self._found.append(((needs, kinds, sizes), trace))
         return trace
 
@@ -76,6 +78,8 @@ class Trace:
         tangents: Sequence[Tensor | None],
         decompositions: Any,
         keys: Any,
+        *,
+        vary: bool,
     ) -> None:
         self._part = part
         values = [n.meta["example_value"] for n in part.inputs]
@@ -89,7 +93,12 @@ class Trace:
             suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(),
             torch._C._ForceDispatchKeyGuard(*keys), torch.set_grad_enabled(bool(needs)),
         ):  # fmt: skip
-            self._graph = self._traced(values, needs, tangents, decompositions)
+            self._graph = self._traced(values, needs, tangents, decompositions, part.numbers)
+            self._constants: dict[fx.Node, dict[int, Place]] | None = None
+            if vary:
+                numbers = others(part.numbers)
+                other = self._traced(values, needs, tangents, decompositions, numbers)
+                self._constants = varying_constants(self._graph, part.numbers, other, numbers)
         self._guards = [guard.expr for guard in self._env.guards[guards:]]
         self._fitting: dict[int, bool] = {id(part): True}
         placeholders = self._graph.find_nodes(op="placeholder")
@@ -99,10 +108,15 @@ class Trace:
         self._results, self._gradients = results[:count], results[count:]
 
     def _traced(
-        self, values: Sequence[Any], needs: tuple[bool, ...], tangents: Sequence[Tensor | None], decompositions: Any
+        self,
+        values: Sequence[Any],
+        needs: tuple[bool, ...],
+        tangents: Sequence[Tensor | None],
+        decompositions: Any,
+        numbers: Sequence[float],
     ) -> fx.Graph:
         part = self._part
-        module = fx.GraphModule({}, _graph_of(part))
+        module = fx.GraphModule({}, _graph_of(part, numbers))
         mode = TracingContext.get().fake_mode  # not Dynamo's own, but with the same symbols
         assert mode is not None
         needs = needs or (False,) * len(values)
@@ -149,7 +163,10 @@ class Trace:
         return {a: b for a, b in zip(self._part.symbols, part.symbols, strict=True) if a != b}
 
     def fits(self, part: EqualPart) -> bool:
-        """Whether what was assumed about sizes in the trace also holds for `part`, by guards."""
+        """Whether what was assumed about sizes in the trace also holds for `part`, by guards, and it is known what its
+        numbers lead to."""
+        if self._constants is None and part.numbers != self._part.numbers:
+            return False
         fits = self._fitting.get(id(part))
         if fits is None:
             names = self.renamed(part)
@@ -196,6 +213,8 @@ class Trace:
                     env[node] = known[number]
                     continue
                 env[node] = graph.node_copy(node, lambda n: env[n])
+                if self._constants and node in self._constants:
+                    put(env[node], self._constants[node], part.numbers)
                 if number is not None:
                     known[number] = env[node]
                 if names:
@@ -272,8 +291,9 @@ def _fresh(value: Any, needs: bool) -> Any:
     return out.requires_grad_() if needs else out
 
 
-def _graph_of(part: EqualPart) -> fx.Graph:
-    """The calls of a part as a graph."""
+def _graph_of(part: EqualPart, numbers: Sequence[float]) -> fx.Graph:
+    """The calls of a part as a graph, with `numbers` in place of its own."""
+    left = iter(numbers)
     graph, place = fx.Graph(), dict[fx.Node, fx.Node]()
     inputs = []
     for i, node in enumerate(part.inputs):
@@ -288,5 +308,6 @@ def _graph_of(part: EqualPart) -> fx.Graph:
             return place[n] if n in place else inputs[part.uses[i, operand]]
 
         place[node] = graph.node_copy(node, read)
+        with_numbers(place[node], left)
     graph.output(tuple(place[part.nodes[i]] for i in part.results))
     return graph

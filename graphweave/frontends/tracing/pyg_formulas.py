@@ -207,18 +207,51 @@ def _attention(
     return torch.nn.functional.dropout(weights, self.dropout, self.training)
 
 
-def _not_compiled(name: str) -> Callable[..., Tensor]:
-    """A function of `torch_geometric.utils` that draws negative edges, whole and not compiled. A trace of it would make
-    a graph with a node for each number that Python's generator draws, and several graphs around it."""
+def _mapped(
+    src: Tensor, index: Tensor, max_index: object = None, inclusive: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """`map_index`: the place in `index` of each number of `src`, found by a search in sorted numbers. The original asks
+    how large the numbers are, and calls pandas for large ones."""
+    if src.is_floating_point() or index.is_floating_point():
+        raise ValueError("Expected 'src' and 'index' to be indices")
+    order = index.argsort(stable=True)
+    numbers = torch.cat([index.new_full((1,), -1), index[order]])
+    place = torch.searchsorted(numbers, src.to(index.dtype), right=True) - 1
+    found = (numbers[place.clamp(min=0)] == src) & (place > 0)
+    out = torch.cat([order.new_full((1,), -1), order])[place.clamp(min=0)].to(src.dtype)
+    if not inclusive:
+        return out[found], found
+    torch._assert_async(found.all(), "Found invalid entries in 'src' that have no corresponding entry in 'index'.")
+    return out, None
 
-    @torch._dynamo.disable(reason="Python and NumPy draw negative edges")
-    def drawn(*args: Any, **kwargs: Any) -> Tensor:
+
+def _not_compiled(name: str, why: str) -> Callable[..., object]:
+    """A function of `torch_geometric.utils`, whole and not compiled: one place where Python runs, and not one for each
+    statement in it that cannot be traced."""
+
+    @torch._dynamo.disable(reason=why)
+    def run(*args: object, **kwargs: object) -> object:
         from torch_geometric import utils  # optional, but already imported if this is called
 
-        edges: Tensor = getattr(utils, name)(*args, **kwargs)
-        return edges
+        answer: object = getattr(utils, name)(*args, **kwargs)
+        return answer
 
-    return drawn
+    return run
+
+
+_DRAWN = "Python and NumPy draw negative edges"
+_LISTED = "data decides how many tensors there are"
+_ASKED = "the answer is a bool of Python"
+_UNCOMPILED = (
+    ("_negative_sampling", "negative_sampling", _DRAWN),
+    ("_negative_sampling", "batched_negative_sampling", _DRAWN),
+    ("_negative_sampling", "structured_negative_sampling", _DRAWN),
+    ("_unbatch", "unbatch", _LISTED),
+    ("_unbatch", "unbatch_edge_index", _LISTED),
+    ("undirected", "is_undirected", _ASKED),
+)
+"""Files and functions of `torch_geometric.utils` whose trace would break, and the reason. A trace of sampling would
+also make a graph with a node for each number that Python's generator draws."""
 
 
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
@@ -250,12 +283,8 @@ FORMULAS: _Table = (
     ("torch_geometric.utils._to_dense_adj", "to_dense_adj", _dense_adjacency),
     ("torch_geometric.nn.aggr.base", "Aggregation.assert_sorted_index", _sorted_index),
     ("torch_geometric.nn.aggr.sort", "SortAggregation.forward", _sorted_rows),
-    ("torch_geometric.utils._negative_sampling", "negative_sampling", _not_compiled("negative_sampling")),
-    (
-        "torch_geometric.utils._negative_sampling",
-        "batched_negative_sampling",
-        _not_compiled("batched_negative_sampling"),
-    ),
+    *((f"torch_geometric.utils.{file}", name, _not_compiled(name, why)) for file, name, why in _UNCOMPILED),
+    ("torch_geometric.utils.map", "map_index", _mapped),
     ("torch_geometric.nn.models.graph_unet", "GraphUNet.augment_adj", _two_hops),
     ("torch_geometric.nn.pool.edge_pool", "EdgePooling._merge_edges", merge_edges),
     ("torch_geometric.nn.pool.asap", "ASAPooling.forward", _cluster_pooling),

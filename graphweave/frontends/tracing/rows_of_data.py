@@ -73,6 +73,22 @@ def one_hot(tensor: Tensor, num_classes: Any = None) -> Tensor:
     return (tensor.unsqueeze(-1) == torch.arange(classes, device=tensor.device)).long()
 
 
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """`torch.bincount`, as a sum over rows. Also weights that need a gradient get theirs, which eager mode refuses."""
+    if input.dim() != 1 or input.is_floating_point() or input.dtype is torch.bool:
+        return _counts_of_pytorch(input, weights, minlength)  # its error
+    torch._check(minlength >= 0, lambda: "minlength should be >= 0")
+    index = input.long()
+    torch._assert_async((index >= 0).all(), "bincount only supports 1-d non-negative integral inputs.")
+    length = int(torch.cat([index, index.new_full((1,), minlength - 1)]).max()) + 1
+    torch._check(length >= minlength)
+    if weights is None:
+        return index.new_zeros(length).index_add(0, index, torch.ones_like(index))
+    torch._check(weights.shape == index.shape, lambda: "weights should be 1-d and have the same length as input")
+    each = weights if weights.dtype is torch.float32 else weights.double()
+    return each.new_zeros(length).index_add(0, index, each)
+
+
 def _distances(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
@@ -85,6 +101,7 @@ def _distances(
 
 
 _distances_of_pytorch = torch.cdist
+_counts_of_pytorch = torch.bincount
 _attention_of_pytorch = F.scaled_dot_product_attention
 
 FORMULAS: dict[Any, Callable[..., Any]] = {

@@ -39,7 +39,7 @@ from graphweave.frontends.tracing.inner_gradients import (
     takes_gradients_by_arguments,
     wraps_leaves,
 )
-from graphweave.frontends.tracing.rows_of_data import FORMULAS, one_hot
+from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
 
 _Method: TypeAlias = Callable[..., Any]
@@ -176,6 +176,28 @@ def _counts_classes(original: _Method) -> _Method:
         return _traced(one_hot).call_function(tx, [], named)
 
     return call_function
+
+
+def _counts_numbers(original: _Method) -> _Method:
+    """`torch.bincount`: its formula is traced."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
+            return original(self, tx, args, kwargs)
+        return _traced(bincount).call_function(tx, list(args), kwargs)
+
+    return call_function
+
+
+def _counts_own_numbers(original: _Method) -> _Method:
+    """`index.bincount()`."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        if name != "bincount":
+            return original(self, tx, name, args, kwargs)
+        return _traced(bincount).call_function(tx, [self, *args], kwargs)
+
+    return call_method
 
 
 def _counts_by_tensors(original: _Method) -> _Method:
@@ -355,6 +377,8 @@ _GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_classes),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_numbers),
+    (variables.TensorVariable, "call_method", _counts_own_numbers),
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.analysis.flow import ancestors
+from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
@@ -41,6 +43,7 @@ class NodeGraph:
         self.keep = given.keep
         self.inner: dict[Ref, tuple[Ref, ...]] = {}
         self.late = set(self.facts.flow.depending(given.tangents_of(program)))
+        self._deciders = self._found_deciders()
         self._find_trees()
         self.users: list[list[Ref]] = [[] for _ in self.nodes]
         absorbed = {r for inner in self.inner.values() for r in inner}
@@ -49,6 +52,30 @@ class NodeGraph:
                 for r in dict.fromkeys(refs):
                     self.users[r].append(i)
         self.absorbed = absorbed
+
+    def _found_deciders(self) -> dict[Ref, tuple[Ref, ...]]:
+        """A value that no operand gives its rows (a constant) -> the calls that decide how many rows its space has."""
+        rows, first = dict(self.program.spaces), dict[Size, Ref]()
+        for i, t in enumerate(self.types):
+            sizes: tuple[Size | None, ...] = ()
+            if isinstance(t, ir.AnyType):
+                sizes = (t.size, *(t.dims or ()))
+            elif isinstance(t, ir.Type) and (self.ops[i] or isinstance(self.nodes[i], ir.Input)):
+                sizes = (rows.get(t.space),)
+            for symbol in (s for size in sizes for s in leaves(size)):
+                first.setdefault(symbol, i)
+        found: dict[Ref, tuple[Ref, ...]] = {}
+        for i, t in enumerate(self.types):
+            if not self.ops[i] and isinstance(t, ir.Type) and not isinstance(self.nodes[i], ir.Input):
+                calls = dict.fromkeys(first[s] for s in leaves(rows.get(t.space)) if s in first)
+                calls = dict.fromkeys(r for r in calls if not isinstance(self.nodes[r], ir.Input))
+                if calls and i not in ancestors(self.program, [*calls]):
+                    found[i] = tuple(calls)
+        return found
+
+    def needs(self, i: Ref) -> tuple[Ref, ...]:
+        """The nodes that must come before node i: its operands, and what decides how many rows it has."""
+        return (*self.ops[i], *self._deciders.get(i, ()))
 
     def _find_trees(self) -> None:
         user: dict[Ref, Ref] = {}
@@ -154,20 +181,13 @@ class NodeGraph:
 
     def order(self) -> list[Ref]:
         """Nodes that are no part of a tree, operands first."""
-        order: list[Ref] = []
-        count, placed = len(self.program.nodes), set[Ref]()
-
-        def place(i: Ref) -> None:
-            for r in self.ops[i]:
-                if r >= count and r not in placed:
-                    place(r)
-            placed.add(i)
-            order.append(i)
-
-        for i in range(count):
-            if i not in self.absorbed:
-                place(i)
-        for i in range(count, len(self.nodes)):
-            if i not in placed:
-                place(i)
-        return order
+        placed: dict[Ref, None] = {}
+        for root in range(len(self.nodes)):
+            todo = [] if root in self.absorbed else [root]
+            while todo:
+                before = [] if todo[-1] in placed else [r for r in self.needs(todo[-1]) if r not in placed]
+                if before:
+                    todo += reversed(before)
+                else:
+                    placed.setdefault(todo.pop())
+        return list(placed)

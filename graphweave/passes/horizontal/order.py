@@ -40,7 +40,7 @@ def _split(packs: Packs, p: int, depth: dict[Ref, int]) -> None:
 def _depths(graph: NodeGraph, order: Sequence[Ref]) -> dict[Ref, int]:
     depth: dict[Ref, int] = {}
     for i in order:
-        depth[i] = 1 + max((depth[r] for r in graph.ops[i]), default=0)
+        depth[i] = 1 + max((depth[r] for r in graph.needs(i)), default=0)
     return depth
 
 
@@ -54,7 +54,7 @@ class _Quotient:
             self.members.setdefault(name[i], packs.lanes[packs.of[i][0]] if i in packs.of else (i,))
         self.before: dict[Ref, set[Ref]] = {q: set() for q in self.members}
         for i in order:
-            self.before[name[i]].update(name[r] for r in graph.ops[i])
+            self.before[name[i]].update(name[r] for r in graph.needs(i))
         self.after: dict[Ref, list[Ref]] = {q: [] for q in self.members}
         for q, needed in self.before.items():
             for r in needed:
