@@ -184,7 +184,7 @@ def _index(call: NamedNode, index: Ref) -> str:
         return call.name(index)
     if call.dims(index) != 1:
         raise call.refused()
-    return f"places_of(run, {call.name(index)})"
+    return call.places(index)
 
 
 def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:

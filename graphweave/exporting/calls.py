@@ -45,7 +45,7 @@ def call_lines(call: NamedNode) -> Iterator[str]:
         case ir.RunningSum(x, reverse) if call.dtype(x) in (DType.f32, DType.f64, DType.i64):
             yield f"Value {name} = running_sum(run, {call.name(x)}, {str(reverse).lower()});"
         case ir.Chosen(mask):
-            yield f"Value {name} = places_of(run, {call.name(mask)});"
+            yield f"Value {name} = {call.places(mask)};"
         case ir.RowsOfSegments(of, at):
             sizes = ", ".join(map(call.count, of))
             yield f"Value {name} = rows_of_segments(run, {{{sizes}}}, {{{', '.join(map(str, at))}}});"

@@ -25,13 +25,15 @@ def is_number(program: Program, ref: Ref) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """A node of a program, the C++ name of each value and row count, and the user's words for an index."""
+    """A node of a program, the C++ name of each value and row count, the user's words for an index, and the name of the
+    places at which a mask is true."""
 
     program: Program
     ref: Ref
     name: Callable[[Ref], str]
     count: Callable[[Space], str]
     words: Callable[[Ref], str]
+    places: Callable[[Ref], str]
 
     @property
     def node(self) -> ir.Node:
