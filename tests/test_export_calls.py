@@ -43,6 +43,11 @@ def limits(x: Tensor, mask: Tensor, i: Tensor) -> list[Tensor]:
     return [y.masked_fill(mask, -torch.inf), torch.full_like(y, torch.nan), y.clamp(max=torch.inf), least]
 
 
+def fixed(x: Tensor, i: Tensor) -> list[Tensor]:
+    """The largest number of each of three rows, of which one has none: indices alone tell it."""
+    return [x + 1, torch.full((3,), -(2**63)).scatter_reduce(0, i, i, "amax")]
+
+
 def bits(m: Tensor, n: Tensor, i: Tensor) -> list[Tensor]:
     return [m & n, m | n, ~m, i & 3, i | 1, ~i, (i > 1) | m]
 
@@ -61,6 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[..., list[Tensor]], tuple[Tensor, ...]]] = {
     "writes": (writes, (X, INDEX, X[:3].cos())),
     "elements": (elements, (X, MASK)),
     "limits": (limits, (X, MASK, torch.tensor([0, 2, 2]))),
+    "fixed": (fixed, (X, torch.tensor([0, 2, 2]))),
     "bits": (bits, (MASK, MASK.roll(1) | MASK, torch.arange(-1, 3))),
     "distinct": (distinct, (torch.tensor([7, 3, 7, 0, 3, 7]), X.view(-1)[:6])),
 }

@@ -99,9 +99,22 @@ class _Printer:
         return self.name(value)
 
     def lines(self) -> Iterator[str]:
+        early = [step for step in self._tape.steps if self._is_known_at_first(step)]
+        for step in early:  # a map of indices may name its rows before the tape counts them
+            yield from self._lines(step)
         for step in self._tape.steps:
-            if not (isinstance(step, tape.CallNode) and step.value in self._of_weights):
+            if step not in early and not (isinstance(step, tape.CallNode) and step.value in self._of_weights):
                 yield from self._lines(step)
+
+    def _is_known_at_first(self, step: tape.Step) -> bool:
+        """Whether a step counts rows whose number nothing computes."""
+        match step:
+            case tape.Count(_, tape.Fixed()):
+                return True
+            case tape.Count(_, tape.DimOf(value) | tape.NumberOf(value)):
+                return value in self._given
+            case _:
+                return False
 
     def _places(self, mask: Ref) -> str:
         """The name of the places at which a mask is true, found once, before the first call that reads them."""
