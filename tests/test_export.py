@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from torch_geometric.nn import GATConv, GCNConv, TopKPooling, global_max_pool
 
 import graphweave as gw
 from graphweave.core.errors import ExportError
-from graphweave.exporting.library import LoadedModel
+from graphweave.exporting.library import LoadedModel, _Error
 from graphweave.exporting.weights import write_weights
 
 CLIENTS = Path(__file__).parent.parent / "examples" / "export"
@@ -286,6 +287,54 @@ def test_a_call_may_be_made_again_and_again_on_the_same_memory(library: LoadedMo
             assert all(torch.equal(a, b) for a, b in zip(outputs, want, strict=True))
     with pytest.raises(ExportError, match=r"output\[0\] needs 720 bytes .got 4.. Give that many"):
         library.bound(given, [torch.empty(1), outputs[1]])()
+
+
+class EmptyApart(nn.Module):
+    """Sums over edges, whose index is read row by row, and a case of its own for no nodes."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index[0], edge_index[1]
+        if x.size(0) == 0:
+            return x + 1
+        return x.index_add(0, dst, x[src])
+
+
+def test_a_form_for_no_rows_keeps_the_sizes_that_the_model_needs(tmp_path: Path) -> None:
+    library = gw.export(EmptyApart(), example(6, 12), tmp_path / "model").load()
+    for nodes, edges in ((6, 12), (3, 1), (4, 0), (1, 2), (0, 0)):
+        given = example(nodes, edges)
+        torch.testing.assert_close(library(*given)[0], EmptyApart()(*given))
+
+
+class Masked(nn.Module):
+    """Sums over the edges of each type, whose places are read by both ends."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+        parts = [edge_index[:, kind == one] for one in range(3)]
+        return torch.stack([x.index_add(0, dst, x[src]) for src, dst in parts])
+
+
+def test_the_places_of_a_mask_are_found_once(tmp_path: Path) -> None:
+    kind = torch.arange(40) % 3
+    exported = gw.export(Masked(), (*example(9, 40), kind), tmp_path / "model")
+    source = (exported.folder / "sources/model.cpp").read_text()
+    assert 3 <= source.count("= places_of(run, ") <= 3 * source.count("void follow(")
+    library = exported.load()
+    for nodes, edges in ((9, 40), (1, 40), (5, 2), (4, 0)):
+        given = *example(nodes, edges), kind[:edges]
+        torch.testing.assert_close(library(*given)[0], Masked()(*given))
+    x, index = example(9, 40)
+    index[1, 7] = 9
+    with pytest.raises(IndexError, match="holds 9 at position"):
+        library(x, index, kind)
+
+
+def test_a_header_of_another_major_version_is_refused(folder: Path) -> None:
+    native, model, error = ctypes.CDLL(str(folder / "model.so")), ctypes.c_void_p(1), _Error()
+    weights = str(folder / "weights.safetensors").encode()
+    assert native.gw_model_open_version(2, weights, ctypes.byref(model), ctypes.byref(error)) == 6
+    assert not model and b"header is of another major version" in error.message
+    assert native.gw_model_open_version(2, weights, ctypes.byref(model), None) == 6
 
 
 # ---------------------------------------------------------------- rows in order

@@ -36,6 +36,18 @@ def elements(x: Tensor, mask: Tensor) -> list[Tensor]:
     ]
 
 
+def limits(x: Tensor, mask: Tensor, i: Tensor) -> list[Tensor]:
+    """Numbers without end, and the least integer."""
+    y = x.mean(0)
+    least = torch.full_like(i, -(2**63))
+    return [y.masked_fill(mask, -torch.inf), torch.full_like(y, torch.nan), y.clamp(max=torch.inf), least]
+
+
+def fixed(x: Tensor, i: Tensor) -> list[Tensor]:
+    """The largest number of each of three rows, of which one has none: indices alone tell it."""
+    return [x + 1, torch.full((3,), -(2**63)).scatter_reduce(0, i, i, "amax")]
+
+
 def bits(m: Tensor, n: Tensor, i: Tensor) -> list[Tensor]:
     return [m & n, m | n, ~m, i & 3, i | 1, ~i, (i > 1) | m]
 
@@ -53,6 +65,8 @@ PROGRAMS: dict[str, tuple[Callable[..., list[Tensor]], tuple[Tensor, ...]]] = {
     "products": (products, (X.view(2, 5, 2), X.sin().view(2, 2, 5), X[0, :2])),
     "writes": (writes, (X, INDEX, X[:3].cos())),
     "elements": (elements, (X, MASK)),
+    "limits": (limits, (X, MASK, torch.tensor([0, 2, 2]))),
+    "fixed": (fixed, (X, torch.tensor([0, 2, 2]))),
     "bits": (bits, (MASK, MASK.roll(1) | MASK, torch.arange(-1, 3))),
     "distinct": (distinct, (torch.tensor([7, 3, 7, 0, 3, 7]), X.view(-1)[:6])),
 }
@@ -62,13 +76,47 @@ def check(function: Callable[..., list[Tensor]], args: Sequence[Tensor], folder:
     got = gw.export(function, args, folder).load()(*args)
     for one, want in zip(got, function(*args), strict=True):
         assert one.dtype == want.dtype
-        torch.testing.assert_close(one, want, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(one, want, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_call_leaves_python(name: str, tmp_path: Path) -> None:
     function, args = PROGRAMS[name]
     check(function, args, tmp_path / "model", 1e-6)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> list[Tensor]:
+    """Fused attention of lists and heads: without a mask, with one for all heads, and with a scale."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return [
+        attend(q, k, v),
+        attend(q, k, v, attn_mask=mask),
+        attend(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, attn_mask=mask[:, :, :1], scale=0.7),
+    ]
+
+
+def attended(lists: int, queries: int, keys: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Signed rows of three heads, and a mask that hides some keys, and from the first query all."""
+    numbers = torch.Generator().manual_seed(queries + keys)
+    q, k, v = (torch.randn(lists, 3, rows, width, generator=numbers, dtype=dtype) * 2 for rows in (queries, keys, keys))
+    hidden = torch.rand(lists, 1, queries, keys, generator=numbers) < 0.4
+    hidden[:, :, :1] = True
+    return q, k, v, torch.zeros(lists, 1, queries, keys, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [(33, torch.float64), *(pytest.param(w, torch.float32, marks=pytest.mark.slow) for w in (1, 16, 65))],
+)
+def test_attention_leaves_python(width: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """A library attends to any number of keys, panel by panel; a query without keys gets zeros, as in PyTorch."""
+    library = gw.export(attention, attended(2, 5, 7, width, dtype), tmp_path / "model").load()
+    for lists, queries, keys in ((2, 5, 7), (1, 1, 1), (3, 70, 64), (1, 33, 200), (2, 4, 0), (2, 0, 3), (0, 2, 2)):
+        given = attended(lists, queries, keys, width, dtype)
+        exact = attention(*(x.double() for x in given))
+        for got, want in zip(library(*given), exact, strict=True):
+            assert got.dtype == dtype
+            torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
 def mixed(x: Tensor, src: Tensor, dst: Tensor) -> list[Tensor]:

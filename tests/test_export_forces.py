@@ -40,8 +40,10 @@ def potential(request: pytest.FixtureRequest) -> Potential:
 
 @pytest.fixture(scope="module")
 def library(potential: Potential, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    path = tmp_path_factory.mktemp("potential") / "model"
-    return gw.export(potential, given(molecules([6, 8, 3])), path).load()
+    exported = gw.export(potential, given(molecules([6, 8, 3])), tmp_path_factory.mktemp("potential") / "model")
+    source = (exported.folder / "sources/model.cpp").read_text()
+    assert "= distinct_of(run, " in source, "lengths are computed once for both directions"
+    return exported.load()
 
 
 @pytest.mark.parametrize("sizes", [[6, 8, 3], [1], [1, 1], [2, 12, 5, 1], [21] * 9, []])
@@ -49,6 +51,16 @@ def test_energies_and_forces_leave_python(potential: Potential, library: LoadedM
     batch = molecules(sizes, seed=len(sizes))
     want = potential(*given(batch))
     for got, expected in zip(library(*given(batch)), want.values(), strict=True):
+        torch.testing.assert_close(got, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_edges_without_a_reverse_are_pairs_of_their_own(potential: Potential, library: LoadedModel) -> None:
+    """The example has each edge in both directions; another graph may have it in one, or several times."""
+    z, pos, edge_index, molecule, cells = given(molecules([5, 4], seed=3))
+    one_way = edge_index[:, edge_index[0] < edge_index[1]]
+    edges = torch.cat([one_way, one_way[:, :3], one_way[:, -2:].flip(0)], 1)
+    want = potential(z, pos, edges, molecule, cells)
+    for got, expected in zip(library(z, pos.detach(), edges, molecule, cells), want.values(), strict=True):
         torch.testing.assert_close(got, expected.detach(), rtol=1e-4, atol=1e-5)
 
 

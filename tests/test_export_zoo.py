@@ -21,13 +21,15 @@ from graphweave.exporting.forms import executable_of
 KEPT_BY = {
     "SimpleConv-median": "aten.bincount",
     "SAGEConv-lstm": "only PyTorch computes|one graph",
-    **dict.fromkeys(("GPSConv", "GPSConv-alone"), "flash_attention"),
     "models.GraphUNet": "sparse_product",
     "models.LPFormer": "expected a dense tensor on the CPU .got a torch.sparse",
     **dict.fromkeys(("WLConv", "models.GPSE", "models.GraphMixer-link", "models.GroupAddRev"), "one graph"),
 }
 """The layers that stay in Python, each with a part of the error."""
-ROUNDED = ("HEATConv-mean", "RGATConv-within", "models.DeepGraphInfomax", "models.LabelPropagation", "models.SGFormer")
+ROUNDED = (
+    "GPSConv", "GPSConv-alone", "HEATConv-mean", "RGATConv-within", "models.DeepGraphInfomax",
+    "models.LabelPropagation", "models.SGFormer",
+)  # fmt: skip
 """Layers with a call between kernels that PyTorch adds up in another order."""
 USUAL = ("GCNConv-weight",)
 """Run by default."""

@@ -184,7 +184,7 @@ def _index(call: NamedNode, index: Ref) -> str:
         return call.name(index)
     if call.dims(index) != 1:
         raise call.refused()
-    return f"places_of(run, {call.name(index)})"
+    return call.places(index)
 
 
 def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:
@@ -297,6 +297,27 @@ def _assert_async(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f'if (number_in({call.text(args[0])}) == 0) run.fail(GW_WRONG_ARGUMENT, -1, "%s", {quoted(said)})'
 
 
+def _attention(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    """The first result of the call; `_result_of_attention` refuses the others."""
+    named = dict(zip(("dropout_p", "is_causal"), args[3:], strict=False)) | dict(kwargs)
+    q, mask, scale = call.operand(args[0]), named.get("attn_mask"), named.get("scale")
+    if named.get("dropout_p", 0.0) or named.get("is_causal", False) or not call.dtype(q).is_float:
+        raise call.refused()
+    if mask is not None and call.dtype(call.operand(mask)) is not call.dtype(q):
+        raise call.refused()
+    usual = f"1 / std::sqrt(static_cast<double>({call.name(q)}.sizes[3]))"
+    factor = usual if scale is None else call.text(scale)
+    added = "Value()" if mask is None else call.text(mask)
+    return f"attended(run, {', '.join(map(call.text, args[:3]))}, {added}, {factor})"
+
+
+def _result_of_attention(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+    of = call.program.nodes[call.operand(args[0])]
+    if not isinstance(of, ir.Aten) or of.target != _ATTENTION or args[1] != 0:
+        raise call.refused()
+    return call.text(args[0])
+
+
 def _seed(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """The seed of a call that draws; numbers that are drawn for something else cannot leave."""
     if not is_seed(call.program, call.ref):
@@ -304,6 +325,8 @@ def _seed(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     assert isinstance(call.node, ir.Aten)
     return f"seed_of(run, {call.node.serial})"
 
+
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 
 _VIEWS: dict[str, Make] = {
     "aten.select.int": _select,
@@ -349,6 +372,8 @@ _MADE: dict[str, Make] = {
     ),
     "aten.mv.default": _mv,
     "aten.copy.default": _copy,
+    _ATTENTION: _attention,
+    "builtin.getitem": _result_of_attention,
     "aten.index.Tensor": _rows_by_index,
     "aten.index_select.default": _index_select,
     "aten.nonzero.default": lambda call, args, kwargs: f"unsqueezed(places_of(run, {call.text(args[0])}), 1)",

@@ -9,7 +9,7 @@ from graphweave.core.types import UNIT, DType, Op
 from graphweave.exporting.aten_calls import CALLS
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
-from graphweave.exporting.named_node import NamedNode, is_number
+from graphweave.exporting.named_node import NamedNode, is_number, number_text
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Ref, Type
 
@@ -45,7 +45,7 @@ def call_lines(call: NamedNode) -> Iterator[str]:
         case ir.RunningSum(x, reverse) if call.dtype(x) in (DType.f32, DType.f64, DType.i64):
             yield f"Value {name} = running_sum(run, {call.name(x)}, {str(reverse).lower()});"
         case ir.Chosen(mask):
-            yield f"Value {name} = places_of(run, {call.name(mask)});"
+            yield f"Value {name} = {call.places(mask)};"
         case ir.RowsOfSegments(of, at):
             sizes = ", ".join(map(call.count, of))
             yield f"Value {name} = rows_of_segments(run, {{{sizes}}}, {{{', '.join(map(str, at))}}});"
@@ -70,8 +70,7 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
     array = "{" + (", ".join(sizes) or "0") + "}"
     match node:
         case ir.Const(value):
-            number = "true" if value is True else "false" if value is False else repr(value)
-            return f"filled_with(run, {DTYPE_CODE[own.dtype]}, {number}, {array}, {len(sizes)})"
+            return f"filled_with(run, {DTYPE_CODE[own.dtype]}, {number_text(value)}, {array}, {len(sizes)})"
         case ir.Pointwise():
             return _pointwise(call, node, len(sizes) - lead)
         case ir.Cast(x):
@@ -109,11 +108,11 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             return f"combined(run, {call.name(a)}, {_product(call, x, w, own)}, {call.code}, {sum_of})"
         case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
             first, body = FOLDS[fold]
-            none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
+            none = number_text(empty)
             return f"total(run, {call.name(x)}, {first}, {none}, [](auto a, auto b) {{ return {body}; }})"
         case ir.Push(x, m, fold, empty) if isinstance(found := call.program.nodes[m], ir.MapOf):
             first, body = FOLDS[fold]
-            none = str(empty).lower() if isinstance(empty, bool) else repr(empty)
+            none = number_text(empty)
             rows, words = call.count(found.cod), call.words(m)
             op = f"[](auto a, auto b) {{ return {body}; }}"
             return f'pushed(run, {call.name(x)}, {call.name(m)}, {rows}, {first}, {none}, {op}, "{words}")'

@@ -95,7 +95,7 @@ def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
 def _captured_once(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], taker: Taker, taken: _Taken
 ) -> Any:
-    options = {"taker": taker, "passes": "-symmetric-pairs"}  # a library finds no distinct pairs
+    options = {"taker": taker}
     run = Captured(_without_gradients_of_results(model), True, options, fullgraph=True)
     try:
         with without_gradients_of_weights(model):

@@ -7,7 +7,7 @@ whose conditions hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,43 +40,54 @@ _LEFT_OUT = "-typed-push,-compact"
 
 def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[WholeModel]:
     """The model captured on the example, and on smaller ones whose sizes no form so far is for: without edges, with one
-    row, without any. A smaller one that the model itself refuses is left out."""
+    row, without any. A smaller one that the model itself refuses is left out, and so are those without a size that the
+    model cannot do without, such as the two rows of an index of edges."""
     forms = [capture_whole(model, args, kwargs)]
-    for smaller, sizes in _smaller(forms[0], (tuple(args), dict(kwargs))):
-        if any(holds(form, sizes) for form in forms):
-            continue
-        try:
-            with without_gradients_of_weights(model):
-                model(*smaller[0], **smaller[1])
-            form = capture_whole(model, *smaller)
-        except Exception as error:
-            _log.info("no form for the sizes %s: %s", sizes, error)
-            continue
-        if holds(form, sizes):
-            forms.append(form)
+    given = tuple(args), dict(kwargs)
+    symbols = list(symbols_of(forms[0].inputs))
+    free = {s for n in (1, 0) for s in symbols if _taken(model, forms, given, {s: n})}
+    varied = [s for s in symbols if s in free]
+    for n in (1, 0):
+        _taken(model, forms, given, dict.fromkeys(varied, n))
+    for s in varied:
+        _taken(model, forms, given, {**dict.fromkeys(varied, 0), s: 1})
     return with_seed(forms)
 
 
-def _smaller(form: WholeModel, given: tuple[Any, Any]) -> Iterator[tuple[tuple[Any, Any], list[tuple[int, ...]]]]:
-    """Examples in which one of the sizes that vary, or all, are 0 or 1, each with the sizes of its inputs. Whole
-    numbers in them are 0, so that an index names the first row."""
-    symbols = list(symbols_of(form.inputs))
+def _taken(model: Callable[..., Any], forms: list[WholeModel], given: tuple[Any, Any], cut: Mapping[Any, int]) -> bool:
+    """Whether there is a form for the example with some of its sizes cut; one that was missing is added."""
+    smaller, sizes = _smaller(forms[0], given, cut)
+    if any(holds(form, sizes) for form in forms):
+        return True
+    try:
+        with without_gradients_of_weights(model):
+            model(*smaller[0], **smaller[1])
+        form = capture_whole(model, *smaller)
+    except Exception as error:
+        _log.info("no form for the sizes %s: %s", sizes, error)
+        return False
+    if not holds(form, sizes):
+        return False
+    forms.append(form)
+    return True
+
+
+def _smaller(
+    form: WholeModel, given: tuple[Any, Any], cut: Mapping[Any, int]
+) -> tuple[tuple[Any, Any], list[tuple[int, ...]]]:
+    """The example with the sizes in `cut`, and the sizes of its inputs. Whole numbers in it are 0, so that an index
+    names the first row."""
     names = {id(a.example): a for a in form.inputs}
-    cuts = [{s: n} for n in (1, 0) for s in symbols] + [dict.fromkeys(symbols, n) for n in (1, 0)]
-    cuts += [{**dict.fromkeys(symbols, 0), s: 1} for s in symbols]
-    for cut in cuts:
 
-        def small(x: Any, cut: Mapping[Any, int] = cut) -> Any:
-            if not isinstance(x, Tensor) or id(x) not in names:
-                return x
-            for dim, size in enumerate(names[id(x)].sizes):
-                if size in cut:
-                    x = x.narrow(dim, 0, min(cut[size], x.size(dim)))
-            return x.detach().clone().requires_grad_(x.requires_grad) if x.is_floating_point() else torch.zeros_like(x)
+    def small(x: Any) -> Any:
+        if not isinstance(x, Tensor) or id(x) not in names:
+            return x
+        for dim, size in enumerate(names[id(x)].sizes):
+            if size in cut:
+                x = x.narrow(dim, 0, min(cut[size], x.size(dim)))
+        return x.detach().clone().requires_grad_(x.requires_grad) if x.is_floating_point() else torch.zeros_like(x)
 
-        made = tree_map(small, given)
-        sizes = [tuple(small(a.example).shape) for a in form.inputs]
-        yield made, sizes
+    return tree_map(small, given), [tuple(small(a.example).shape) for a in form.inputs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

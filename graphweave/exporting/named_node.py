@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +26,15 @@ def is_number(program: Program, ref: Ref) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """A node of a program, the C++ name of each value and row count, and the user's words for an index."""
+    """A node of a program, the C++ name of each value and row count, the user's words for an index, and the name of the
+    places at which a mask is true."""
 
     program: Program
     ref: Ref
     name: Callable[[Ref], str]
     count: Callable[[Space], str]
     words: Callable[[Ref], str]
+    places: Callable[[Ref], str]
 
     @property
     def node(self) -> ir.Node:
@@ -50,12 +53,8 @@ class NamedNode:
         match arg:
             case Operand(ref):
                 return self.name(ref)
-            case bool():
-                return "true" if arg else "false"
-            case int():
-                return f"int64_t({arg})"
-            case float():
-                return repr(arg)
+            case bool() | int() | float():
+                return number_text(arg)
             case _:
                 raise self.refused()
 
@@ -104,6 +103,21 @@ class NamedNode:
     def array(self, sizes: Any) -> str:
         """A list of sizes as an array's items."""
         return "{" + (", ".join(map(self.text, sizes)) or "0") + "}"
+
+
+def number_text(number: bool | int | float) -> str:
+    """A number in C++."""
+    match number:
+        case bool():
+            return "true" if number else "false"
+        case int():
+            return "INT64_MIN" if number == -(2**63) else f"int64_t({number})"
+        case _ if math.isnan(number):
+            return '__builtin_nan("")'
+        case _ if math.isinf(number):
+            return "__builtin_inf()" if number > 0 else "-__builtin_inf()"
+        case _:
+            return repr(number)
 
 
 def quoted(text: str) -> str:

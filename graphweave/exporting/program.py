@@ -79,6 +79,8 @@ class _Printer:
         self._program = plan.program
         self._given = frozenset((*followed.inputs, *followed.constants))
         self._of_weights = self._found_of_weights(weights)
+        self._masks: set[Ref] = set()
+        self._lines_of_masks: list[str] = []
 
     def name(self, ref: Ref) -> str:
         return f"v{ref}"
@@ -97,9 +99,29 @@ class _Printer:
         return self.name(value)
 
     def lines(self) -> Iterator[str]:
+        early = [step for step in self._tape.steps if self._is_known_at_first(step)]
+        for step in early:  # a map of indices may name its rows before the tape counts them
+            yield from self._lines(step)
         for step in self._tape.steps:
-            if not (isinstance(step, tape.CallNode) and step.value in self._of_weights):
+            if step not in early and not (isinstance(step, tape.CallNode) and step.value in self._of_weights):
                 yield from self._lines(step)
+
+    def _is_known_at_first(self, step: tape.Step) -> bool:
+        """Whether a step counts rows whose number nothing computes."""
+        match step:
+            case tape.Count(_, tape.Fixed()):
+                return True
+            case tape.Count(_, tape.DimOf(value) | tape.NumberOf(value)):
+                return value in self._given
+            case _:
+                return False
+
+    def _places(self, mask: Ref) -> str:
+        """The name of the places at which a mask is true, found once, before the first call that reads them."""
+        if mask not in self._masks:
+            self._masks.add(mask)
+            self._lines_of_masks.append(f"Value {_name_of_places(mask)} = places_of(run, {self.name(mask)});")
+        return _name_of_places(mask)
 
     # -------------------------------------------------------- once for the weights
 
@@ -120,6 +142,7 @@ class _Printer:
             yield from self._lines(step)
             yield f"prepared.push_back(dense(run, {self.name(ref)}));"
         self._text.num_of_weights = len(self._of_weights)
+        self._masks.clear()  # the places are variables of the function that these lines are in
 
     def prepared(self) -> Iterator[str]:
         for i, ref in enumerate(self._of_weights):
@@ -132,11 +155,13 @@ class _Printer:
             case tape.Count(space, number):
                 yield f"const int64_t {_count(space)} = {self._number(number)};"
             case tape.CallNode(value, rows):
-                call = NamedNode(self._program, value, self.name, _count, self._index_words)
+                call = NamedNode(self._program, value, self.name, _count, self._index_words, self._places)
                 try:
-                    yield from list(call_lines(call))
+                    lines = list(call_lines(call))
+                    yield from (*self._lines_of_masks, *lines)
                 except NotExported as error:
                     self._text.refused.append(str(error))
+                self._lines_of_masks.clear()
                 yield "if (run.failed) return;"
             case tape.RunKernels():
                 yield from self._run_kernels(step)
@@ -147,6 +172,7 @@ class _Printer:
             case tape.Free(values):
                 own = [r for r in values if r not in self._given and r not in self._of_weights]
                 freed = [self.name(r) for r in own if not is_number(self._program, r)]
+                freed += [_name_of_places(r) for r in own if r in self._masks]
                 if freed:
                     yield " ".join(f"{name} = Value();" for name in freed)
             case tape.Narrow() | tape.LookForEdits() | tape.Taken() | tape.Saved() | tape.Settle():
@@ -250,6 +276,10 @@ class _Printer:
 
 def _count(space: Space) -> str:
     return "1" if space == UNIT else f"n_{space.name}"
+
+
+def _name_of_places(mask: Ref) -> str:
+    return f"places_{mask}"
 
 
 def _list(items: Iterable[str], none: str = "0") -> str:

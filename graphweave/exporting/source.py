@@ -66,9 +66,11 @@ def model_sources(forms: Sequence[ModelForm], weights: Sequence[Argument]) -> So
     kernels = dict(pair for form in forms for segment in form.text.segments for pair in segment.kernels)
     functions = list(_functions(forms))
     sorts = any(call in text for call in ("order_of(", "distinct_of(", "running_sum(") for text in functions)
-    sorting = [*map(_in_namespace, SORTING), own("sorted_rows.cpp")] if sorts else []
+    more = [*map(_in_namespace, SORTING), own("sorted_rows.cpp")] if sorts else []
+    if any("attended(" in text for text in functions):
+        more.append(own("attention.cpp"))
     parts = [
-        _BEGIN, *map(sources.source, RUNTIME), _MEMORY, *kernels.values(), own("values.cpp"), *sorting,
+        _BEGIN, *map(sources.source, RUNTIME), _MEMORY, *kernels.values(), own("values.cpp"), *more,
         own("threads.cpp"), own("weights.cpp"), _described(forms, weights), own("model.cpp"), *functions,
         own("interface.cpp"),
     ]  # fmt: skip

@@ -9,6 +9,7 @@
 #include <graphweave/float16.h>
 #endif
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -387,8 +388,16 @@ int64_t number_in(const Value& x) {
 
 // Fails for the first number of an index that is not in first..behind-1.
 void check_numbers(Run& run, const Value& wide, int64_t first, int64_t behind, const char* name) {
+  if (run.failed) return;
   const auto* const at = reinterpret_cast<const int64_t*>(wide.data);
-  for (int64_t i = 0, count = numel_of(wide); i < count && !run.failed; ++i)
+  const int64_t count = numel_of(wide);
+  // Several numbers are compared at once: one of the differences is negative for a number that is out of range, also
+  // where the other one is too large for 64 bits.
+  uint64_t differences = 0;
+  const uint64_t low = static_cast<uint64_t>(first), high = static_cast<uint64_t>(behind - 1);
+  for (int64_t i = 0; i < count; ++i)
+    differences |= (static_cast<uint64_t>(at[i]) - low) | (high - static_cast<uint64_t>(at[i]));
+  for (int64_t i = 0; differences >> 63 && !run.failed; ++i)
     if (at[i] < first || at[i] >= behind) {
       run.error->position = i, run.error->value = at[i], run.error->first = first, run.error->behind = behind;
       run.fail(GW_OUT_OF_RANGE, -1, "%s holds %lld at position %lld, expected %lld..%lld", name,
@@ -436,9 +445,21 @@ Value rows_at(Run& run, const Value& x, const Value& index, bool wraps, const ch
   const auto* const at = reinterpret_cast<const int64_t*>(wide.data);
   check_numbers(run, wide, wraps ? -rows : 0, rows, name);
   if (run.failed) return made;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = at[i] < 0 ? at[i] + rows : at[i];
-    std::memcpy(made.data + i * nbytes, source.data + row * nbytes, static_cast<size_t>(nbytes));
+  const auto copy_rows = [&](auto size) {  // a size that the compiler knows makes a copy one instruction
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = at[i] < 0 ? at[i] + rows : at[i];
+      std::memcpy(made.data + i * nbytes, source.data + row * nbytes, static_cast<size_t>(size));
+    }
+  };
+  switch (nbytes) {
+    case 8:
+      copy_rows(std::integral_constant<int64_t, 8>());
+      break;
+    case 4:
+      copy_rows(std::integral_constant<int64_t, 4>());
+      break;
+    default:
+      copy_rows(nbytes);
   }
   return made;
 }
@@ -599,15 +620,14 @@ Value filled_like(Run& run, int32_t dtype, T number, const Value& x) {
 // The positions at which a mask of one dim is true.
 Value places_of(Run& run, const Value& mask) {
   const Value held = dense(run, mask);
-  const int64_t count = numel_of(held);
-  const auto* const is_true = reinterpret_cast<const uint8_t*>(held.data);
-  int64_t sizes[] = {0};
-  for (int64_t i = 0; i < count && !run.failed; ++i) sizes[0] += is_true[i] != 0;
-  Value made = empty(run, GW_INT64, sizes);
+  const int64_t room[] = {numel_of(held)};
+  Value made = empty(run, GW_INT64, room);
   if (run.failed) return made;
-  auto* out = reinterpret_cast<int64_t*>(made.data);
-  for (int64_t i = 0; i < count; ++i)
-    if (is_true[i]) *out++ = i;
+  const auto* const is_true = reinterpret_cast<const uint8_t*>(held.data);
+  auto* const out = reinterpret_cast<int64_t*>(made.data);
+  int64_t found = 0;  // each position is written behind those that were found, and counts if it is one of them
+  for (int64_t i = 0; i < room[0]; ++i) out[found] = i, found += is_true[i] != 0;
+  made.sizes[0] = found;
   return made;
 }
 
