@@ -77,7 +77,8 @@ class CppStep(RegionStep):
         self._walks = walks and plan.lowered.map is not None
         self._schedule = plan.scheduled.taken
         in_order = self._schedule.row_order in (None, "given")
-        self._divides = self._walks and in_order and self._schedule.walk in (None, "divided")
+        whole = plan.lowered.kernel.items is None
+        self._divides = self._walks and whole and in_order and self._schedule.walk in (None, "divided")
         self._weight = weight_of(plan.scheduled.whole)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
