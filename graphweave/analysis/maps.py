@@ -19,8 +19,8 @@ from graphweave.ir.message.nodes import (
     Order,
     Program,
     Ref,
-    Repeats,
     Reshape,
+    Rounds,
     Type,
 )
 
@@ -120,4 +120,4 @@ def item_map(nodes: Sequence[Node], m: Ref) -> Ref | None:
 def is_repeated(nodes: Sequence[Node], m: Ref) -> bool:
     """Whether the rows that the map reads are repeated for each item of a batch."""
     node = nodes[m]
-    return isinstance(node, MapOf) and isinstance(nodes[node.index], Repeats)
+    return isinstance(node, MapOf) and isinstance(nodes[node.index], Rounds)

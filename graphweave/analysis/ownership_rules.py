@@ -279,7 +279,7 @@ RULES: Mapping[type[Any], Rule] = {
     ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.Distinct: _Rules.distinct,
     ir.DistinctKey: _Rules.distinct_key, ir.JoinIndices: _Rules.join_indices,
     **dict.fromkeys((ir.RowsOfSegments, ir.Chosen, ir.DistinctRow), _Rules.numbers_of_rows),
-    **dict.fromkeys((ir.EqualRuns, ir.Repeats, ir.EachItem), _Rules.by_arithmetic),
+    **dict.fromkeys((ir.EqualRuns, ir.Rounds, ir.EachItem), _Rules.by_arithmetic),
     ir.Order: _Rules.order, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

@@ -29,8 +29,8 @@ class Options:
     `equal_runs`: whether a kernel whose rows have equally many edges, one after the other, computes where they are.
     Otherwise they have a CSR, as all edges.
 
-    `items`: whether a kernel for a batch whose items have one graph walks the map of one item. Otherwise the batch has a
-    map of its own.
+    `items`: whether a kernel for a batch whose items have one graph walks the map of one item. Otherwise the batch has
+    a map of its own.
 
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     of at most `row_tile`, whose arrays together have at most `tile_bytes`.

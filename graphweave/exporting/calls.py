@@ -34,8 +34,8 @@ def call_lines(call: NamedNode) -> Iterator[str]:
             yield from _join_indices(call, node)
         case ir.EqualRuns(of, space):
             yield f"Value {name} = equal_runs(run, {call.count(of)}, {call.count(space)});"
-        case ir.Repeats(of, space):
-            yield f"Value {name} = repeats(run, {call.count(of)}, {call.count(space)});"
+        case ir.Rounds(of, space):
+            yield f"Value {name} = rounds(run, {call.count(of)}, {call.count(space)});"
         case ir.EachItem(m, _, space):
             nodes = call.count(map_type(call.program, m).cod)
             yield f'Value {name} = each_item(run, {call.name(m)}, {nodes}, {call.count(space)}, "{call.words(m)}");'

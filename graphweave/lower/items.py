@@ -61,7 +61,7 @@ def items_of(program: Program, region: Region, needs: Iterable[Needs]) -> Items 
 
 
 class _Found:
-    """What the maps that a region reads say about items."""
+    """Collects how the maps that a region reads divide rows into items."""
 
     def __init__(self, program: Program, region: Region) -> None:
         self._program, self._region, self._sizes = program, region, dict(program.spaces)

@@ -7,9 +7,9 @@ The entry point has the same C signature for every kernel:
 
 `ptrs`: the indptr of each CSR that has one, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then
 the largest degree of each such CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is
-negative, is left out, as its rows are divided rows (`lower/divide.py`). A kernel that walks items runs each chunk for
-shares of the items, which are a function of their number and that of the chunks. Threads take whole chunks (`gw_parallel` shares
+negative, is left out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares
 them out); totals are kept for each chunk and folded in chunk order, so results do not depend on the number of threads.
+A kernel that walks items has a chunk for each share of the items, whose number follows from those of items and chunks.
 Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap inputs.
 """
 
@@ -36,7 +36,7 @@ from graphweave.ir.loop.walk import csrs_around, statements
 _STACK_LIMIT = 65536
 """Arrays of more bytes than this lie in the thread's scratch instead of on its stack."""
 _MAX_PARTS = 1024
-"""A kernel that walks items cuts these into shares, so that there are at most this many pairs of a chunk and a share."""
+"""A kernel that walks items cuts these into shares: at most this many pairs of a chunk and a share."""
 _ALIGN = 64
 """Scratch and totals are aligned to this many bytes."""
 

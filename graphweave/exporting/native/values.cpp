@@ -831,7 +831,7 @@ Value equal_runs(Run& run, int64_t rows, int64_t count) {
 }
 
 // r -> r % rows for `count` numbers r.
-Value repeats(Run& run, int64_t rows, int64_t count) {
+Value rounds(Run& run, int64_t rows, int64_t count) {
   const int64_t sizes[] = {rows > 0 ? count / rows * rows : 0};
   Value made = empty(run, GW_INT64, sizes);
   if (run.failed) return made;

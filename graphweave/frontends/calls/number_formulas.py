@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -108,6 +108,8 @@ class NumberFormulas:
             return tuple(dims[d] for d in permutation(node))
         if known.rows is Lead.repeated and node.target is aten.expand.default:
             return _repeated(dims, shape(node))
+        if node.target is aten.repeat.default:
+            return _in_turn(dims, node.args[1])
         if known.elements is Elements.reshaped:
             return _reshaped([d for dim in dims for d in dim], shape(node))
         kept = known.elements in (Elements.same, Elements.converted) or is_whole_slice(node)
@@ -166,7 +168,11 @@ def _added(a: Digits, b: Digits) -> Digits | None:
     for one, other in ((a, b), (b, a)):
         if all(d.is_zero for d in one):
             return other or one
-    if any(d.of is not None for d in (*a, *b)) or len(a) != len(b) or not all(same(d.size, e.size) for d, e in zip(a, b, strict=True)):
+    if (
+        any(d.of is not None for d in (*a, *b))
+        or len(a) != len(b)
+        or not all(same(d.size, e.size) for d, e in zip(a, b, strict=True))
+    ):
         return None
     return tuple(Digit(d.size, d.step + e.step) for d, e in zip(a, b, strict=True))
 
@@ -177,6 +183,13 @@ def _repeated(dims: tuple[Digits, ...], sizes: Sequence[Size]) -> tuple[Digits, 
     padded = ((),) * lead + dims
     is_one = [all(fixed(d.size) == 1 for d in dim) for dim in padded]
     return tuple((Digit(n, 0),) if one else dim for n, one, dim in zip(sizes, is_one, padded, strict=True))
+
+
+def _in_turn(dims: tuple[Digits, ...], times: Any) -> tuple[Digits, ...]:
+    """The digits after `repeat`: along each dim, all items so many times, one after the other."""
+    padded = ((),) * (len(times) - len(dims)) + dims
+    counts = [n.meta["val"] if isinstance(n, fx.Node) else n for n in times]
+    return tuple((Digit(n, 0), *dim) for n, dim in zip(counts, padded, strict=True))
 
 
 def _reshaped(digits: Sequence[Digit], sizes: Sequence[Size]) -> tuple[Digits, ...] | None:

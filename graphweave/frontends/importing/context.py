@@ -342,7 +342,7 @@ class Context:
         if self._counts_runs(index, x):
             return self.emit(ir.MapOf(self.emit(ir.EqualRuns(cod, self.type(ref).space)), cod))
         if self.formulas.repeats(index, shape(x)[0]):
-            return self.emit(ir.MapOf(self.emit(ir.Repeats(cod, self.type(ref).space)), cod))
+            return self.emit(ir.MapOf(self.emit(ir.Rounds(cod, self.type(ref).space)), cod))
         item = self._item_map(index, x)
         if item is not None:
             return self.emit(ir.MapOf(self.emit(ir.EachItem(item, cod, self.type(ref).space)), cod))

@@ -103,7 +103,7 @@ class EqualRuns:
 
 @node()
 @dataclass(frozen=True, slots=True)
-class Repeats:
+class Rounds:
     """out[r] = r % rows(of), where the rows of `space` are those of `of` several times over: i64, on `space`.
 
     It is the index of a value [nodes] that is broadcast to [batch, nodes].

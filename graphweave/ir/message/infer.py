@@ -59,7 +59,7 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             | ir.RowsOfSegments()
             | ir.NumbersOfSegments()
             | ir.EqualRuns()
-            | ir.Repeats()
+            | ir.Rounds()
             | ir.EachItem()
             | ir.Places()
             | ir.Inverse()
@@ -225,7 +225,7 @@ def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.Dis
         case ir.RowsOfSegments(of, at, space) | ir.NumbersOfSegments(of, at, space):
             good = isinstance(node, ir.RowsOfSegments) or len(of) == len(at)
             _expect(good, node, "a number for each segment")
-        case ir.EqualRuns(rows, space) | ir.Repeats(rows, space):
+        case ir.EqualRuns(rows, space) | ir.Rounds(rows, space):
             _expect(UNIT not in (rows, space), node, "two spaces of rows")
             return ir.Type(space, (), DType.i64)
         case ir.EachItem(m, rows, space):

@@ -30,7 +30,7 @@ from graphweave.ir.message.unions import (
     equal_runs,
     join_indices,
     numbers_of_segments,
-    repeats,
+    rounds,
     rows_of_segments,
 )
 from graphweave.ir.operator_calls import call_of
@@ -103,9 +103,13 @@ def apply(
 
 
 def _called(
-    node: ir.Opaque, values: Values, types: Types, rows_of: RowsOf, device: torch.device | str,
+    node: ir.Opaque,
+    values: Values,
+    types: Types,
+    rows_of: RowsOf,
+    device: torch.device | str,
     call: Callable[..., Any],
-) -> Any:  # fmt: skip
+) -> Any:
     match node:
         case ir.Distinct(keys):
             return call(distinct_rows, [values[key] for key in keys])
@@ -121,8 +125,8 @@ def _called(
             return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
         case ir.EqualRuns(of, space):
             return call(equal_runs, rows_of(space), rows_of(of), torch.device(device))
-        case ir.Repeats(of, space):
-            return call(repeats, rows_of(space), rows_of(of), torch.device(device))
+        case ir.Rounds(of, space):
+            return call(rounds, rows_of(space), rows_of(of), torch.device(device))
         case ir.EachItem(m, _, space):
             return call(each_item, values[m], rows_of(_map(types, m).cod), rows_of(space))
         case ir.Places(src, dst, of, order):

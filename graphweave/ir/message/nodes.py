@@ -27,7 +27,7 @@ from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegm
 from graphweave.ir.message.graph_nodes import Order as Order
 from graphweave.ir.message.graph_nodes import Places as Places
 from graphweave.ir.message.graph_nodes import Reordered as Reordered
-from graphweave.ir.message.graph_nodes import Repeats as Repeats
+from graphweave.ir.message.graph_nodes import Rounds as Rounds
 from graphweave.ir.message.graph_nodes import RowsOfSegments as RowsOfSegments
 from graphweave.ir.message.rank_nodes import AllReduce as AllReduce
 from graphweave.ir.message.rank_nodes import Exchange as Exchange
@@ -404,13 +404,13 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Repeats
+    Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Rounds
     | EachItem | Places | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce
     | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
-ByArithmetic: TypeAlias = EqualRuns | Repeats | EachItem
+ByArithmetic: TypeAlias = EqualRuns | Rounds | EachItem
 """Indices that follow by arithmetic from row counts, and from a smaller map: kernels that compute them read none."""
 
 NativeOnCpu: TypeAlias = Order | Chosen | Distinct | RunningSum

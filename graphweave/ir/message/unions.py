@@ -43,8 +43,8 @@ def equal_runs(rows: int, runs: int, device: torch.device | str) -> Tensor:
     return torch.arange(runs, device=device).repeat_interleave(rows // max(runs, 1), output_size=rows)
 
 
-def repeats(rows: int, times_of: int, device: torch.device | str) -> Tensor:
-    """The value of `Repeats`, i64: the numbers below `times_of`, as often as `rows` rows have them."""
+def rounds(rows: int, times_of: int, device: torch.device | str) -> Tensor:
+    """The value of `Rounds`, i64: the numbers below `times_of`, as often as `rows` rows have them."""
     return torch.arange(times_of, device=device).repeat(rows // max(times_of, 1))
 
 
