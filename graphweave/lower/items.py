@@ -3,10 +3,10 @@
     for v < B * N: for edges of v in the CSR of B * E edges: ...
 ->  for i < B: for v < N: for edges of v in the CSR of E edges: ..., where x[v] is row i * N + v of x
 
-Maps that say so (`EachItem`) lead from the edges of all items to their rows. The body of the kernel is that of one item:
-a buffer with rows for each item begins at those of the item, and what items share, such as weights of edges, is read at
-the rows of one item. So nothing of B * E is computed or stored to find rows, and the formats of a graph serve batches of
-all sizes.
+Maps that say so (`EachItem`) lead from the edges of all items to their rows. The body of the kernel is that of one
+item: a buffer with rows for each item begins at those of the item, and what items share, such as weights of edges, is
+read at the rows of one item. So nothing of B * E is computed or stored to find rows, and the formats of a graph serve
+batches of all sizes.
 """
 
 from __future__ import annotations

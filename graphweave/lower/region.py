@@ -25,8 +25,8 @@ from graphweave.lower.widen import widened
 class Lowered:
     """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
 
-    It walks the CSR of `map`, if that is not None: the region's map, or that of one item of a batch. If `types` is set, it is a fused push: it walks row blocks; `types`
-    chooses matrices.
+    It walks the CSR of `map`, if that is not None: the region's map, or that of one item of a batch. If `types` is set,
+    it is a fused push: it walks row blocks; `types` chooses matrices.
     """
 
     kernel: Kernel
