@@ -1,4 +1,4 @@
-"""Graph transformers at the sizes of their papers (`product_models.py`): attention within each graph of a batch."""
+"""Graph transformers, whose attention stays within each graph of a batch, for `product_models.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers over batches of one graph and over tables of neighbours, at the sizes of their papers (`product_models.py`)."""
+"""Layers over batches of one graph and over tables of neighbours, for `product_models.py`."""
 
 from __future__ import annotations
 

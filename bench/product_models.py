@@ -3,8 +3,8 @@
     python -m bench.product_models [--quick] [--cases weather protein ...] [--systems eager graphweave inductor]
                                    [--threads 2] [--repeats 7] [--timeout 240] [--out FILE]
 
-A step computes the model, a loss that is a weighted sum of its results, and the gradients of all parameters, in float32.
-The sizes are those of the papers, or, with `--quick`, small ones. Each system has a process of its own for a case, and
+A step computes the model, a loss that is a weighted sum of its results, and the gradients of all parameters, in
+float32. The sizes are those of the papers, or, with `--quick`, small ones. Each system has a process of its own for a case, and
 they take turns. The results of each are compared with eager mode in float64 first. `first` is the first call, with
 capture and compilation. A system that does not answer within `--timeout` seconds is ended, and the table says so.
 """
@@ -34,7 +34,7 @@ SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "inductor": lambda f: torch.compile(f, dynamic=True),
 }
 TOLERANCE = 2e-3
-"""Error of float32, relative to the largest number of a result or gradient in float64."""
+"""Error of float32, relative to the largest number of the loss or of a gradient in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class System:
     def _loss(self, *args: Tensor | int) -> Tensor:
         out = self.model(*args)
         outs = out if isinstance(out, tuple) else (out,)
-        return sum(((t * torch.linspace(-1, 1, t.size(-1)) if t.ndim else t).mean() for t in outs), torch.zeros(()))
+        return sum(((t * torch.linspace(-1, 2, t.size(-1)) if t.ndim else t).mean() for t in outs), torch.zeros(()))
 
     def step(self) -> list[Tensor]:
         """The loss and the gradients of all parameters that have some."""
@@ -193,7 +193,9 @@ def _first(player: Player, want: Sequence[Tensor]) -> dict[str, Any]:
         seconds, got = player.ask("first"), _saved(player, "result")
     except PlayerLost as problem:
         return {"status": str(problem)}
-    error = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-6)) for a, b in zip(got, want, strict=True))
+    least = 1e-3 * max(float(t.abs().max()) for t in want)  # a gradient that is 0 but for rounding
+    pairs = zip(got, want, strict=True)
+    error = max(float((a - b).abs().max()) / max(float(b.abs().max()), least) for a, b in pairs)
     return {"status": "ok" if error <= TOLERANCE else f"wrong by {error:.1e}", "first": seconds, "error": error}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -143,6 +144,38 @@ def test_a_kernel_walks_the_map_of_one_item(items: int, nodes: int, edges: int) 
     assert walking
 
 
+def sums_over_items() -> Program:
+    """The gradients of a weight and a bias of the edges that all items share, one of them a maximum."""
+    b = Builder()
+    x, grad = (b.add(Input(name, Type(ALL_NODES, (F,), DType.f64))) for name in ("x", "grad"))
+    b.add(Input("bias", Type(NODES, (F,), DType.f64)))  # it says how many nodes an item has
+    shared = b.add(Input("shared", Type(EDGES, (F,), DType.f64)))
+    each = b.add(Input("each", Type(ALL_EDGES, (), DType.f64)))
+    src, dst = (b.add(Input(name, Type(EDGES, (), DType.i64))) for name in ("src", "dst"))
+    ends = [b.add(MapOf(b.add(EachItem(b.add(MapOf(i, NODES)), ALL_NODES, ALL_EDGES)), ALL_NODES)) for i in (src, dst)]
+    edge = b.add(MapOf(b.add(Rounds(EDGES, ALL_EDGES)), EDGES))
+    product = b.add(Pointwise(Op.mul, (b.add(Pull(x, ends[0])), b.add(Pull(grad, ends[1])))))
+    bent = b.add(Pointwise(Op.tanh, (b.add(Pointwise(Op.mul, (product, b.add(Pull(shared, edge))))),)))
+    sum_, top = b.add(Push(bent, edge, Fold.sum)), b.add(Push(each, edge, Fold.max, -math.inf))
+    out = b.add(Pointwise(Op.mul, (sum_, top)))
+    sizes = {NODES: "s0", EDGES: "s1", ITEMS: "s2", ALL_NODES: "s0 * s2", ALL_EDGES: "s1 * s2"}
+    return b.program([sum_, top, out], [(space, read(size)) for space, size in sizes.items()])
+
+
+@pytest.mark.parametrize(("items", "nodes", "edges"), [(3, 4, 6), (1, 2, 3), (2, 1, 2), (2, 3, 0), (0, 3, 2)])
+def test_a_kernel_folds_over_items(items: int, nodes: int, edges: int) -> None:
+    program = sums_over_items()
+    plan = make_plan(PlanName("test"), Facts(program), Options(), {})
+    folding = [k.lowered for k in plan.kernels.values() if k.lowered.kernel.items is not None]
+    for lowered in folding:
+        assert lowered.map is None and not lowered.kernel.csrs and lowered.kernel.sizes[0] == "num_E"
+        verify(lowered.kernel)
+        assert parse(show(lowered.kernel)) == lowered.kernel
+        values = given(items, nodes, edges)
+        check_kernel(program, lowered, values | {"grad": torch.randn_like(values["x"])}, "sums")
+    assert len(folding) == 1
+
+
 def test_equal_kernels_of_items_are_printed_alike() -> None:
     plans = [make_plan(PlanName("test"), Facts(attention()), Options(), {}) for _ in range(2)]
     first, second = ([print_kernel(k.lowered.kernel) for k in plan.kernels.values()] for plan in plans)
@@ -234,14 +267,11 @@ def test_awkward_graphs_in_a_batch(dtype: torch.dtype) -> None:
 
 
 def test_formats_do_not_grow_with_the_batch() -> None:
-    def forward_and_back(x: Tensor, *others: Tensor) -> None:
-        compiled(x.detach().requires_grad_(), *others).sum().backward()
-
     compiled = torch.compile(diffusion, backend="graphweave", dynamic=True)
     held = set()
     for items in (2, 3, 40):
         formats.clear()
-        forward_and_back(*(a.detach() for a in arguments(items, 50, 300)))
+        step(compiled, arguments(items, 50, 300))
         held.add(formats.stats()["bytes"])
     assert len(held) == 1
 

@@ -55,8 +55,12 @@ class Draft:
             r: self.cones.needs(r, self.stored, through=self.cones.on_edges(r)) for r in region.members
         }
         known = options.items and not own and self.runs is None
-        self.items = items_of(program, region, self.needs.values()) if known else None
-        self.parameters = Parameters(program, region.rows, index, own, self.runs, self.items)
+        self.items = items_of(program, region, self.needs.values(), self.on_edges) if known else None
+        self.sums_items = self.items is not None and self.items.summed is not None
+        if self.sums_items:  # the edges are the rows that the kernel walks
+            self.on_edges = frozenset()
+        rows = region.rows if self.items is None else self.items.rows
+        self.parameters = Parameters(program, rows, index, own, self.runs, self.items)
 
     # -------------------------------------------------------- structure of the region
 
@@ -93,7 +97,8 @@ class Draft:
         return x if push.is_plain_sum else None
 
     def is_total(self, push: Push) -> bool:
-        return map_type(self.program, push.map).cod == UNIT
+        """Whether the push is folded over all rows of the kernel: into one row, or over items into the rows of one."""
+        return self.sums_items or map_type(self.program, push.map).cod == UNIT
 
     def local(self, ref: Ref) -> list[Ref]:
         """Members that `ref` needs at its own row."""
@@ -153,7 +158,8 @@ class Draft:
     def total(self, scope: ValueScope, ref: Ref, push: Push) -> list[Stmt]:
         """Add the row's (or edge's) part to the total `ref`."""
         out = self.parameters.tensor(ref, Role.total, push.fold)
-        sink = folds_into(out, shape_of(self.program, ref), push.fold)
+        lead: tuple[Expr, ...] = (Var("v"),) if self.sums_items else ()
+        sink = folds_into(out, shape_of(self.program, ref), push.fold, lead)
         return self.comment(ref) + write(scope, push.x, sink, self.names)
 
     def comment(self, ref: Ref) -> list[Stmt]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, map_type, space_of
+from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.maps import in_equal_runs, is_repeated, item_map
 from graphweave.analysis.typed import is_typed
+from graphweave.core.numbers import is_neutral
 from graphweave.core.sizes import Size, product
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import Program, Push, Random, Ref
+from graphweave.ir.message.nodes import MatMul, Program, Push, Random, Ref
 from graphweave.lower.schedule import Region
 
 
@@ -29,7 +30,8 @@ class Items:
 
     `spaces` leads from the space of all items to that of one; None stands for a single row. `maps` leads from a map for
     all items to that of one. Along the maps `repeated` all items read the same rows, each row its own, and along those
-    of `single` all rows of an item read the item's.
+    of `single` all rows of an item read the item's. With `summed` the region's members are folded along this map, over
+    all items into the rows of one.
     """
 
     rows: Space
@@ -37,12 +39,16 @@ class Items:
     maps: Mapping[Ref, Ref]
     repeated: frozenset[Ref]
     single: frozenset[Ref]
+    summed: Ref | None = None
 
 
-def items_of(program: Program, region: Region, needs: Iterable[Needs]) -> Items | None:
-    """The items of a region whose members have these needs; None if it has rows that are in no item, or reads some
-    along another map."""
+def items_of(program: Program, region: Region, needs: Iterable[Needs], on_edges: frozenset[Ref]) -> Items | None:
+    """The items of a region whose members have these needs, those `on_edges` along its map; None if it has rows that
+    are in no item, or reads some along another map."""
     needs = tuple(needs)
+    summed = region.map if region.map is not None and is_repeated(program.nodes, region.map) else None
+    if summed is not None and not all(r in on_edges and _is_sum_over_items(program, r) for r in region.members):
+        return None
     inner = {r for n in needs for r in n.inner}.union(region.members)
     fused = (isinstance(n := program.nodes[r], Push) and n.fused for r in region.members)
     if any(fused) or any(isinstance(program.nodes[r], Random) or is_typed(program, r) for r in inner):
@@ -53,11 +59,20 @@ def items_of(program: Program, region: Region, needs: Iterable[Needs]) -> Items 
     values = {r for n in needs for r in (*n.same, *(y for y, _ in n.pulls))}.union(inner)
     spaces = {s for r in values if (s := space_of(program, r)) is not None}
     of_one = {s for s in found.spaces.values() if s is not None}.union(found.shared)
-    if not fits or region.rows not in found.spaces or not of_one.isdisjoint(found.spaces):
+    rows = region.rows if summed is None else map_type(program, summed).dom
+    if not fits or rows not in found.spaces or not of_one.isdisjoint(found.spaces):
         return None
     if not spaces <= {UNIT, *found.spaces, *found.shared}:
         return None
-    return Items(region.rows, found.spaces, found.maps, frozenset(found.repeated), frozenset(found.single))
+    if summed is not None and any(isinstance(program.nodes[r], MatMul) for r in inner):
+        return None
+    return Items(rows, found.spaces, found.maps, frozenset(found.repeated), frozenset(found.single), summed)
+
+
+def _is_sum_over_items(program: Program, ref: Ref) -> bool:
+    """Whether a member is a fold that gives the same without items as a fold of nothing."""
+    node = program.nodes[ref]
+    return isinstance(node, Push) and is_neutral(node.empty, node.fold, type_of(program, ref).dtype)
 
 
 class _Found:

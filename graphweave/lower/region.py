@@ -74,11 +74,11 @@ def lower(
 
 def _lowered(draft: Draft, name: str, body: list[Stmt], tile: tuple[str, int] | None) -> Lowered:
     parameters, stashes = draft.parameters, tuple(draft.stashes.values())
-    walked = draft.region.map if draft.runs is None else None
+    walked = None if draft.sums_items or draft.runs is not None else draft.region.map
     if walked is not None and draft.items is not None:
         walked = draft.items.maps[walked]
     positions = None if draft.runs is None else parameters.edges(draft.runs)
-    csrs = () if draft.region.map is None else (Csr(CSR, positions),)
+    csrs = () if walked is None and positions is None else (Csr(CSR, positions),)
     kernel = Kernel(
         name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body), tile=tile,
         items=parameters.items,

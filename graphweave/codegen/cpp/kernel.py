@@ -100,7 +100,8 @@ class _CppUnit:
         self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
-        self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
+        self.totals = [b for b in kernel.buffers if b.role is Role.total and b.rows is None]
+        self.over_items = [b for b in kernel.buffers if b.role is Role.total and b.rows is not None]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
@@ -209,8 +210,9 @@ class _CppUnit:
             if kernel.items is not None:
                 count = f"sizes[{kernel.sizes.index(kernel.items)}]"
                 w.line(f"const int64_t gw_items = sizes[0] > 0 ? {count} / sizes[0] : 0;")
-                w.line(f"const int64_t gw_most = num_chunks < {_MAX_PARTS} ? {_MAX_PARTS} / num_chunks : 1;")
-                w.line("const int64_t gw_shares = gw_items < gw_most ? gw_items : gw_most;")
+                most = f"num_chunks < {_MAX_PARTS} ? {_MAX_PARTS} / num_chunks : 1"
+                fewest = f"gw_items < ({most}) ? gw_items : ({most})"
+                w.line(f"const int64_t gw_shares = {1 if self.over_items else fewest};")
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:
@@ -273,11 +275,12 @@ class _CppUnit:
             at += self._part_bytes(buffer)
         return pointers
 
-    def _fill(self, w: Writer, buffer: Buffer, pointer: str) -> None:
+    def _fill(self, w: Writer, buffer: Buffer, pointer: str, first: str = "0", end: str = "1") -> None:
         assert buffer.fold is not None
         neutral = literal(identity(buffer.fold, buffer.dtype).value, buffer.dtype)
         numel = self.scope.arrays[buffer.name].numel
-        w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {pointer}[gw_i] = {neutral};")
+        ends = f"int64_t gw_i = {first} * {numel}; gw_i < {end} * {numel}"
+        w.line(f"for ({ends}; ++gw_i) {pointer}[gw_i] = {neutral};")
 
     def _chunk(self, w: Writer) -> None:
         pointers = self._parts(w, "part")
@@ -294,6 +297,8 @@ class _CppUnit:
         args += ["gw_items"] if self.counts_items else []
         if self.kernel.items is not None:
             w.line("const int64_t chunk = gw_part % num_chunks, gw_share = gw_part / num_chunks;")
+            for buffer in self.over_items:
+                self._fill(w, buffer, self.names.of(buffer.name), "chunks[chunk]", "chunks[chunk + 1]")
             w.line("const int64_t gw_end = gw_items * (gw_share + 1) / gw_shares;")
             with w.block("for (int64_t gw_item = gw_items * gw_share / gw_shares; gw_item < gw_end; ++gw_item)"):
                 self._call_rows(w, args)

@@ -372,7 +372,7 @@ Stmt: TypeAlias = (
 class Role(Enum):
     input = "in"
     output = "out"  # written, never read
-    total = "total"  # unit-space output reduced over all rows, in a fixed order, by Accum
+    total = "total"  # output reduced by Accum in a fixed order: over all rows, or, if it has rows, over all items
     column = "column"  # i32/i64 array over the positions of a CSR: edge ids (perm) or neighbour rows
     index = "index"  # i32/i64 array over the kernel's rows: where a flat pull reads
 

@@ -59,8 +59,8 @@ def _buffer(buffer: Buffer, kernel: Kernel) -> None:
         fail(place, f"must be one {kernel.index.value} a row.")
     if (buffer.role is Role.total) != (buffer.fold is not None):
         fail(place, "totals, and only totals, have a fold.")
-    if buffer.role is Role.total and buffer.rows is not None:
-        fail(place, "a total has no rows.")
+    if buffer.role is Role.total and buffer.rows not in (None, *kernel.sizes[: kernel.items is not None]):
+        fail(place, "a total has no rows, or, over items, those of the kernel.")
     if buffer.items and (kernel.items is None or buffer.role not in (Role.input, Role.output)):
         fail(place, "inputs and outputs of a kernel that walks items, and no others, have rows for each item.")
 
