@@ -4,9 +4,9 @@
                                    [--threads 2] [--repeats 7] [--timeout 240] [--out FILE]
 
 A step computes the model, a loss that is a weighted sum of its results, and the gradients of all parameters, in
-float32. The sizes are those of the papers, or, with `--quick`, small ones. Each system has a process of its own for a case, and
-they take turns. The results of each are compared with eager mode in float64 first. `first` is the first call, with
-capture and compilation. A system that does not answer within `--timeout` seconds is ended, and the table says so.
+float32. The sizes are those of the papers, or, with `--quick`, small ones. Each system has a process of its own for a
+case, and they take turns. The results of each are compared with eager mode in float64 first. `first` is the first call,
+with capture and compilation. A system that does not answer within `--timeout` seconds is ended, and the table says so.
 """
 
 from __future__ import annotations
