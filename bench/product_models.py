@@ -147,12 +147,12 @@ class System:
         torch.save(self.step(), path)
 
     def reference(self, path: str) -> None:
-        """The step in float64, by eager mode."""
+        """The step in float64, by eager mode. The process computes in float64 from then on."""
+        torch.set_default_dtype(torch.float64)  # SGFormer makes tensors of this type
         self.model.double()
         floats = (isinstance(a, Tensor) and a.is_floating_point() for a in self.args)
         args = [a.double() if f else a for a, f in zip(self.args, floats, strict=True)]  # type: ignore[union-attr]
         torch.save(self._step(self._loss, args), path)
-        self.model.float()
 
 
 def _answer(options: argparse.Namespace) -> None:
