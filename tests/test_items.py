@@ -75,7 +75,7 @@ FORMULAS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], type | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", by_default(FORMULAS, "each item", "not checked", "all rows in turn"))
 def test_a_formula_of_items_is_known(name: str) -> None:
     formula, known = FORMULAS[name]
 
@@ -239,7 +239,7 @@ def step(f: Function, args: list[Tensor]) -> list[Tensor]:
     return [*outs, *(torch.zeros_like(a) if g is None else g for a, g in zip(args, grads, strict=False))]
 
 
-@pytest.mark.parametrize("name", by_default(FUNCTIONS, "diffusion", "softmax_of_edges", "products"))
+@pytest.mark.parametrize("name", by_default(FUNCTIONS, "diffusion", "products"))
 def test_one_compilation_serves_batches_of_all_sizes(name: str) -> None:
     f = FUNCTIONS[name]
     compiled = torch.compile(f, backend="graphweave", dynamic=True)
@@ -251,12 +251,15 @@ def test_one_compilation_serves_batches_of_all_sizes(name: str) -> None:
     assert (counted["compilations"], counted["eager_fallbacks"]) == (1, 0)
 
 
-@pytest.mark.parametrize("sizes", [(1, 6, 9), (2, 1, 3), (3, 4, 1), (3, 4, 0), (0, 4, 6), (2, 0, 0)])
+@pytest.mark.parametrize(
+    "sizes", by_default([(1, 6, 9), (2, 1, 3), (3, 4, 1), (3, 4, 0), (0, 4, 6), (2, 0, 0)], (3, 4, 0))
+)
 def test_sizes_that_have_code_of_their_own(sizes: tuple[int, int, int]) -> None:
     args = arguments(*sizes)
     torch.testing.assert_close(step(graphweave.compile(diffusion), args), step(diffusion, args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_awkward_graphs_in_a_batch(dtype: torch.dtype) -> None:
     compiled = torch.compile(softmax_of_edges, backend="graphweave", dynamic=True)
@@ -276,7 +279,7 @@ def test_formats_do_not_grow_with_the_batch() -> None:
     assert len(held) == 1
 
 
-@pytest.mark.parametrize("number", [7, -8, 12])
+@pytest.mark.parametrize("number", by_default([7, -8, 12], 7))
 def test_an_index_out_of_range_of_one_item_is_refused(number: int) -> None:
     compiled = torch.compile(diffusion, backend="graphweave", dynamic=True)
     x, weight, bias, src, dst = arguments(3, 7, 19)
@@ -299,7 +302,10 @@ def test_random_numbers_differ_between_items() -> None:
     assert not torch.equal(out[0], out[1])
 
 
-@pytest.mark.parametrize("how", ["verified", "in 64 bits", "by a schedule", "without maps of items"])
+WAYS = ("verified", "in 64 bits", "by a schedule", "without maps of items")
+
+
+@pytest.mark.parametrize("how", by_default(WAYS, "verified"))
 def test_other_ways_to_run_such_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, object] = {"verify": True} if how == "verified" else {}
     if how == "by a schedule":
