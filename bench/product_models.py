@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.utils import to_torch_csr_tensor
 
 import graphweave
 from bench import graph_transformers as attention
@@ -123,6 +124,10 @@ class System:
     def __init__(self, case: str, system: str, quick: bool) -> None:
         torch.manual_seed(0)
         self.model, self.args = CASES[case].make(*(CASES[case].small if quick else CASES[case].sizes))
+        if case == "recommender" and system == "eager":  # eager mode is 8 times as fast with a sparse matrix
+            edges, *others = self.args
+            count = len(self.model.get_parameter("model.embedding.weight"))
+            self.args = [to_torch_csr_tensor(edges, size=(count, count)), *others]
         self.run = SYSTEMS[system](self._loss)
 
     def _loss(self, *args: Tensor | int) -> Tensor:
@@ -158,7 +163,11 @@ class System:
 def _answer(options: argparse.Namespace) -> None:
     case, system = options.answer
     asked = System(case, system, options.quick)
-    handlers = {"first": asked.first, "result": asked.result, "reference": asked.reference}
+    handlers: dict[str, Callable[..., Any]] = {
+        "first": asked.first,
+        "result": asked.result,
+        "reference": asked.reference,
+    }
     serve({**handlers, "turn": steps_timer(asked.step)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from torch import Tensor
 import graphweave
 from graphweave.analysis.facts import Facts
 from graphweave.codegen.cpp.kernel import print_kernel
+from graphweave.compiler.compile import compile
 from graphweave.compiler.plan import PlanName, make_plan
+from graphweave.compiler.request import Request
 from graphweave.core.options import Options, options_for
 from graphweave.core.sizes import read
 from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.execute.build import build
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.verify import verify
@@ -33,6 +37,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.runtime import formats
 from tests.captures import capture, check
 from tests.programs.graphs import zoo
@@ -144,6 +149,16 @@ def test_a_kernel_walks_the_map_of_one_item(items: int, nodes: int, edges: int) 
     assert walking
 
 
+@pytest.mark.parametrize(("items", "edges"), [(0, 4), (2, 0), (2, 4)])
+def test_a_total_over_no_edges_of_any_item_is_that_of_its_push(items: int, edges: int) -> None:
+    program, values = attention(), given(items, 3, edges)
+    facts = PassFacts(options=options_for("cpp"))
+    (executable,) = build(compile(Request(program, facts)))
+    names = [n.name for n in program.nodes if isinstance(n, Input)]
+    total = executable([values[name] for name in names])[-1]
+    assert bool((total == -7.0).all()) == (items * edges == 0)
+
+
 def sums_over_items() -> Program:
     """The gradients of a weight and a bias of the edges that all items share, one of them a maximum."""
     b = Builder()
@@ -235,6 +250,7 @@ def step(f: Function, args: list[Tensor]) -> list[Tensor]:
     outs = [out] if isinstance(out, Tensor) else list(out)
     weights = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).view_as(o) for o in outs]
     loss = sum((o * w).sum() for o, w in zip(outs, weights, strict=True))
+    assert isinstance(loss, Tensor)
     grads = torch.autograd.grad(loss, args[:3], allow_unused=True)
     return [*outs, *(torch.zeros_like(a) if g is None else g for a, g in zip(args, grads, strict=False))]
 
@@ -307,7 +323,7 @@ WAYS = ("verified", "in 64 bits", "by a schedule", "without maps of items")
 
 @pytest.mark.parametrize("how", by_default(WAYS, "verified"))
 def test_other_ways_to_run_such_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, object] = {"verify": True} if how == "verified" else {}
+    options: dict[str, Any] = {"verify": True} if how == "verified" else {}
     if how == "by a schedule":
         options["schedule"] = graphweave.Schedule(unroll=2, walk="divided", chunks=3)
     if how == "in 64 bits":

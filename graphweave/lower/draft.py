@@ -159,6 +159,8 @@ class Draft:
         """Add the row's (or edge's) part to the total `ref`."""
         out = self.parameters.tensor(ref, Role.total, push.fold)
         lead: tuple[Expr, ...] = (Var("v"),) if self.sums_items else ()
+        if self.items is not None and not lead:
+            self.parameters.edges(push.map)  # whether there are any rows decides what the total is
         sink = folds_into(out, shape_of(self.program, ref), push.fold, lead)
         return self.comment(ref) + write(scope, push.x, sink, self.names)
 
