@@ -58,6 +58,11 @@ def distinct(i: Tensor, weights: Tensor) -> list[Tensor]:
     return [found, place, torch.zeros(found.size(0)).index_add(0, place, weights)]
 
 
+def of_items(x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> list[Tensor]:
+    """Messages along the edges that all items of a batch have, with weights that they share."""
+    return [torch.zeros_like(x).index_add(1, dst, torch.tanh(x[:, src] * weight))]
+
+
 X = torch.linspace(-2.0, 3.0, 20).view(5, 4)
 INDEX = torch.tensor([[0, 4, 1, 3], [2, 0, 3, 1], [4, 1, 0, 2]])
 MASK = torch.tensor([True, False, True, False])
@@ -68,6 +73,7 @@ PROGRAMS: dict[str, tuple[Callable[..., list[Tensor]], tuple[Tensor, ...]]] = {
     "limits": (limits, (X, MASK, torch.tensor([0, 2, 2]))),
     "fixed": (fixed, (X, torch.tensor([0, 2, 2]))),
     "bits": (bits, (MASK, MASK.roll(1) | MASK, torch.arange(-1, 3))),
+    "items": (of_items, (X.view(2, 5, 2), X[:3, :2], torch.tensor([4, 0, 1]), torch.tensor([2, 2, 3]))),
     "distinct": (distinct, (torch.tensor([7, 3, 7, 0, 3, 7]), X.view(-1)[:6])),
 }
 

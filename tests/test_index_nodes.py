@@ -27,6 +27,7 @@ from graphweave.ir.message.nodes import (
     DistinctKey,
     DistinctRow,
     DistinctType,
+    EachItem,
     EqualRuns,
     Gram,
     Input,
@@ -47,6 +48,7 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Reordered,
+    Rounds,
     RowsOfSegments,
     Type,
     ValueType,
@@ -74,6 +76,8 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
     (RowsOfSegments((V, UNIT, W), (2, 2, 0), U), (), Type(U, (), DType.i64)),
     (NumbersOfSegments((V, UNIT, W), (1, 0, 7), U), (), Type(U, (), DType.i64)),
     (EqualRuns(V, E), (), Type(E, (), DType.i64)),
+    (Rounds(V, E), (), Type(E, (), DType.i64)),
+    (EachItem(0, U, P), (MapType(E, V),), Type(P, (), DType.i64)),
     (Places(0, 1, V, "degree"), (index, Type(E, (), DType.i32)), Type(V, (), DType.i64)),
     (Inverse(0, U), (Type(V, (), DType.i64),), Type(U, (), DType.i64)),
     (Reordered(0, 1), (Type(V, (3,), DType.f32), Type(U, (), DType.i64)), Type(U, (3,), DType.f32)),
@@ -200,6 +204,10 @@ def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
         (NumbersOfSegments((), (), U), (), "segments among 0"),
         (EqualRuns(UNIT, E), (), "two spaces of rows"),
         (EqualRuns(V, UNIT), (), "two spaces of rows"),
+        (Rounds(UNIT, E), (), "two spaces of rows"),
+        (EachItem(0, U, UNIT), (MapType(E, V),), "a map, and two spaces"),
+        (EachItem(0, U, P), (MapType(E, UNIT),), "a map, and two spaces"),
+        (EachItem(0, U, P), (index,), "must be a map"),
         (Order((), ()), (), "keys of the same rows"),
         (Order((0,), (True, False)), (index,), "a direction for each"),
         (Order((0, 1), (True, False)), (index, Type(F, (), DType.i64)), "keys of the same rows"),
@@ -357,6 +365,19 @@ def test_rows_of_equal_runs() -> None:
         (got,) = interp(program, {}, {V: runs, E: runs * length})
         assert got.tolist() == [r for r in range(runs) for _ in range(length)]
         assert got.dtype is torch.int64
+
+
+def test_rows_of_one_item_for_all_items() -> None:
+    b = Builder()
+    m = b.add(MapOf(b.add(Input("y", index)), V, True))
+    program = b.program([b.add(EachItem(m, U, P)), b.add(Rounds(V, U))], [(V, None), (E, None), (U, None), (P, None)])
+    verify(program)
+    for items, rows in ((2, 3), (1, 2), (0, 3), (3, 1)):
+        at = torch.tensor([-1, 0, rows - 1, 0])
+        got, turns = interp(program, {"y": at}, {V: rows, U: items * rows, P: 4 * items})
+        assert got.tolist() == [i * rows + int(k) % rows for i in range(items) for k in at]
+        assert turns.tolist() == [r for _ in range(items) for r in range(rows)]
+        assert got.dtype is turns.dtype is torch.int64
 
 
 @pytest.mark.parametrize(("numbers", "bad"), [([[0], [6]], None), ([], None), ([0, 7], 7), ([-1], -1)])

@@ -22,8 +22,8 @@ BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 """Nodes in which all ranks take part, so that they must come in the same order on each."""
 
 _MADE_ONCE = (
-    ir.Distinct | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.EqualRuns | ir.Places | ir.Inverse
-    | ir.Order | ir.Chosen | ir.AssertIndex
+    ir.Distinct | ir.JoinIndices | ir.RowsOfSegments | ir.NumbersOfSegments | ir.EqualRuns | ir.Rounds
+    | ir.EachItem | ir.Places | ir.Inverse | ir.Order | ir.Chosen | ir.AssertIndex
 )  # fmt: skip
 
 _Node = TypeVar("_Node")

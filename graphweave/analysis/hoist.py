@@ -43,7 +43,7 @@ class Hoist:
                 crossing.update(operands(node))  # a tensor whose size is asked for at each call
             if isinstance(node, ir.Input) or is_structure(node) or is_scalar(program, ref):
                 continue
-            read = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
+            read = ref in indices and self._is_read(ref)
             is_index = ref in again or read
             wanted = is_index or (ref in crossing and ref in worked and _is_tensor(program, ref))
             if wanted and not is_index and ref not in outputs and self._repeats(ref):
@@ -72,6 +72,16 @@ class Hoist:
             and (t.shape, t.dtype) == ((), DType.i64)
             and all(isinstance(program.nodes[u], ir.MapOf) for u in self._flow.users[r])
             and not _only_views(program, r)
+        )
+
+    def _is_read(self, index: Ref) -> bool:
+        """Whether values that do not depend on the graph alone move along a map of `index`, or along the same map for
+        each item of a batch."""
+        nodes, only, used_by = self._program.nodes, self._flow.graph_only, self._flow.users
+        return any(
+            u not in only or (isinstance(nodes[u], ir.EachItem) and self._is_read(u))
+            for m in used_by[index]
+            for u in used_by[m]
         )
 
     def _repeats(self, ref: Ref) -> bool:

@@ -12,6 +12,7 @@ from graphweave.ir.message.nodes import (
     Aten,
     Cast,
     Chosen,
+    EachItem,
     EqualRuns,
     MapOf,
     Node,
@@ -19,6 +20,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Ref,
     Reshape,
+    Rounds,
     Type,
 )
 
@@ -106,3 +108,16 @@ def in_equal_runs(nodes: Sequence[Node], m: Ref) -> bool:
     """Whether the rows that lead to one row are a run, and all runs are equally long."""
     node = nodes[m]
     return isinstance(node, MapOf) and isinstance(nodes[node.index], EqualRuns)
+
+
+def item_map(nodes: Sequence[Node], m: Ref) -> Ref | None:
+    """The map of one item, if the map `m` is that map for each item of a batch; else None."""
+    node = nodes[m]
+    index = nodes[node.index] if isinstance(node, MapOf) else None
+    return index.map if isinstance(index, EachItem) else None
+
+
+def is_repeated(nodes: Sequence[Node], m: Ref) -> bool:
+    """Whether the rows that the map reads are repeated for each item of a batch."""
+    node = nodes[m]
+    return isinstance(node, MapOf) and isinstance(nodes[node.index], Rounds)

@@ -171,7 +171,7 @@ class WhyRefused(Enum):
     one_row = ("one row of a tensor is read, which lies on one rank", "Read it outside the model.")
     by_place = ("rows are chosen by their place among all rows, of which a rank has only its own",
                 "Choose them by a mask, or pass them in that order.")
-    equal_runs = ("rows are cut into runs of equal length, while a rank has only some of them",
+    equal_runs = ("rows are cut into runs of equal length, or repeated, while a rank has only some of them",
                   "Pass an index of the runs, or leave these rows out of the graph that is divided.")
     two_orders = ("rows that were sorted stand next to rows in another order, while each rank sorts its own",
                   "Bring all of them into the same order.")

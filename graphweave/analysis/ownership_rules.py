@@ -171,7 +171,7 @@ class _Rules(CallOwnership):
         self._stand_in(ref, row_space(self.program, ref), ref)
         return Numbers()
 
-    def equal_runs(self, ref: Ref, node: ir.EqualRuns) -> Held:
+    def by_arithmetic(self, ref: Ref, node: ir.ByArithmetic) -> Held:
         if not self.sharded.isdisjoint((node.of, node.space)):
             self._refuse(ref, WhyRefused.equal_runs)
         return None
@@ -279,6 +279,7 @@ RULES: Mapping[type[Any], Rule] = {
     ir.Concat: _Rules.merge, ir.Join: _Rules.join, ir.Distinct: _Rules.distinct,
     ir.DistinctKey: _Rules.distinct_key, ir.JoinIndices: _Rules.join_indices,
     **dict.fromkeys((ir.RowsOfSegments, ir.Chosen, ir.DistinctRow), _Rules.numbers_of_rows),
-    ir.Order: _Rules.order, ir.EqualRuns: _Rules.equal_runs, ir.Aten: _Rules.call,
+    **dict.fromkeys((ir.EqualRuns, ir.Rounds, ir.EachItem), _Rules.by_arithmetic),
+    ir.Order: _Rules.order, ir.Aten: _Rules.call,
 }  # fmt: skip
 """Kind of node -> what its integers number. Nodes between ranks have none: a program that has them is divided."""

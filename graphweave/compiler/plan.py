@@ -24,7 +24,7 @@ from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import EqualRuns, Input, NativeOnCpu, Program, Ref
+from graphweave.ir.message.nodes import ByArithmetic, Input, NativeOnCpu, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.parameters import Column, Flat, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
@@ -143,8 +143,9 @@ def make_plan(
 
 
 def _read(plan: Plan, kept: tuple[Ref, ...]) -> tuple[Ref, ...]:
-    """`kept` without indices of equal runs that nothing reads: the kernels that walk them have no format of them."""
-    program, runs = plan.program, frozenset(r for r in kept if isinstance(plan.program.nodes[r], EqualRuns))
+    """`kept` without indices that follow by arithmetic, and that nothing reads: the kernels that walk them have no
+    format of them."""
+    program, runs = plan.program, frozenset(r for r in kept if isinstance(plan.program.nodes[r], ByArithmetic))
     if not runs:
         return kept
     roots = {r for r in program.outputs if r is not None}

@@ -29,6 +29,9 @@ class Options:
     `equal_runs`: whether a kernel whose rows have equally many edges, one after the other, computes where they are.
     Otherwise they have a CSR, as all edges.
 
+    `items`: whether a kernel for a batch whose items have one graph walks the map of one item. Otherwise the batch has
+    a map of its own.
+
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     of at most `row_tile`, whose arrays together have at most `tile_bytes`.
 
@@ -59,6 +62,7 @@ class Options:
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32
     equal_runs: bool = True
+    items: bool = True
     row_products: bool = True
     row_tile: int | None = None
     tile_bytes: int = 1 << 16
@@ -83,9 +87,9 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
     if target == "cpp":
         return _with(Options(), schedule)
     return Options(
-        stash_width=0, accumulators=None, stash_product=0, online="never", equal_runs=False, row_products=False,
-        typed_width=None, typed_gram=1 << 12, typed_operand=256, packed_bytes=0, target=target, device=device,
-        schedule=schedule,
+        stash_width=0, accumulators=None, stash_product=0, online="never", equal_runs=False, items=False,
+        row_products=False, typed_width=None, typed_gram=1 << 12, typed_operand=256, packed_bytes=0, target=target,
+        device=device, schedule=schedule,
     )  # fmt: skip
 
 

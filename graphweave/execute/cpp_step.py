@@ -77,11 +77,12 @@ class CppStep(RegionStep):
         self._walks = walks and plan.lowered.map is not None
         self._schedule = plan.scheduled.taken
         in_order = self._schedule.row_order in (None, "given")
-        self._divides = self._walks and in_order and self._schedule.walk in (None, "divided")
+        whole = plan.lowered.kernel.items is None
+        self._divides = self._walks and whole and in_order and self._schedule.walk in (None, "divided")
         self._weight = weight_of(plan.scheduled.whole)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
-        self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
+        self._totals = [(b, i) for b, (_, i) in made if b.role is Role.total and b.rows is None]
         columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
         self._source = next((b.other for b in columns), None)
         self._last: tuple[Any, tuple[Mark, ...], OnGraph] | None = None  # rows, marks, the kernel
@@ -317,7 +318,7 @@ def work_of(kernel: Kernel) -> Work:
             case _:
                 pass
     touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
-    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
+    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total and b.rows is None)
     times = _EDGES_OF_A_RUN if any(csr.positions is not None for csr in kernel.csrs) else 1
     return Work(
         row=max(1, times * (touched + products // _PRODUCTS_PER_NUMBER)),

@@ -76,7 +76,9 @@ class RegionStep:
             node = self._program.nodes[binding.ref]
             if isinstance(node, Push) and t.space == UNIT and not is_neutral(node.empty, node.fold, t.dtype):
                 dom = map_type(self._program, node.map).dom
-                over = self.spaces.index(dom) if self.plan.lowered.map is None or dom == self.spaces[0] else None
+                items = self.plan.lowered.kernel.items is not None
+                of_rows = items or self.plan.lowered.map is None or dom == self.spaces[0]
+                over = self.spaces.index(dom) if of_rows else None
                 self._empty.append((len(self.writes), over, typed(node.empty, t.dtype)))
             self.writes += (binding.ref,)
             if buffer.dtype is not t.dtype:

@@ -185,7 +185,8 @@ class _Needs:
         edges = None if region.map is None else map_type(self.program, region.map).dom
         return (
             self.kernels[i].drivable and plan.lowered.types is None and not any(asked)
-            and region.rows not in (edges, UNIT) and (region.map is None or plan.lowered.map == region.map)
+            and plan.lowered.kernel.items is None and region.rows not in (edges, UNIT)
+            and (region.map is None or plan.lowered.map == region.map)
         )  # fmt: skip
 
     def _cone(self, step: RegionStep) -> set[Ref]:

@@ -278,7 +278,9 @@ class TapeMaker:
         self._wrote(kernel.writes)
         if self._contract.verify:
             given = dict.fromkeys((*kernel.reads, *self._demands.indices_of(i)))
-            self._steps.append(tape.Check(i, kernel.spaces, tuple(given), kernel.writes))
+            ends = () if kernel.plan.region.map is None else (map_type(self._program, kernel.plan.region.map),)
+            rows = self._rows_of(tuple(dict.fromkeys((*kernel.spaces, *(s for m in ends for s in (m.dom, m.cod))))))
+            self._steps.append(tape.Check(i, rows, tuple(given), kernel.writes))
 
     def _given_to(
         self, kernel: RegionStep, late: Iterable[Ref] = ()

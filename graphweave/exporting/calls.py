@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphweave.analysis.cones import map_type
 from graphweave.core.types import UNIT, DType, Op
 from graphweave.exporting.aten_calls import CALLS
 from graphweave.exporting.dtypes import DTYPE_CODE
@@ -33,6 +34,11 @@ def call_lines(call: NamedNode) -> Iterator[str]:
             yield from _join_indices(call, node)
         case ir.EqualRuns(of, space):
             yield f"Value {name} = equal_runs(run, {call.count(of)}, {call.count(space)});"
+        case ir.Rounds(of, space):
+            yield f"Value {name} = rounds(run, {call.count(of)}, {call.count(space)});"
+        case ir.EachItem(m, _, space):
+            nodes = call.count(map_type(call.program, m).cod)
+            yield f'Value {name} = each_item(run, {call.name(m)}, {nodes}, {call.count(space)}, "{call.words(m)}");'
         case ir.Order(keys, descending):
             falls = ", ".join(str(d).lower() for d in descending)
             yield f"Value {name} = order_of(run, {{{', '.join(map(call.name, keys))}}}, {{{falls}}});"

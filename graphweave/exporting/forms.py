@@ -118,7 +118,7 @@ def form_of(model: WholeModel, weights: Mapping[str, int]) -> ModelForm:
 def executable_of(whole: WholeModel) -> Executable:
     """The plan of a captured inference in which kernels compute all that they can."""
     request = whole.captured.request
-    options = replace(options_for("cpp"), standalone=True, equal_runs=False)
+    options = replace(options_for("cpp"), standalone=True, equal_runs=False, items=False)
     # Python makes the tables of fused pushes, and sorts pairs
     choices = replace(request.facts.choices, compact=False, unseen_edits=False, passes=_LEFT_OUT)
     facts = replace(request.facts, options=options, choices=choices)

@@ -17,6 +17,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
 from graphweave.lower.expressions import ValueScope, find, shape_of
+from graphweave.lower.items import items_of
 from graphweave.lower.parameters import Parameters, value_name
 from graphweave.lower.schedule import Region
 
@@ -30,8 +31,8 @@ class Draft:
     `stored` are the values that exist as tensors, but for those that the kernel itself writes for its edges, since what
     it computes for the same edge needs them before they are in memory. `given` are those that exist before the kernel
     starts. `stashes` and `passed` grow with each pass that is written: values that it keeps for later passes, and its
-    members. `runs` is the region's map if each row has equally many edges, one after the other. `own` as in
-    `Parameters`.
+    members. `runs` is the region's map if each row has equally many edges, one after the other. `items` says
+    how the rows are those of items of a batch, if the kernel walks one item after the other. `own` as in `Parameters`.
     """
 
     def __init__(
@@ -42,7 +43,6 @@ class Draft:
         self.cones = facts.cones
         self.region, self.options, self.forced = region, options, forced
         self.runs = region.map if self._walks_runs() else None
-        self.parameters = Parameters(program, region.rows, index, own, self.runs)
         self.names = Namer()
         self.row = ValueScope(program)
         self.stashes: dict[Ref, Stash] = {}
@@ -54,6 +54,13 @@ class Draft:
         self.needs: dict[Ref, Needs] = {
             r: self.cones.needs(r, self.stored, through=self.cones.on_edges(r)) for r in region.members
         }
+        known = options.items and not own and self.runs is None
+        self.items = items_of(program, region, self.needs.values(), self.on_edges) if known else None
+        self.sums_items = self.items is not None and self.items.summed is not None
+        if self.sums_items:  # the edges are the rows that the kernel walks
+            self.on_edges = frozenset()
+        rows = region.rows if self.items is None else self.items.rows
+        self.parameters = Parameters(program, rows, index, own, self.runs, self.items)
 
     # -------------------------------------------------------- structure of the region
 
@@ -90,7 +97,8 @@ class Draft:
         return x if push.is_plain_sum else None
 
     def is_total(self, push: Push) -> bool:
-        return map_type(self.program, push.map).cod == UNIT
+        """Whether the push is folded over all rows of the kernel: into one row, or over items into the rows of one."""
+        return self.sums_items or map_type(self.program, push.map).cod == UNIT
 
     def local(self, ref: Ref) -> list[Ref]:
         """Members that `ref` needs at its own row."""
@@ -102,6 +110,13 @@ class Draft:
         """Values at other rows that a member on edges reads, wide enough that reading them twice is expensive."""
         far = (y for y, m in self.needs[ref].pulls if m != self.region.map)
         return frozenset(y for y in far if numel(shape_of(self.program, y)) >= self.options.wide)
+
+    def of_item(self, m: Ref, position: Var) -> tuple[Expr, ...] | None:
+        """The index of the row to which a map sends the row, or the edge, of an item at `position`, where that follows
+        by arithmetic: none for an item's single row."""
+        if self.items is None or m not in self.items.repeated | self.items.single:
+            return None
+        return (position,) if m in self.items.repeated else ()
 
     # -------------------------------------------------------- statements
 
@@ -143,7 +158,10 @@ class Draft:
     def total(self, scope: ValueScope, ref: Ref, push: Push) -> list[Stmt]:
         """Add the row's (or edge's) part to the total `ref`."""
         out = self.parameters.tensor(ref, Role.total, push.fold)
-        sink = folds_into(out, shape_of(self.program, ref), push.fold)
+        lead: tuple[Expr, ...] = (Var("v"),) if self.sums_items else ()
+        if self.items is not None and not lead:
+            self.parameters.edges(push.map)  # whether there are any rows decides what the total is
+        sink = folds_into(out, shape_of(self.program, ref), push.fold, lead)
         return self.comment(ref) + write(scope, push.x, sink, self.names)
 
     def comment(self, ref: Ref) -> list[Stmt]:

@@ -269,7 +269,9 @@ class EdgeLoop:
                 if m == self._map:
                     draft.read_at_row(y)
                 else:
-                    self._edge.gathered[(y, m)] = (draft.parameters.tensor(y), (Var(f"{map_name(m)}_k"),))
+                    lead = draft.of_item(m, self._e)
+                    lead = (Var(f"{map_name(m)}_k"),) if lead is None else lead
+                    self._edge.gathered[(y, m)] = (draft.parameters.tensor(y), lead)
             for s in n.same:
                 if s in self._edge.at:
                     continue
@@ -289,13 +291,16 @@ class EdgeLoop:
         prefetch: list[Prefetch] = []
         stores = any(not isinstance(self._program.nodes[r], Push) for r in self._results)
         draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._results))
-        reads = any(lead == (Var("e"),) for _, lead in self._edge.at.values())
+        read = [*self._edge.at.values(), *self._edge.gathered.values()]
+        reads = any(lead == (Var("e"),) for _, lead in read)
         if self._draft.runs is None and (stores or draws or reads):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
-        for name, lead in self._edge.at.values():
+        for name, lead in read:
             if lead == (Var("e"),) and options.prefetch_distance:  # in the user's order, so at an arbitrary address
                 prefetch.append(Prefetch(name, parameters.perm(self._map), options.prefetch_distance))
         for (y, m), (name, _) in self._edge.gathered.items():
+            if self._draft.of_item(m, self._e) is not None:
+                continue
             column = parameters.column(self._map, m)
             let = Let(f"{map_name(m)}_k", index, Load(column, (_K,)))
             if let not in lets:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from graphweave.analysis.cones import Needs, map_type, space_of, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import BETWEEN_RANKS, is_structure, reached
+from graphweave.analysis.maps import is_repeated
 from graphweave.analysis.typed import call_operands, is_typed_product, matrices
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, Space
@@ -96,7 +97,7 @@ class _Grouping:
         self.awaited: list[int] = []  # for each group a mask of those for which it waits, directly or not
         self.known_producers: dict[frozenset[Ref], frozenset[int]] = {}  # until a node is placed, or floats
         self.reads_matrices, self.apart = options.typed_operand is not None, apart(self.program, options)
-        self.stored, self.fuses = demanded | given, options.fuse
+        self.stored, self.fuses, self.walks_items = demanded | given, options.fuse, options.items
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
@@ -246,9 +247,14 @@ class _Grouping:
                 fits = (walks and ref not in self.products) or (along is None and g.rows == rows)
             else:
                 fits = g.rows == rows and (along is None or g.map in (None, along))
+                fits = fits and self._sums_items(g.map) == self._sums_items(along)
             if fits:
                 found.append(i)
         return found
+
+    def _sums_items(self, along: Ref | None) -> bool:
+        """Whether kernels fold along the map over the items of a batch, and so compute nothing else."""
+        return self.walks_items and along is not None and is_repeated(self.program.nodes, along)
 
     def _legal_groups(self, ref: Ref) -> list[int]:
         """The candidates that `ref` may join. Most of a deep program's are ruled out at once, since something that

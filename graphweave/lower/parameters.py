@@ -11,6 +11,7 @@ from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.lower.items import Items
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,15 @@ class Parameters:
     """The parameters of a kernel in progress. Each is added when it is first asked for, and has one name."""
 
     def __init__(
-        self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = (), runs: Ref | None = None
+        self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = (), runs: Ref | None = None,
+        items: Items | None = None,
     ) -> None:  # fmt: skip
         """`rows` is the space that the kernel walks. Its row count is the first size behind the sizes `own`, which are
         not row counts of spaces. `index` is the dtype of row numbers. A kernel of shared data walks its one row. The
-        edges of the map `runs` are walked in the user's order."""
-        self._program, self.index, self._own, self._runs = program, index, own, runs
-        self._spaces: dict[Space, None] = {rows: None}
+        edges of the map `runs` are walked in the user's order. With `items` it walks the rows of one item at a time."""
+        self._program, self.index, self._own, self._runs, self._items = program, index, own, runs, items
+        of_one = None if items is None else items.spaces[rows]
+        self._spaces: dict[Space, None] = dict.fromkeys((rows,) if of_one is None else (of_one, rows))
         self._buffers: dict[tuple[Binding, Role], Buffer] = {}
 
     @property
@@ -85,19 +88,32 @@ class Parameters:
 
     def tensor(self, ref: Ref, role: Role = Role.input, fold: Fold | None = None) -> str:
         """The name of the buffer for the tensor of `ref`; there is one for each role, as it may be read and written."""
-        t = type_of(self._program, ref)
+        t, space = type_of(self._program, ref), type_of(self._program, ref).space
         name = value_name(self._program, ref) + ("" if role is Role.input else "_out")
-        return self._add(NodeTensor(ref), Buffer(name, role, t.dtype, self._rows(t.space), (numel(t.shape),), fold))
+        of_items = self._items is not None and space in self._items.spaces
+        if self._items is not None and of_items:
+            self._spaces.setdefault(space)
+            space = self._items.spaces[space] or UNIT
+        rows = self._rows(space)
+        return self._add(NodeTensor(ref), Buffer(name, role, t.dtype, rows, (numel(t.shape),), fold, of_items))
 
     def perm(self, m: Ref) -> str:
+        m = self._of_one(m)
         return self._add(Perm(m), self._of_rows(m, "perm", Role.column))
 
     def column(self, m: Ref, other: Ref) -> str:
+        m, other = self._of_one(m), self._of_one(other)
         binding = Flat(other) if m == self._runs else Column(m, other)
         return self._add(binding, self._of_rows(m, f"{map_name(other)}_column", Role.column))
 
     def flat(self, m: Ref) -> str:
+        m = self._of_one(m)
         return self._add(Flat(m), self._of_rows(m, f"{map_name(m)}_index", Role.index))
+
+    @property
+    def items(self) -> str | None:
+        """The name of the size that counts the rows of all items, if the kernel walks items."""
+        return None if self._items is None else _size_name(self._items.rows)
 
     def edges(self, m: Ref) -> str:
         """The name of the size that counts the edges of a map."""
@@ -106,6 +122,10 @@ class Parameters:
 
     def table(self, table: Table, rows: str) -> str:
         return self._add(table, Buffer(table.name, Role.column, self.index, rows, (), None))
+
+    def _of_one(self, m: Ref) -> Ref:
+        """The map that the kernel reads for `m`: that of one item, if it walks items."""
+        return m if self._items is None else self._items.maps[m]
 
     def _of_rows(self, m: Ref, name: str, role: Role) -> Buffer:
         return Buffer(name, role, self.index, self._rows(map_type(self._program, m).dom), (), None)

@@ -25,8 +25,8 @@ from graphweave.lower.widen import widened
 class Lowered:
     """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
 
-    It walks the CSR of `map`, if that is not None. If `types` is set, it is a fused push: it walks row blocks; `types`
-    chooses matrices.
+    It walks the CSR of `map`, if that is not None: the region's map, or that of one item of a batch. If `types` is set,
+    it is a fused push: it walks row blocks; `types` chooses matrices.
     """
 
     kernel: Kernel
@@ -74,10 +74,13 @@ def lower(
 
 def _lowered(draft: Draft, name: str, body: list[Stmt], tile: tuple[str, int] | None) -> Lowered:
     parameters, stashes = draft.parameters, tuple(draft.stashes.values())
-    walked = draft.region.map if draft.runs is None else None
+    walked = None if draft.sums_items or draft.runs is not None else draft.region.map
+    if walked is not None and draft.items is not None:
+        walked = draft.items.maps[walked]
     positions = None if draft.runs is None else parameters.edges(draft.runs)
-    csrs = () if draft.region.map is None else (Csr(CSR, positions),)
+    csrs = () if walked is None and positions is None else (Csr(CSR, positions),)
     kernel = Kernel(
-        name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body), tile=tile
+        name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body), tile=tile,
+        items=parameters.items,
     )  # fmt: skip
     return Lowered(widened(kernel), walked, parameters.bindings, parameters.spaces)

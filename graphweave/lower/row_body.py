@@ -92,6 +92,10 @@ class RowBody:
         for r in (*n.same, *n.shared):
             self.draft.read_at_row(r)
         for y, m in n.pulls:
+            lead = self.draft.of_item(m, Var("v"))
+            if lead is not None:
+                row.gathered[(y, m)] = (parameters.tensor(y), lead)
+                continue
             at = f"{map_name(m)}_v"
             self.positions.setdefault(m, Let(at, parameters.index, Load(parameters.flat(m), (Var("v"),))))
             row.gathered[(y, m)] = (parameters.tensor(y), (Var(at),))

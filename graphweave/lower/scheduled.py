@@ -27,7 +27,7 @@ _OF_EDGES = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "u
 """Fields that say how a kernel goes along its edges."""
 
 _OF_A_CSR = ("walk", "row_order", "edge_order", "source_partitions")
-"""Fields that a kernel does not take whose rows have equally many edges, one after the other."""
+"""Fields that a kernel does not take whose rows have equally many edges, one after the other, or that walks items."""
 
 _NOT_NESTED = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "unroll", "chunks")
 """Fields that a fused push does not take."""
@@ -177,6 +177,8 @@ def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathe
         return "the kernel walks no edges"
     if name in _OF_A_CSR and any(csr.positions is not None for csr in kernel.csrs):
         return "each row of the kernel has equally many edges, which lie one after the other"
+    if name in _OF_A_CSR and kernel.items is not None:
+        return "the kernel walks one graph for each item of a batch"
     if name in _NOT_NESTED and nested:
         return "a push that multiplies what it folds goes by blocks of its own size"
     if not gathers and (

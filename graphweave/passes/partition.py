@@ -93,11 +93,13 @@ def saved_values(
     todo = list(roots)
     while todo:
         ref = todo.pop()
-        if ref in seen or ref in tangents or isinstance(joint.nodes[ref], ir.EqualRuns):  # made again of row counts
+        if ref in seen or ref in tangents:
             continue
         seen.add(ref)
         node = joint.nodes[ref]
-        if isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
+        if isinstance(node, ir.ByArithmetic):  # made again of row counts, and of a smaller map
+            todo.extend(sources(joint, ref))
+        elif isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
         elif ref in after_tangent or ref not in forward or (ref not in kept and recomputed(recompute, facts, ref)):
             todo.extend(sources(joint, ref))

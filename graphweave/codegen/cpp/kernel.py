@@ -9,6 +9,7 @@ The entry point has the same C signature for every kernel:
 the largest degree of each such CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is
 negative, is left out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares
 them out); totals are kept for each chunk and folded in chunk order, so results do not depend on the number of threads.
+A kernel that walks items has a chunk for each share of the items, whose number follows from those of items and chunks.
 Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap inputs.
 """
 
@@ -34,6 +35,8 @@ from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536
 """Arrays of more bytes than this lie in the thread's scratch instead of on its stack."""
+_MAX_PARTS = 1024
+"""A kernel that walks items cuts these into shares: at most this many pairs of a chunk and a share."""
 _ALIGN = 64
 """Scratch and totals are aligned to this many bytes."""
 
@@ -97,7 +100,8 @@ class _CppUnit:
         self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
-        self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
+        self.totals = [b for b in kernel.buffers if b.role is Role.total and b.rows is None]
+        self.over_items = [b for b in kernel.buffers if b.role is Role.total and b.rows is not None]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
@@ -109,12 +113,22 @@ class _CppUnit:
         self.shared: set[Place | None] = {p for stmt in adding for p in (stmt.add, stmt.out)}  # may be the same memory
         self.streamed = [b for b in streamed(kernel) if b.name not in self.shared]
         self.counts_rows = bool(self.prefetching or self.streamed)
+        self.counts_items = bool(self.streamed) and kernel.items is not None
         self.stored = [csr for csr in kernel.csrs if csr.positions is None]
         self.csrs = [self.names.derived(csr.name, "degree" if csr.positions else "indptr") for csr in kernel.csrs]
 
     def _local_bytes(self, stmt: Alloc | TileArray) -> int:
         rows = self.tiles[stmt.tile] if isinstance(stmt, TileArray) else 1
         return rows * self.scope.arrays[stmt.name].numel * stmt.dtype.itemsize
+
+    @property
+    def part(self) -> str:
+        """The name of what a thread takes at a time, which has its own part of each total."""
+        return "chunk" if self.kernel.items is None else "gw_part"
+
+    @property
+    def num_parts(self) -> str:
+        return "num_chunks" if self.kernel.items is None else "num_chunks * gw_shares"
 
     # ------------------------------------------------------------ the rows of one chunk
 
@@ -131,6 +145,7 @@ class _CppUnit:
         params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
         params += [f"int64_t {names.of(lane)}" for lane in self.swept]
         params += ["int64_t num_rows"] if self.counts_rows else []
+        params += ["int64_t num_items"] if self.counts_items else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
         for param in params:
@@ -157,7 +172,7 @@ class _CppUnit:
                 rows = "num_rows" if around is None else names.derived(around, "positions")
                 begins = begin_of(csr, rows, self.scope)
                 w.line(f"const int64_t {names.derived(csr, 'positions')} = {begins};")
-            declare(w, self.scope, self.streamed, "num_rows")
+            declare(w, self.scope, self.streamed, "num_items * num_rows" if self.counts_items else "num_rows")
             for buffer, walked_csr in scattered(kernel):
                 declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
             pack_before_rows(printer, kernel)
@@ -192,6 +207,12 @@ class _CppUnit:
                 if csr.positions is not None:
                     degree, count = names.derived(csr.name, "degree"), f"sizes[{kernel.sizes.index(csr.positions)}]"
                     w.line(f"const int64_t {degree} = sizes[0] > 0 ? {count} / sizes[0] : 0;")
+            if kernel.items is not None:
+                count = f"sizes[{kernel.sizes.index(kernel.items)}]"
+                w.line(f"const int64_t gw_items = sizes[0] > 0 ? {count} / sizes[0] : 0;")
+                most = f"num_chunks < {_MAX_PARTS} ? {_MAX_PARTS} / num_chunks : 1"
+                fewest = f"gw_items < ({most}) ? gw_items : ({most})"
+                w.line(f"const int64_t gw_shares = {1 if self.over_items else fewest};")
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:
@@ -209,8 +230,8 @@ class _CppUnit:
         return w.text()
 
     def _chunks(self, w: Writer) -> None:
-        thread = "int32_t thread" if self.scratch else "int32_t"
-        with w.block(f"gw_parallel(num_chunks, num_threads, [&](int64_t chunk, {thread})", tail="});"):
+        thread, part = "int32_t thread" if self.scratch else "int32_t", self.part
+        with w.block(f"gw_parallel({self.num_parts}, num_threads, [&](int64_t {part}, {thread})", tail="});"):
             self._chunk(w)
 
     def _allocate_scratch(self, w: Writer) -> None:
@@ -236,7 +257,7 @@ class _CppUnit:
     def _allocate_parts(self, w: Writer) -> None:
         """Allocate copies of all totals, one of each for every chunk."""
         size = sum(self._part_bytes(buffer) for buffer in self.totals)
-        w.line(f"char* const parts = static_cast<char*>(aligned_alloc({_ALIGN}, {size} * (num_chunks + 1)));")
+        w.line(f"char* const parts = static_cast<char*>(aligned_alloc({_ALIGN}, {size} * ({self.num_parts} + 1)));")
         failed = "free(scratch); return 1;" if self.scratch else "return 1;"
         w.line(f"if (parts == nullptr) {{ {failed} }}")
 
@@ -249,22 +270,23 @@ class _CppUnit:
         at, pointers = 0, {}
         for buffer in self.totals:
             type_, pointer = ctype(buffer.dtype), self.names.derived(buffer.name, suffix)
-            w.line(f"{type_}* const {pointer} = reinterpret_cast<{type_}*>(parts + chunk * {stride} + {at});")
+            w.line(f"{type_}* const {pointer} = reinterpret_cast<{type_}*>(parts + {self.part} * {stride} + {at});")
             pointers[buffer.name] = pointer
             at += self._part_bytes(buffer)
         return pointers
 
-    def _fill(self, w: Writer, buffer: Buffer, pointer: str) -> None:
+    def _fill(self, w: Writer, buffer: Buffer, pointer: str, first: str = "0", end: str = "1") -> None:
         assert buffer.fold is not None
         neutral = literal(identity(buffer.fold, buffer.dtype).value, buffer.dtype)
         numel = self.scope.arrays[buffer.name].numel
-        w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {pointer}[gw_i] = {neutral};")
+        ends = f"int64_t gw_i = {first} * {numel}; gw_i < {end} * {numel}"
+        w.line(f"for ({ends}; ++gw_i) {pointer}[gw_i] = {neutral};")
 
     def _chunk(self, w: Writer) -> None:
         pointers = self._parts(w, "part")
         for buffer in self.totals:
             self._fill(w, buffer, pointers[buffer.name])
-        args = self.csrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
+        args = self.csrs + [pointers.get(b.name, self._rows_of_item(b)) for b in self.kernel.buffers]
         if self.scratch:
             w.line("char* const gw_mine = scratch + gw_bytes * thread;")
             for array in self.private:
@@ -272,17 +294,37 @@ class _CppUnit:
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
         args += [self.names.of(lane) for lane in self.swept]
         args += ["sizes[0]"] if self.counts_rows else []
-        if not self.walked:
+        args += ["gw_items"] if self.counts_items else []
+        if self.kernel.items is not None:
+            w.line("const int64_t chunk = gw_part % num_chunks, gw_share = gw_part / num_chunks;")
+            for buffer in self.over_items:
+                self._fill(w, buffer, self.names.of(buffer.name), "chunks[chunk]", "chunks[chunk + 1]")
+            w.line("const int64_t gw_end = gw_items * (gw_share + 1) / gw_shares;")
+            with w.block("for (int64_t gw_item = gw_items * gw_share / gw_shares; gw_item < gw_end; ++gw_item)"):
+                self._call_rows(w, args)
+            return
+        self._call_rows(w, args)
+
+    def _call_rows(self, w: Writer, args: list[str]) -> None:
+        if not self.walked or self.kernel.items is not None:  # no row of a kernel that walks items is divided
             w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")
             return
         w.line("const int64_t gw_next = chunks[chunk + 1];")
         with w.block("if (chunks[chunk] >= 0)"):
             w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'gw_next < 0 ? ~gw_next : gw_next'])});")
 
+    def _rows_of_item(self, buffer: Buffer) -> str:
+        """Where the rows of a buffer begin that the body reads or writes."""
+        name = self.names.of(buffer.name)
+        if not buffer.items:
+            return name
+        rows = 1 if buffer.rows is None else f"sizes[{self.kernel.sizes.index(buffer.rows)}]"
+        return f"{name} + gw_item * {rows} * {self.scope.arrays[buffer.name].numel}"
+
     def _fold_parts(self, w: Writer) -> None:
         for buffer in self.totals:
             self._fill(w, buffer, self.names.of(buffer.name))
-        with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+        with w.block(f"for (int64_t {self.part} = 0; {self.part} < {self.num_parts}; ++{self.part})"):
             pointers = self._parts(w, "part")
             for buffer in self.totals:
                 assert buffer.fold is not None

@@ -53,6 +53,8 @@ class _TritonUnit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
+        if kernel.items is not None:
+            raise IRError("a Triton kernel walks the rows of all items of a batch: schedule it with items=False.")
         self.kernel = kernel
         arrays = arrays_of(kernel)
         names = triton_names(

@@ -850,6 +850,30 @@ Value equal_runs(Run& run, int64_t rows, int64_t count) {
   return made;
 }
 
+// r -> r % rows for `count` numbers r.
+Value rounds(Run& run, int64_t rows, int64_t count) {
+  const int64_t sizes[] = {rows > 0 ? count / rows * rows : 0};
+  Value made = empty(run, GW_INT64, sizes);
+  if (run.failed) return made;
+  auto* const out = reinterpret_cast<int64_t*>(made.data);
+  for (int64_t r = 0; r < sizes[0]; ++r) out[r] = r % rows;
+  return made;
+}
+
+// An index into the `rows` rows of one item, for all items, which have `count` numbers together.
+Value each_item(Run& run, const Value& index, int64_t rows, int64_t count, const char* name) {
+  const Value wide = in_64_bits(run, index);
+  if (!run.failed) check_numbers(run, wide, 0, rows, name);
+  const int64_t length = wide.sizes[0], items = length > 0 ? count / length : 0, sizes[] = {items * length};
+  Value made = empty(run, GW_INT64, sizes);
+  if (run.failed) return made;
+  const auto* const in = reinterpret_cast<const int64_t*>(wide.data);
+  auto* const out = reinterpret_cast<int64_t*>(made.data);
+  for (int64_t i = 0; i < items; ++i)
+    for (int64_t e = 0; e < length; ++e) out[i * length + e] = i * rows + in[e];
+  return made;
+}
+
 template <int32_t kSegments, int32_t kParts>
 Value rows_of_segments(Run& run, Sizes<kSegments> sizes, const int32_t (&at)[kParts]) {
   Value parts[kParts];

@@ -29,6 +29,7 @@ from graphweave.frontends.calls.captured_sizes import (
     val,
 )
 from graphweave.frontends.calls.number_formulas import NumberFormulas
+from graphweave.frontends.calls.row_rules import pulled
 from graphweave.frontends.importing.spaces import Spaces
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
@@ -340,9 +341,22 @@ class Context:
             raise IRError("an index whose rows, or what it counts, is shared data")
         if self._counts_runs(index, x):
             return self.emit(ir.MapOf(self.emit(ir.EqualRuns(cod, self.type(ref).space)), cod))
+        if self.formulas.repeats(index, shape(x)[0]):
+            return self.emit(ir.MapOf(self.emit(ir.Rounds(cod, self.type(ref).space)), cod))
+        item = self._item_map(index, x)
+        if item is not None:
+            return self.emit(ir.MapOf(self.emit(ir.EachItem(item, cod, self.type(ref).space)), cod))
         index_of_rows = self.reshape(ref, ())
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
         return self.emit(ir.MapOf(index_of_rows, cod, wraps))
+
+    def _item_map(self, index: fx.Node, x: fx.Node) -> Ref | None:
+        """The map by which `index` picks rows in each item of a batch, if it picks them so from `x`."""
+        gather = self.formulas.of_each_item(index, shape(x)[0])
+        found = None if gather is None else pulled(gather)
+        if found is None or UNIT in map(self.spaces.space_of, found[:2]):
+            return None
+        return self.map_of(*found)
 
     def _counts_runs(self, index: fx.Node, x: fx.Node) -> bool:
         """Whether a formula says that rows of `index` are short runs of equal length, one for each row of `x`."""

@@ -31,7 +31,8 @@ FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in F
 def run(kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
     """Runs a well-formed kernel on tensors by name, and writes outputs and totals in place.
 
-    `csrs` has the indptr of each CSR that has one. Only row counts of the kernel and of runs are read from `sizes`.
+    `csrs` has the indptr of each CSR that has one. Row counts of the kernel, of runs and of items are read from
+    `sizes`.
     """
     for buffer in kernel.buffers:
         if buffer.role is loop.Role.total:
@@ -40,8 +41,17 @@ def run(kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor]
     rows = sizes[kernel.sizes[0]]
     runs = ((csr.name, sizes[csr.positions]) for csr in kernel.csrs if csr.positions is not None)
     csrs = csrs | {name: torch.arange(rows + 1) * (count // max(rows, 1)) for name, count in runs}
-    for known in _steps(kernel.sweep):
-        _rows(kernel, buffers, csrs, rows, known)
+    for item in range(1 if kernel.items is None else sizes[kernel.items] // max(rows, 1)):
+        mine = {b.name: _of_item(b, buffers[b.name], item, sizes) for b in kernel.buffers}
+        for known in _steps(kernel.sweep):
+            _rows(kernel, mine, csrs, rows, known)
+
+
+def _of_item(buffer: loop.Buffer, tensor: Tensor, item: int, sizes: Mapping[str, int]) -> Tensor:
+    """The rows of a buffer that the kernel's body sees for an item."""
+    if not buffer.items:
+        return tensor
+    return tensor[item] if buffer.rows is None else tensor[item * sizes[buffer.rows] :][: sizes[buffer.rows]]
 
 
 def _steps(lanes: tuple[loop.Lane, ...]) -> Iterator[dict[str, Tensor]]:

@@ -372,18 +372,19 @@ Stmt: TypeAlias = (
 class Role(Enum):
     input = "in"
     output = "out"  # written, never read
-    total = "total"  # unit-space output reduced over all rows, in a fixed order, by Accum
+    total = "total"  # output reduced by Accum in a fixed order: over all rows, or, if it has rows, over all items
     column = "column"  # i32/i64 array over the positions of a CSR: edge ids (perm) or neighbour rows
     index = "index"  # i32/i64 array over the kernel's rows: where a flat pull reads
 
 
-@part("{role} {name}: {dtype}[{rows}; {shape}] {fold}")
+@part("{role} {name}: {dtype}[{rows}; {shape}] {fold} {items}")
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A contiguous tensor parameter `[rows, *shape]`; `rows` names a size of the kernel, None for unit-space data.
 
     `fold` is the reduction of a `total` buffer, None for others. Column and index buffers have the dtype
-    `Kernel.index`.
+    `Kernel.index`. With `items` the tensor has these rows for each item of the kernel (`Kernel.items`), one item after
+    the other; the body reads and writes those of its item.
     """
 
     name: str
@@ -392,6 +393,7 @@ class Buffer:
     rows: str | None
     shape: tuple[int, ...]
     fold: Fold | None = None
+    items: bool = False
 
 
 @part("csr {name}| in runs of {positions}|")
@@ -427,7 +429,7 @@ kernel {name}({row} < {sizes}; {index}) {
   {csrs}
   {buffers}
   {stashes}
-  do| vectors {vectors}|| sweep {sweep}|| tile {tile}|| within {within}|
+  do| vectors {vectors}|| sweep {sweep}|| tile {tile}|| within {within}|| items {items}|
     {body}
 }""")
 @dataclass(frozen=True, slots=True)
@@ -446,6 +448,9 @@ class Kernel:
     these lanes, so that each of its elements is stored once.
 
     With `vectors`, loops over lanes go in vectors of at most that many bytes; a target may ignore it.
+
+    With `items`, the size that counts the rows of all items of a batch, all rows are run for each item. There are
+    items / rows of them (none without rows), in parallel as rows are.
     """
 
     name: str
@@ -461,3 +466,4 @@ class Kernel:
     sweep: tuple[Lane, ...] = ()
     within: tuple[Lane, ...] = ()
     vectors: int | None = None
+    items: str | None = None

@@ -45,13 +45,14 @@ class Traffic:
 
 def traffic_of(kernel: Kernel, sizes: Mapping[str, int], positions: Mapping[str, int]) -> Traffic:
     """The traffic of a kernel, given its sizes by name and the number of positions (edges) of each CSR."""
-    count = _TrafficCount(kernel, sizes, positions)
+    items = 1 if kernel.items is None else sizes[kernel.items] // max(sizes[kernel.sizes[0]], 1)
+    count = _TrafficCount(kernel, sizes, {csr: n * items for csr, n in positions.items()}, items)
     for stmt in kernel.body:
         count.visit(stmt, count.rows, "")
     own = sum(count.bytes_of(buffer) for buffer in kernel.buffers)
     around = csrs_around(kernel)
     stored = (c for c in kernel.csrs if c.positions is None)
-    rows = (count.rows if (csr := around.get(c.name)) is None else positions[csr] for c in stored)
+    rows = (count.sizes[kernel.sizes[0]] if (csr := around.get(c.name)) is None else positions[csr] for c in stored)
     indptr = sum(n + 1 for n in rows) * kernel.index.itemsize
     only_gathered = count.gathered.keys() - count.streamed
     streamed = sum(count.bytes_of(b) for b in kernel.buffers if b.name not in only_gathered)
@@ -63,6 +64,7 @@ class _TrafficCount:
     kernel: Kernel
     sizes: Mapping[str, int]
     positions: Mapping[str, int]
+    items: int = 1
     flops: float = 0.0
     gathered: dict[str, list[int]] = field(default_factory=dict)
     """Buffer -> bytes of each pass over edges that reads the buffer at rows given by an index."""
@@ -81,10 +83,11 @@ class _TrafficCount:
 
     @property
     def rows(self) -> int:
-        return self.sizes[self.kernel.sizes[0]]
+        return self.sizes[self.kernel.sizes[0]] * self.items
 
     def bytes_of(self, buffer: Buffer) -> int:
-        return (1 if buffer.rows is None else self.sizes[buffer.rows]) * self._row_bytes(buffer)
+        rows = 1 if buffer.rows is None else self.sizes[buffer.rows]
+        return rows * (self.items if buffer.items else 1) * self._row_bytes(buffer)
 
     def _row_bytes(self, buffer: Buffer) -> int:
         return math.prod(buffer.shape) * buffer.dtype.itemsize

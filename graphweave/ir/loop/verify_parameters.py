@@ -33,6 +33,8 @@ def verify_parameters(kernel: Kernel) -> None:
         fail(f"kernel {kernel.name}", "sizes must begin with the kernel's row count (got none).")
     if kernel.index not in _INDEX:
         fail(f"kernel {kernel.name}", f"the index dtype must be i32 or i64 (got {kernel.index.value}).")
+    if kernel.items is not None and (kernel.items not in kernel.sizes or any(c.positions for c in kernel.csrs)):
+        fail(f"kernel {kernel.name}", f"rows of items are counted by one of {kernel.sizes}, and edges by a CSR.")
     for line in kernel.header:
         one_line(line, "header")
     for buffer in kernel.buffers:
@@ -57,8 +59,10 @@ def _buffer(buffer: Buffer, kernel: Kernel) -> None:
         fail(place, f"must be one {kernel.index.value} a row.")
     if (buffer.role is Role.total) != (buffer.fold is not None):
         fail(place, "totals, and only totals, have a fold.")
-    if buffer.role is Role.total and buffer.rows is not None:
-        fail(place, "a total has no rows.")
+    if buffer.role is Role.total and buffer.rows not in (None, *kernel.sizes[: kernel.items is not None]):
+        fail(place, "a total has no rows, or, over items, those of the kernel.")
+    if buffer.items and (kernel.items is None or buffer.role not in (Role.input, Role.output)):
+        fail(place, "inputs and outputs of a kernel that walks items, and no others, have rows for each item.")
 
 
 def one_line(text: str, place: str) -> None:

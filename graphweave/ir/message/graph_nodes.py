@@ -103,6 +103,35 @@ class EqualRuns:
 
 @node()
 @dataclass(frozen=True, slots=True)
+class Rounds:
+    """out[r] = r % rows(of), where the rows of `space` are those of `of` several times over: i64, on `space`.
+
+    It is the index of a value [nodes] that is broadcast to [batch, nodes].
+    """
+
+    of: Space
+    space: Space
+
+
+@node()
+@dataclass(frozen=True, slots=True)
+class EachItem:
+    """out[i * E + e] = i * N + m(e), for `map` m: a space of E rows -> a space of N rows: i64, on `space`, which has E
+    rows for each item i.
+
+    It is the index of the edges [batch, edges] of one graph that all items of a batch have, as an index into `of`,
+    [batch, nodes]. A kernel that walks these edges walks the map once for each item, and needs no format of them
+    (`lower/items.py`). Each number of the map is checked against N, since one out of range would be a row of another
+    item.
+    """
+
+    map: Ref
+    of: Space
+    space: Space
+
+
+@node()
+@dataclass(frozen=True, slots=True)
 class Places:
     """out[v] = the place of row v of `of` in an order that keeps neighbours near each other: `of x [] i64`, a
     permutation (`core/locality.py`).

@@ -59,6 +59,8 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             | ir.RowsOfSegments()
             | ir.NumbersOfSegments()
             | ir.EqualRuns()
+            | ir.Rounds()
+            | ir.EachItem()
             | ir.Places()
             | ir.Inverse()
             | ir.Order()
@@ -223,8 +225,12 @@ def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.Dis
         case ir.RowsOfSegments(of, at, space) | ir.NumbersOfSegments(of, at, space):
             good = isinstance(node, ir.RowsOfSegments) or len(of) == len(at)
             _expect(good, node, "a number for each segment")
-        case ir.EqualRuns(rows, space):
+        case ir.EqualRuns(rows, space) | ir.Rounds(rows, space):
             _expect(UNIT not in (rows, space), node, "two spaces of rows")
+            return ir.Type(space, (), DType.i64)
+        case ir.EachItem(m, rows, space):
+            ends = _map(m, types, node)
+            _expect(UNIT not in (ends.dom, ends.cod, rows, space), node, "a map, and two spaces of rows")
             return ir.Type(space, (), DType.i64)
         case ir.Places(src, dst, rows, order):
             t, u = _index(src, types, node), _index(dst, types, node)

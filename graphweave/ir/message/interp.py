@@ -24,7 +24,15 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import Program, Ref
-from graphweave.ir.message.unions import check_columns, equal_runs, join_indices, numbers_of_segments, rows_of_segments
+from graphweave.ir.message.unions import (
+    check_columns,
+    each_item,
+    equal_runs,
+    join_indices,
+    numbers_of_segments,
+    rounds,
+    rows_of_segments,
+)
 from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
@@ -89,13 +97,18 @@ def apply(
         case ir.Input(name):
             raise IRError(f"input {name!r} has no value of its own: it is given")
         case _ if isinstance(node, ir.Opaque):
-            return _called(node, values, rows_of, device, call)
+            return _called(node, values, types, rows_of, device, call)
         case _:
             return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
 
 
 def _called(
-    node: ir.Opaque, values: Values, rows_of: RowsOf, device: torch.device | str, call: Callable[..., Any]
+    node: ir.Opaque,
+    values: Values,
+    types: Types,
+    rows_of: RowsOf,
+    device: torch.device | str,
+    call: Callable[..., Any],
 ) -> Any:
     match node:
         case ir.Distinct(keys):
@@ -112,6 +125,10 @@ def _called(
             return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
         case ir.EqualRuns(of, space):
             return call(equal_runs, rows_of(space), rows_of(of), torch.device(device))
+        case ir.Rounds(of, space):
+            return call(rounds, rows_of(space), rows_of(of), torch.device(device))
+        case ir.EachItem(m, _, space):
+            return call(each_item, values[m], rows_of(_map(types, m).cod), rows_of(space))
         case ir.Places(src, dst, of, order):
             return call(places_of, values[src], values[dst], rows_of(of), order)
         case ir.Inverse(x):

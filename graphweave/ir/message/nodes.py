@@ -19,6 +19,7 @@ from graphweave.ir.message.graph_nodes import Chosen as Chosen
 from graphweave.ir.message.graph_nodes import Distinct as Distinct
 from graphweave.ir.message.graph_nodes import DistinctKey as DistinctKey
 from graphweave.ir.message.graph_nodes import DistinctRow as DistinctRow
+from graphweave.ir.message.graph_nodes import EachItem as EachItem
 from graphweave.ir.message.graph_nodes import EqualRuns as EqualRuns
 from graphweave.ir.message.graph_nodes import Inverse as Inverse
 from graphweave.ir.message.graph_nodes import JoinIndices as JoinIndices
@@ -26,6 +27,7 @@ from graphweave.ir.message.graph_nodes import NumbersOfSegments as NumbersOfSegm
 from graphweave.ir.message.graph_nodes import Order as Order
 from graphweave.ir.message.graph_nodes import Places as Places
 from graphweave.ir.message.graph_nodes import Reordered as Reordered
+from graphweave.ir.message.graph_nodes import Rounds as Rounds
 from graphweave.ir.message.graph_nodes import RowsOfSegments as RowsOfSegments
 from graphweave.ir.message.rank_nodes import AllReduce as AllReduce
 from graphweave.ir.message.rank_nodes import Exchange as Exchange
@@ -402,11 +404,14 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Places
-    | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce | After | AssertIndex
-    | LaidOut | Own | Kept | Aten
+    Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Rounds
+    | EachItem | Places | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce
+    | After | AssertIndex | LaidOut | Own | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
+
+ByArithmetic: TypeAlias = EqualRuns | Rounds | EachItem
+"""Indices that follow by arithmetic from row counts, and from a smaller map: kernels that compute them read none."""
 
 NativeOnCpu: TypeAlias = Order | Chosen | Distinct | RunningSum
 """Nodes that native code of ours computes on the CPU, and calls of PyTorch elsewhere."""

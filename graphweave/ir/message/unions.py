@@ -43,6 +43,20 @@ def equal_runs(rows: int, runs: int, device: torch.device | str) -> Tensor:
     return torch.arange(runs, device=device).repeat_interleave(rows // max(runs, 1), output_size=rows)
 
 
+def rounds(rows: int, times_of: int, device: torch.device | str) -> Tensor:
+    """The value of `Rounds`, i64: the numbers below `times_of`, as often as `rows` rows have them."""
+    return torch.arange(times_of, device=device).repeat(rows // max(times_of, 1))
+
+
+def each_item(index: Tensor, nodes: int, rows: int) -> Tensor:
+    """The value of `EachItem`, i64, of an `index` into the `nodes` rows of one item, for items that have `rows` rows
+    together. IndexRangeError for the first index that is out of range."""
+    if not _is_within(index, 0, nodes):
+        raise range_error(index, nodes)
+    first = torch.arange(rows // max(index.numel(), 1), device=index.device) * nodes
+    return (first[:, None] + index.long()).reshape(-1)
+
+
 def check_columns(index: Tensor, size: int) -> None:
     """IndexRangeError unless every number of `index` lies in 0..size-1."""
     if not _is_within(index, 0, size):
