@@ -50,14 +50,14 @@ def segment_attention(
         )
         return out.squeeze(1)
     _check_terms(q, bias, edges, edge_bias, dropout)
-    if bias is not None and bias.dtype == torch.bool:
-        bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -torch.inf)
+    hidden = ~bias if bias is not None and bias.dtype == torch.bool else None
     if not q.is_cpu:
+        bias = bias if hidden is None else torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
         return _padded(q, k, v, ptr, key_ptr, factor, bias, edges, edge_bias, dropout)
     computed = torch.float32 if q.dtype in _HALF else q.dtype
-    shifts = (None if x is None else x.to(computed) for x in (bias, edge_bias))
+    shift, numbers = (None if x is None else x.to(computed) for x in (bias if hidden is None else None, edge_bias))
     seed = torch.randint(_NUM_SEEDS, ()) if dropout else None
-    terms = next(shifts), None, None, edges, next(shifts), seed, float(dropout)
+    terms = shift, None, None, edges, numbers, hidden, -torch.inf, False, seed, float(dropout)
     out, _ = native.segment_attention(*(x.to(computed) for x in (q, k, v)), ptr.long(), key_ptr.long(), factor, *terms)
     return out.to(q.dtype)
 
