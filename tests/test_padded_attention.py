@@ -264,7 +264,7 @@ def test_terms_without_a_matrix_of_pairs(rewrites: list[bool], graphs: list[fx.G
     compiled = graphweave.compile(Graphormer().double())
     compiled(*batch_of(BATCHES[0]))
     (call,) = graphs[0].graph.find_nodes(op="call_function", target=torch.ops.graphweave.segment_attention.default)
-    assert [term is not None for term in call.args[6:]] == [False, True, True, True, True, False, True]
+    assert [term is not None for term in call.args[6:]] == [False, True, True, True, True, False, True, True, False, True]
     graphs[0].graph.eliminate_dead_code()
     assert not {"embedding", "graphweave.dense_edges"}.intersection(map(call_name, graphs[0].graph.nodes))
 

@@ -11,8 +11,6 @@ from graphweave.runtime import segment_attention as native
 _HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = (torch.float32, torch.float64, *_HALF)
 _BIASES = (torch.bool, *_NUMBERS)
-_NUM_SEEDS = (1 << 63) - 1
-"""Exclusive upper limit of the seeds that are drawn."""
 
 
 def segment_attention(
@@ -56,7 +54,7 @@ def segment_attention(
         return _padded(q, k, v, ptr, key_ptr, factor, bias, edges, edge_bias, dropout)
     computed = torch.float32 if q.dtype in _HALF else q.dtype
     shift, numbers = (None if x is None else x.to(computed) for x in (bias if hidden is None else None, edge_bias))
-    seed = torch.randint(_NUM_SEEDS, ()) if dropout else None
+    seed = torch.randint(native.NUM_SEEDS, ()) if dropout else None
     terms = shift, None, None, edges, numbers, hidden, -torch.inf, False, seed, float(dropout)
     out, _ = native.segment_attention(*(x.to(computed) for x in (q, k, v)), ptr.long(), key_ptr.long(), factor, *terms)
     return out.to(q.dtype)

@@ -24,6 +24,9 @@ LONGEST = 512
 """Segments of more keys are attended by PyTorch's fused call, one call a segment: there its matrix products are faster
 than ours. Those with terms or dropout are attended here, whatever their length."""
 
+NUM_SEEDS = (1 << 63) - 1
+"""Exclusive upper limit of the seeds that are drawn."""
+
 MAX_PARTS = 64
 """Upper limit on the parts of the segments that have gradients of a table of their own."""
 
