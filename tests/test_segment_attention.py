@@ -158,7 +158,9 @@ def reference_with(
 
 @pytest.mark.parametrize(
     "kind",
-    by_default(["bias", "bias of keys", "mask", "table", "edges", "all", "hidden", "hidden keys"], "mask", "all", "hidden"),
+    by_default(
+        ["bias", "bias of keys", "mask", "table", "edges", "all", "hidden", "hidden keys"], "mask", "all", "hidden"
+    ),
 )
 @pytest.mark.parametrize("lengths", by_default(LENGTHS, "mixed", "no segments", "no rows", "other keys"))
 def test_scores_are_shifted_by_what_is_given_for_pairs(lengths: str, kind: str) -> None:

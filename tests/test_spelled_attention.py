@@ -15,16 +15,16 @@ from torch import Tensor, fx, nn
 import graphweave
 from graphweave.frontends.calls.dynamo_calls import call_name
 from graphweave.frontends.dynamo import backend
+from graphweave.frontends.spellings import spelled_attention
 from graphweave.frontends.spellings.spelled_attention import join_attention
-from graphweave.runtime import segment_attention as native
 from tests.support import by_default
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 HEADS, HEAD = 2, 3
 WIDTH = HEADS * HEAD
-KEYS = 19
-"""Keys of a graph: more than those with which a graph stays as it is."""
+KEYS, FEW_KEYS = 19, 16
+"""Keys of a graph, and so many or fewer with which the compiled graph stays as it is."""
 
 
 class Operands:
@@ -236,6 +236,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found[-1]
 
     monkeypatch.setattr(backend, "join_attention", join)
+    monkeypatch.setattr(spelled_attention, "FEW_KEYS", FEW_KEYS)
     return found
 
 

@@ -94,10 +94,14 @@ class _Terms:
         return all(x is None for x in (*self.added, self.hidden)) and not self.dropped
 
 
-@torch.library.custom_op(
-    "graphweave::segment_attention", mutates_args=(), device_types="cpu",
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_ptr, Tensor k_ptr, float scale, {TERMS}) -> (Tensor, Tensor)",
-)  # fmt: skip
+_ROWS = "Tensor q, Tensor k, Tensor v"
+_SEGMENTS = "Tensor q_ptr, Tensor k_ptr, float scale"
+_FORWARD = f"({_ROWS}, {_SEGMENTS}, {TERMS}) -> (Tensor, Tensor)"
+_GRADIENTS = ", ".join(["Tensor"] * 6)
+_BACKWARD = f"(Tensor grad, {_ROWS}, Tensor out, Tensor lse, {_SEGMENTS}, bool[] wanted, {TERMS}) -> ({_GRADIENTS})"
+
+
+@torch.library.custom_op("graphweave::segment_attention", mutates_args=(), device_types="cpu", schema=_FORWARD)
 def segment_attention(
     q: Tensor, k: Tensor, v: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float, *given: Any
 ) -> tuple[Tensor, Tensor]:
@@ -132,14 +136,21 @@ def segment_attention(
 
 
 @torch.library.custom_op(
-    "graphweave::segment_attention_backward", mutates_args=(), device_types="cpu",
-    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor q_ptr, Tensor k_ptr, float scale,"
-    f" bool[] wanted, {TERMS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
+    "graphweave::segment_attention_backward", mutates_args=(), device_types="cpu", schema=_BACKWARD
+)
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float,
-    wanted: Sequence[bool], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    wanted: Sequence[bool],
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, and those of `bias`, `table` and `numbers` that are `wanted`; others are empty."""
     grads = [x.new_empty(x.shape) for x in (q, k, v)]
     q, k, v, out, grad, lse = *map(_rows, (q, k, v, out, grad)), lse.contiguous()

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import fx
 
-
 ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 """The fields in which PyTorch notes where a call comes from."""
 

@@ -28,8 +28,8 @@ from graphweave.frontends.halves.forward_mode import refuse_forward_mode
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.spellings.segment_attention import attention_by_segments
-from graphweave.frontends.spellings.spelled_attention import join_attention
 from graphweave.frontends.spellings.sparse_lookups import join_lookups
+from graphweave.frontends.spellings.spelled_attention import join_attention
 from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
 from graphweave.frontends.stored.store import Slot, slot, unstored
 from graphweave.frontends.tracing.capture_settings import DuringCompilation

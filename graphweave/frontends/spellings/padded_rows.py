@@ -297,9 +297,8 @@ def _each(node: fx.Node, known: Known) -> Value | None:
     return Padded(rows, x.dims, x.padding)
 
 
-_OTHERS: Mapping[str, Literal["real", "padding", "hides", "hidden"]] = {
-    "real": "padding", "padding": "real", "hides": "hidden", "hidden": "hides",
-}  # fmt: skip
+_OTHERS: Mapping[str, Literal["real", "padding", "hides", "hidden"]]
+_OTHERS = {"real": "padding", "padding": "real", "hides": "hidden", "hidden": "hides"}
 """The kind of a mask -> that of its opposite."""
 
 

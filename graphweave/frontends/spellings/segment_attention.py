@@ -39,12 +39,13 @@ from graphweave.frontends.spellings.padded_rows import (
     masked,
     width,
 )
-from graphweave.runtime.segment_attention import NUM_SEEDS
 
 _SOFTMAX = "graphweave.softmax_attention"
 _ATTENTION = ("scaled_dot_product_attention", "graphweave.dense_attention", _SOFTMAX)
 _ROWS, _MASK = "graphweave.dense_rows", "graphweave.dense_mask"
 _NUMBERS = (torch.float32, torch.float64)
+_NUM_SEEDS = (1 << 63) - 1
+"""Exclusive upper limit of the seeds that are drawn."""
 
 
 def attention_by_segments(gm: fx.GraphModule) -> set[tuple[torch.dtype, int, int]]:
@@ -167,10 +168,10 @@ class _PaddedAttention:
             rows = self._call(queries, keys, values, ptr, ptr, call, *self._terms(call, k, node.next))
             dims = tuple(as_dim(width(dim)) if is_features(dim) else dim for dim in v.dims)
             return Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
-        count = call.queries_of_each(k)
+        count = call.queries_of_each(k.padding)
         if count:
             self.attended.append(node)
-            self.replaced[node] = self._attend_from_others(call, keys, values, ptr, count, call.heads_of(k))
+            self.replaced[node] = self._attend_from_others(call, keys, values, ptr, count)
         return None
 
     def _terms(self, call: _DenseAttention, k: Padded, at: fx.Node) -> tuple[Any, ...]:
@@ -214,24 +215,22 @@ class _PaddedAttention:
         return do("unflatten", (pairs, 0, (-1, heads))) if whole and heads > 1 else do("unsqueeze", (pairs, 1))
 
     def _attend_from_others(
-        self, call: _DenseAttention, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int, heads: int | None
+        self, call: _DenseAttention, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int
     ) -> fx.Node:
         """Attention of `count` queries for each graph, such as the seeds of a pooling layer: [graphs, heads, count,
-        width], or [graphs * heads, count, width]."""
+        width]."""
         do = self.graph.call_method
-        q = call.q if heads is None else do("unflatten", (call.q, 0, (-1, heads)))
-        queries = do("flatten", (do("transpose", (q, 1, 2)), 0, 1))
+        queries = do("flatten", (do("transpose", (call.q, 1, 2)), 0, 1))
         numbers = do("cumsum", (self.graph.call_function(torch.ones_like, (ptr,)), 0))
         ends = do("mul", (do("sub", (numbers, 1)), count))
         rows = self._call(queries, keys, values, ends, ptr, call)
-        out = do("transpose", (do("unflatten", (rows, 0, (-1, count))), 1, 2))
-        return out if heads is None else do("flatten", (out, 0, 1))
+        return do("transpose", (do("unflatten", (rows, 0, (-1, count))), 1, 2))
 
     def _call(
         self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention, *terms: Any
     ) -> fx.Node:
         attend = torch.ops.graphweave.segment_attention.default
-        seed = self.graph.call_function(torch.randint, (NUM_SEEDS, ())) if call.dropped else None
+        seed = self.graph.call_function(torch.randint, (_NUM_SEEDS, ())) if call.dropped else None
         shifts = terms or (None,) * 6
         args = q, k, v, q_ptr, k_ptr, call.scale, *shifts, call.fill, call.is_softmax, seed, call.dropped
         return self.graph.call_function(operator.getitem, (self.graph.call_function(attend, args), 0))
@@ -311,11 +310,13 @@ class _DenseAttention:
         q, k, v = operands[:3]
         given: dict[str, Any] = dict(zip(names, operands[3:], strict=False)) | dict(node.kwargs)
         scale = given.get("scale")
-        return _DenseAttention(
-            q, k, v, given.get("attn_mask"), None, 0.0,  # type: ignore[arg-type]
-            float(example(q).shape[-1]) ** -0.5 if scale is None else scale, given.get("dropout_p") or 0.0,
-            bool(given.get("is_causal")), False, bool(given.get("enable_gqa")),
-        )  # fmt: skip
+        scale = float(example(q).shape[-1]) ** -0.5 if scale is None else scale
+        dropped, causal, groups = (
+            given.get("dropout_p") or 0.0,
+            bool(given.get("is_causal")),
+            bool(given.get("enable_gqa")),
+        )
+        return _DenseAttention(q, k, v, given.get("attn_mask"), None, 0.0, scale, dropped, causal, False, groups)  # type: ignore[arg-type]
 
     def is_possible(self) -> bool:
         """Whether we compute such attention: of float32 or float64 on the CPU, which drops less than everything."""
@@ -340,17 +341,13 @@ class _DenseAttention:
         if not isinstance(found, Mask) or found.padding != k.padding or not pair_masks.fits(found, len(k.dims)):
             return False
         if found.kind in alone and (self.hidden is None or self.fill <= pair_masks.LOWEST):
-            return isinstance(q, Padded) or self.hidden is None or self.mask is None
-        of_pairs = found.kind == "hides" and self.hidden is None or found.kind == "hidden" and self.fill == -math.inf
+            return True
+        of_pairs = found.kind == "hides" if self.hidden is None else found.kind == "hidden" and self.fill == -math.inf
         return of_pairs and isinstance(q, Padded)
 
-    def heads_of(self, k: Padded) -> int | None:
-        """The heads that are in one dim with the graphs; None if heads have a dim of their own."""
-        return width(k.dims[0][1:]) if len(k.dims) == 3 else None
-
-    def queries_of_each(self, k: Padded) -> int | None:
-        """How many queries each graph has, if they are [graphs, heads, queries, width], or [graphs * heads, queries,
-        width], and not padded."""
-        shape, heads = example(self.q).shape, self.heads_of(k)
-        graphs = k.padding.graphs if heads is None else k.padding.graphs * heads
-        return fixed(shape[-2]) if len(shape) == len(k.dims) and same(shape[0], graphs) else None
+    def queries_of_each(self, padding: Padding) -> int | None:
+        """How many queries each graph has, if they are [graphs, heads, queries, width] and not padded. A softmax gives
+        the queries of a graph without rows NaN, or the mean of its padding, which nobody reads otherwise."""
+        shape = example(self.q).shape
+        fits = len(shape) == 4 and same(shape[0], padding.graphs) and not self.is_softmax
+        return fixed(shape[2]) if fits else None

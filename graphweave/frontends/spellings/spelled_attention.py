@@ -19,21 +19,32 @@ import torch
 from torch import Tensor, fx
 
 from graphweave.frontends.calls.captured_graph import ancestors
-from graphweave.frontends.calls.captured_sizes import dim_of, fixed
+from graphweave.frontends.calls.captured_sizes import dim_of, fixed, hint
 from graphweave.frontends.calls.dynamo_calls import ORIGIN, call_name, example, writes
-from graphweave.frontends.spellings.spelled_products import Letters, Product, product_of, spreads
-from graphweave.frontends.tracing.dense_batches import softmax_attention
+from graphweave.frontends.spellings.spelled_products import LetterProduct, Letters, product_of, spreads
 
-FEW_KEYS = 16
-"""With so many keys or fewer, in every call, the weights are hardly larger than the rows, and the graph stays."""
+FEW_KEYS = 64
+"""With so many keys or fewer in the call that is captured, the graph stays: its products are as fast, and the weights
+are hardly larger than the rows. Where data decides the keys, they may be many."""
 
 _NUMBERS = (torch.float32, torch.float64)
 _SAME_VALUES = ("float", "double", "to", "type", "type_as", "contiguous", "clone")
 """Calls that give their operand's elements, if they give its dtype."""
 _UNREAD = (
-    *_SAME_VALUES, "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "getitem",
-    "mean", "sum", "detach",
-)  # fmt: skip
+    *_SAME_VALUES,
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "getitem",
+    "mean",
+    "sum",
+    "detach",
+)
 """Calls that are not made if nobody reads their result: averages of weights, above all."""
 _SUMS, _DIFFERENCES = ("add", "iadd", "add_"), ("sub", "isub", "sub_")
 _PRODUCTS, _QUOTIENTS = ("mul", "imul", "mul_"), ("truediv", "itruediv", "div", "div_")
@@ -69,7 +80,7 @@ class _Scores:
     """scale * product + the sum of factor * term, of which `fill` takes the place where a mask hides it. A mask hides
     where it is true, or else where it is false."""
 
-    product: Product
+    product: LetterProduct
     terms: tuple[tuple[float, fx.Node], ...]
     masks: tuple[tuple[fx.Node, bool], ...]
     fill: float
@@ -77,7 +88,7 @@ class _Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dims:
+class _AttentionDims:
     """The letters of an attention's dims."""
 
     batch: Letters
@@ -87,7 +98,7 @@ class _Dims:
     value: str
 
     @staticmethod
-    def of(scores: Product, last: Product) -> _Dims | None:
+    def of(scores: LetterProduct, last: LetterProduct) -> _AttentionDims | None:
         """The dims of q @ k, scores, and of the product of weights with values, if that is what the two are."""
         batch, inner, key = scores.shared(), scores.summed(), last.summed()
         query, value = set(last.of_left) - batch - key, set(last.of_right) - batch - key
@@ -102,7 +113,7 @@ class _Dims:
         )
         if any(set(has) != wanted for has, wanted in operands):
             return None
-        return _Dims(tuple(x for x in last.of_left if x in batch), *query, *key, *inner, *value)
+        return _AttentionDims(tuple(x for x in last.of_left if x in batch), *query, *key, *inner, *value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +121,9 @@ class _Attention:
     """Attention whose result is `node`, and the calls that only it needs."""
 
     node: fx.Node
-    last: Product
+    last: LetterProduct
     scores: _Scores
-    dims: _Dims
+    dims: _AttentionDims
     dropped: float
     parts: frozenset[fx.Node]
 
@@ -128,7 +139,7 @@ class _Attention:
             masks = [self._pairs(x if hides else _call(x, "logical_not")) for x, hides in scores.masks]
             bias, hidden = _joined(terms, "add"), _joined(masks, "logical_or")
             args = q, k, v, bias, hidden, scores.fill, scores.scale, self.dropped
-            out = graph.call_function(softmax_attention, args)
+            out = graph.call_function(torch.ops.graphweave.softmax_attention.default, args)
             order = (*dims.batch, dims.query, dims.value)
             out.meta["example_value"] = example(self.node).permute([self.last.of_out.index(x) for x in order])
             result = _ordered(out, order, self.last.of_out)
@@ -152,20 +163,20 @@ def _found(node: fx.Node) -> _Attention | None:
     if last is None or last.term is not None:
         return None
     for side in (last, last.swapped()):
-        found = _Search(node).attention(side)
+        found = _SearchOfScores(node).attention(side)
         if found is not None:
             return found
     return None
 
 
 @dataclass(slots=True)
-class _Search:
+class _SearchOfScores:
     """The way back from a product to the scores of which its left operand is the softmax, and the calls on that way."""
 
     node: fx.Node
     parts: set[fx.Node] = field(default_factory=set)
 
-    def attention(self, last: Product) -> _Attention | None:
+    def attention(self, last: LetterProduct) -> _Attention | None:
         softmax, dropped = self._given(last.left, self.node), 0.0
         if softmax is not None and call_name(softmax) == "dropout":
             dropped = _dropped(softmax)
@@ -180,7 +191,7 @@ class _Search:
             return None
         product = scores.product.renamed(dict(zip(scores.product.of_out, last.of_left, strict=True)))
         for side in (product, product.swapped()):
-            dims = _Dims.of(side, last)
+            dims = _AttentionDims.of(side, last)
             if dims is not None:
                 scores = _Scores(side, scores.terms, scores.masks, scores.fill, scores.scale)
                 self._add_unread()
@@ -202,7 +213,7 @@ class _Search:
         return node
 
     def _scores(self, softmax: fx.Node) -> _Scores | None:
-        """What the operand of a softmax is made of, from the outside."""
+        """The product, terms and masks of which the operand of a softmax is made, from the outside."""
         terms: list[tuple[float, fx.Node]] = []
         masks: list[tuple[fx.Node, bool]] = []
         fill, scale, reader = 0.0, 1.0, softmax
@@ -215,10 +226,10 @@ class _Search:
                 return _Scores(product, (*terms, *own), tuple(masks), fill, scale)
             masked = _masked(node)
             if masked is not None:
-                inner, *mask, number = masked
+                inner, mask, hides, number = masked
                 if terms or (masks and fill != number * scale):
                     return None
-                masks.append((mask[0], mask[1]))
+                masks.append((mask, hides))
                 fill = number * scale
                 continue
             inner, other = _operands(node, swap=name in (*_SUMS, *_PRODUCTS))
@@ -300,16 +311,16 @@ def _is_possible(found: _Attention) -> bool:
     is repeated along a dim."""
     scores, last, dims = found.scores, found.last, found.dims
     q, k, v, pairs = (example(x) for x in (scores.product.left, scores.product.right, last.right, last.left))
-    keys, inner = (fixed(k.shape[scores.product.of_right.index(letter)]) for letter in (dims.key, dims.inner))
+    keys = hint(k.shape[scores.product.of_right.index(dims.key)])
+    inner = fixed(k.shape[scores.product.of_right.index(dims.inner)])
     value = fixed(v.shape[last.of_right.index(dims.value)])
     if not q.is_cpu or q.dtype not in _NUMBERS or not q.dtype == k.dtype == v.dtype:
         return False
     if not inner or not value or (keys is not None and keys <= FEW_KEYS):
         return False
     terms, masks = ([example(x) for _, x in scores.terms], [example(x) for x, _ in scores.masks])
-    return (
-        all(isinstance(x, Tensor) and x.dtype == q.dtype and spreads(x, pairs.shape) for x in terms)
-        and all(isinstance(x, Tensor) and x.dtype == torch.bool and spreads(x, pairs.shape) for x in masks)
+    return all(isinstance(x, Tensor) and x.dtype == q.dtype and spreads(x, pairs.shape) for x in terms) and all(
+        isinstance(x, Tensor) and x.dtype == torch.bool and spreads(x, pairs.shape) for x in masks
     )
 
 

@@ -16,8 +16,8 @@ Letters: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """`einsum("left,right->out", left, right)`, to which a `term` may be added. A letter has one size in all of them."""
+class LetterProduct:
+    """`einsum("left,right->out", left, right)`, to which a `term` may be added. A letter stands for one size."""
 
     left: fx.Node
     right: fx.Node
@@ -26,10 +26,10 @@ class Product:
     of_out: Letters
     term: fx.Node | None = None
 
-    def swapped(self) -> Product:
-        return Product(self.right, self.left, self.of_right, self.of_left, self.of_out, self.term)
+    def swapped(self) -> LetterProduct:
+        return LetterProduct(self.right, self.left, self.of_right, self.of_left, self.of_out, self.term)
 
-    def renamed(self, names: Mapping[str, str]) -> Product:
+    def renamed(self, names: Mapping[str, str]) -> LetterProduct:
         """The product with other letters; those without a new name differ from all new ones."""
         left, right, out = (
             tuple(names.get(x, x + "'") for x in of) for of in (self.of_left, self.of_right, self.of_out)
@@ -45,7 +45,7 @@ class Product:
         return set(self.of_left) & set(self.of_right) & set(self.of_out)
 
 
-def product_of(node: fx.Node) -> Product | None:
+def product_of(node: fx.Node) -> LetterProduct | None:
     """The product that a call computes; None if it is none, or repeats an operand along a dim."""
     name, args = call_name(node), list(node.args)
     if name == "einsum":
@@ -57,16 +57,17 @@ def product_of(node: fx.Node) -> Product | None:
     if not _are_tensors(x, y) or (term is not None and not isinstance(term, fx.Node)):
         return None
     rank = example(node).dim()
+    assert isinstance(x, fx.Node) and isinstance(y, fx.Node)
     if rank < 2 or example(x).dim() != rank or example(y).dim() != rank:
         return None
-    *batch, row, column, inner = ascii_letters[: rank + 1]
+    *batch, row, column, inner = list(ascii_letters[: rank + 1])
     return _checked(
-        Product(x, y, (*batch, row, inner), (*batch, inner, column), (*batch, row, column), term),
+        LetterProduct(x, y, (*batch, row, inner), (*batch, inner, column), (*batch, row, column), term),
         example(node),
     )
 
 
-def _einsum(node: fx.Node) -> Product | None:
+def _einsum(node: fx.Node) -> LetterProduct | None:
     equation, *operands = node.args
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = list(operands[0])
@@ -80,7 +81,7 @@ def _einsum(node: fx.Node) -> Product | None:
     left, right, out = (_spelled(text, x.dim()) for text, x in zip((*inputs, sides[1]), values, strict=True))
     x, y = operands
     assert isinstance(x, fx.Node) and isinstance(y, fx.Node)
-    return _checked(Product(x, y, left, right, out), values[-1])
+    return _checked(LetterProduct(x, y, left, right, out), values[-1])
 
 
 def _spelled(text: str, rank: int) -> Letters:
@@ -92,7 +93,7 @@ def _spelled(text: str, rank: int) -> Letters:
     return tuple(found)
 
 
-def _checked(product: Product, out: Tensor) -> Product | None:
+def _checked(product: LetterProduct, out: Tensor) -> LetterProduct | None:
     """The product, unless a letter stands twice in an operand, or for two sizes."""
     sizes: dict[str, Any] = {}
     values: Sequence[Tensor] = (example(product.left), example(product.right), out)

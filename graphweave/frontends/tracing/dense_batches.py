@@ -89,14 +89,21 @@ def _dense_attention(
 
 
 def _softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None, fill: float, scale: float,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor | None,
+    fill: float,
+    scale: float,
     dropped: float,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """dropout(softmax(scores)) @ v of [..., queries, width], with at most two dims in front, where the scores are
     scale * q @ k.transpose(-1, -2) + bias, and `fill` where `hidden` is true. Each graph is a segment of the operator
     that stores no scores."""
     missing = 4 - q.dim()
-    q, k, v, bias, hidden = (None if x is None else _in_four_dims(x, missing) for x in (q, k, v, bias, hidden))
+    q, k, v = (_in_four_dims(x, missing) for x in (q, k, v))
+    bias, hidden = (None if x is None else _in_four_dims(x, missing) for x in (bias, hidden))
     rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
     ends = [torch.arange(x.shape[0] + 1, device=x.device) * x.shape[2] for x in (q, k)]
     seed = torch.randint(NUM_SEEDS, ()) if dropped else None

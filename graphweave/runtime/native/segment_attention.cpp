@@ -72,9 +72,9 @@ struct Call {
   int64_t rows_of_table;
   Edges edges;
   OfPairs<const bool> hidden;
-  double fill;         // the scores of hidden pairs
-  int64_t undefined;   // whether the weights of a query whose scores are all -inf are NaN, as by a softmax, and not 0
-  int64_t parts;       // of the segments; a task is one head of the segments of a part
+  double fill;        // the scores of hidden pairs
+  int64_t undefined;  // whether the weights of a query whose scores are all -inf are NaN, as by a softmax, and not 0
+  int64_t parts;      // of the segments; a task is one head of the segments of a part
   int64_t seed;
   double dropped;                                                           // the share of weights that are dropped
   int64_t left;                                                             // set to 1 if an edge leaves its segment
