@@ -11,7 +11,7 @@ from torch import Tensor
 
 import graphweave
 from graphweave import ops
-from graphweave.core.errors import DataError
+from graphweave.core.errors import DataError, DerivativeError
 from graphweave.ops.segment_attention import _padded
 from graphweave.runtime import segment_attention as native
 from tests.sanitizer_support import run_sanitized
@@ -327,11 +327,30 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_second_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["none", "bias", "bias of keys", "hidden"])
+def test_gradients_of_gradients(kind: str) -> None:
+    tensors, ptr, key_ptr = operands("other keys", "odd")
+    assert key_ptr is not None
+    terms = terms_of(kind, ptr, key_ptr, 2)
+    leaves = [*tensors, *(terms[name] for name in ("bias",) if name in terms)]
+
+    def norms(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def of(q: Tensor, k: Tensor, v: Tensor, *bias: Tensor) -> Tensor:
+            out = function(q, k, v, ptr, key_ptr, **terms | dict(zip(("bias",), bias, strict=False)))
+            grads = torch.autograd.grad(out.sin().sum(), [q, k, v, *bias], create_graph=True)
+            return torch.stack([g.square().sum() for g in grads])
+
+        return of
+
+    torch.testing.assert_close(with_gradients(norms(attend), leaves), with_gradients(norms(reference_with), leaves))
+
+
+def test_gradients_of_gradients_of_what_is_dropped_are_refused() -> None:
     tensors, ptr, _ = operands("mixed", "odd")
     q, k, v = (x.detach().requires_grad_() for x in tensors)
-    (first,) = torch.autograd.grad(ops.segment_attention(q, k, v, ptr).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="segment_attention_backward"):
+    out = ops.segment_attention(q, k, v, ptr, dropout=0.5)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(DerivativeError, match="dropout"):
         first.sum().backward()
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError
+from graphweave.core.errors import DataError, DerivativeError
 from graphweave.core.ranges import range_error
 from graphweave.runtime import early, formats, kernel_cache, sources
 from graphweave.runtime.index import Index
 from graphweave.runtime.native_numbers import NativeNumbers
+from graphweave.runtime.segment_attention_twice import gradients_twice
 from graphweave.runtime.threads import num_threads
 
 aten = torch.ops.aten
@@ -98,6 +99,10 @@ _ROWS = "Tensor q, Tensor k, Tensor v"
 _SEGMENTS = "Tensor q_ptr, Tensor k_ptr, float scale"
 _FORWARD = f"({_ROWS}, {_SEGMENTS}, {TERMS}) -> (Tensor, Tensor)"
 _GRADIENTS = ", ".join(["Tensor"] * 6)
+_TWICE = (
+    f"(Tensor of_q, Tensor of_k, Tensor of_v, Tensor of_bias, Tensor grad, {_ROWS}, {_SEGMENTS}, {TERMS}) ->"
+    " (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
 _BACKWARD = f"(Tensor grad, {_ROWS}, Tensor out, Tensor lse, {_SEGMENTS}, bool[] wanted, {TERMS}) -> ({_GRADIENTS})"
 
 
@@ -226,6 +231,85 @@ def _derivative(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
 
 
 segment_attention.register_autograd(_derivative, setup_context=_keep)
+
+
+@torch.library.custom_op("graphweave::segment_attention_twice", mutates_args=(), device_types="cpu", schema=_TWICE)
+def _twice(
+    of_q: Tensor,
+    of_k: Tensor,
+    of_v: Tensor,
+    of_bias: Tensor,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of `grad`, q, k, v and the bias, by the tangents of the gradients of q, k, v and the bias."""
+    terms = _Terms(*given)
+    if terms.table is not None or terms.numbers is not None or terms.dropped:
+        raise DerivativeError(
+            "gradients of gradients of attention with dropout, with codes or with numbers of edges cannot be computed."
+            " Turn dropout off, and pass numbers of pairs as a bias."
+        )
+    found = gradients_twice(
+        (of_q, of_k, of_v, of_bias),
+        (grad, q, k, v),
+        (q_ptr, k_ptr),
+        scale,
+        terms.bias,
+        terms.hidden,
+        terms.fill,
+        undefined=terms.undefined,
+    )
+    return found[0], found[1], found[2], found[3], found[4]
+
+
+@_twice.register_fake
+def _twice_fake(
+    of_q: Tensor,
+    of_k: Tensor,
+    of_v: Tensor,
+    of_bias: Tensor,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    bias = _Terms(*given).bias
+    of_rows = grad.new_empty(grad.shape), q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return *of_rows, q.new_empty(0 if bias is None else bias.shape)
+
+
+def _keep_again(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    grad, q, k, v, _, _, q_ptr, k_ptr, ctx.scale, _, *given = inputs
+    ctx.given = [None if isinstance(x, Tensor) else x for x in given]
+    ctx.tensors = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
+    ctx.save_for_backward(grad, q, k, v, q_ptr, k_ptr, *(given[i] for i in ctx.tensors))
+
+
+def _derivative_again(
+    ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor, of_bias: Tensor, *_: Tensor
+) -> tuple[Any, ...]:
+    """Results and the logarithms of sums are functions of the other operands: they add nothing of their own."""
+    tensors, given = ctx.saved_tensors[:6], list(ctx.given)
+    for i, x in zip(ctx.tensors, ctx.saved_tensors[6:], strict=True):
+        given[i] = x
+    if given[0] is not None and not of_bias.numel():
+        of_bias = torch.zeros_like(given[0])
+    *found, bias = _twice(of_q, of_k, of_v, of_bias, *tensors, ctx.scale, *given)
+    of_terms = [bias if given[0] is not None else None, *[None] * (len(given) - 1)]
+    return (*found, None, None, None, None, None, None, *of_terms)[: len(ctx.needs_input_grad)]
+
+
+_backward.register_autograd(_derivative_again, setup_context=_keep_again)
 
 
 def _check_terms(terms: _Terms, q_ptr: Tensor, k_ptr: Tensor) -> None:
