@@ -34,8 +34,9 @@ def segment_attention(
     `torch.compile`. It stores nothing of the size of all pairs, forward or backward, except for the gradient of `bias`,
     and pads nothing; the derivative computes the weights, and what was dropped, again (Dao et al., "FlashAttention",
     2022, section 3.1). float16 and bfloat16 are computed in float32. Elsewhere rows are padded to the longest segment,
-    for PyTorch's fused attention. It has no second derivative. DataError for shapes that do not fit, other dtypes,
-    edges between segments, and row pointers that fall or do not lead from 0 to the number of rows.
+    for PyTorch's fused attention, which has no second derivative. On the CPU the operator has one, except with
+    `edge_bias` or `dropout`. DataError for shapes that do not fit, other dtypes, edges between segments, and row
+    pointers that fall or do not lead from 0 to the number of rows.
     """
     key_ptr = ptr if key_ptr is None else key_ptr
     _check(q, k, v, ptr, key_ptr)

@@ -37,7 +37,8 @@ def gradients_twice(
             t[queries if start == "q" else keys].transpose(0, 1) for t, start in zip(tangents[:3], starts, strict=True)
         )
         shape = q.shape[1], k.shape[1]
-        p = _weights(scale * q @ k.mT, _of_segment(bias, s, shape), _of_segment(hidden, s, shape), fill, undefined)
+        terms = (None if x is None else _of_segment(x, s, shape) for x in (bias, hidden))
+        p = _weights(scale * q @ k.mT, next(terms), next(terms), fill, undefined)
         a, slope = g @ v.mT, scale * (tq @ k.mT + q @ tk.mT)
         if bias is not None:
             slope = slope + _of_segment(tangents[3], s, shape)
@@ -56,9 +57,9 @@ def gradients_twice(
     return [*found, of_bias]
 
 
-def _of_segment(x: Tensor | None, segment: int, shape: tuple[int, int]) -> Tensor | None:
+def _of_segment(x: Tensor, segment: int, shape: tuple[int, int]) -> Tensor:
     """[heads, queries, keys] of one segment, of which any may be 1."""
-    return None if x is None else x[segment if x.shape[0] != 1 else 0][:, : shape[0], : shape[1]]
+    return x[segment if x.shape[0] != 1 else 0][:, : shape[0], : shape[1]]
 
 
 def _weights(scores: Tensor, bias: Tensor | None, hidden: Tensor | None, fill: float, undefined: bool) -> Tensor:
@@ -70,5 +71,4 @@ def _weights(scores: Tensor, bias: Tensor | None, hidden: Tensor | None, fill: f
 
 def _shown(x: Tensor, hidden: Tensor | None, segment: int) -> Tensor:
     """`x`, without what a mask hides."""
-    mask = _of_segment(hidden, segment, (x.shape[1], x.shape[2]))
-    return x if mask is None else x.masked_fill(mask, 0)
+    return x if hidden is None else x.masked_fill(_of_segment(hidden, segment, (x.shape[1], x.shape[2])), 0)

@@ -316,7 +316,7 @@ class _DenseAttention:
             bool(given.get("is_causal")),
             bool(given.get("enable_gqa")),
         )
-        return _DenseAttention(q, k, v, given.get("attn_mask"), None, 0.0, scale, dropped, causal, False, groups)  # type: ignore[arg-type]
+        return _DenseAttention(q, k, v, given.get("attn_mask"), None, -math.inf, scale, dropped, causal, False, groups)  # type: ignore[arg-type]
 
     def is_possible(self) -> bool:
         """Whether we compute such attention: of float32 or float64 on the CPU, which drops less than everything."""
