@@ -11,7 +11,7 @@ from torch import Tensor
 
 import graphweave
 from graphweave import ops
-from graphweave.core.errors import DataError
+from graphweave.core.errors import DataError, DerivativeError
 from graphweave.ops.segment_attention import _padded
 from graphweave.runtime import segment_attention as native
 from tests.sanitizer_support import run_sanitized
@@ -81,12 +81,12 @@ def test_rows_attend_the_rows_of_their_segment(lengths: str, case: str) -> None:
         torch.testing.assert_close(a, b, rtol=RTOL[dtype], atol=RTOL[dtype])
 
 
-def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, Tensor]:
-    """The terms that are added to the scores of pairs: the operands that have gradients, and codes and edges."""
+def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, Any]:
+    """The terms that are added to the scores of pairs, or take their place."""
     random, sizes = torch.Generator().manual_seed(1), (ptr.diff(), key_ptr.diff())
     segments, most = len(ptr) - 1, [int(n.max()) if n.numel() else 0 for n in sizes]
     drawn = lambda *shape: torch.randn(shape, generator=random, dtype=torch.float64)  # noqa: E731
-    found: dict[str, Tensor] = {}
+    found: dict[str, Any] = {}
     if kind in ("bias", "all"):
         found["bias"] = drawn(segments, heads, most[0] + 1, most[1]).transpose(2, 3).contiguous().transpose(2, 3)
     if kind == "bias of keys":
@@ -95,6 +95,12 @@ def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, T
         found["bias"] = drawn(1, heads, most[0], most[1])
         found["bias"] = found["bias"].masked_fill(found["bias"] > 0.5, -torch.inf)
         found["bias"][..., :1, :] = -torch.inf
+    if kind == "hidden":
+        found["hidden"] = torch.rand(segments, heads, most[0], most[1] + 1, generator=random)[..., :-1] < 0.4
+        found["hidden"][..., :1, :] = True
+        found["bias"], found["fill"] = drawn(1, 1, *most), -1.5
+    if kind == "hidden keys":
+        found["hidden"], found["fill"] = torch.rand(segments, 1, 1, most[1], generator=random) < 0.5, -torch.inf
     if kind in ("table", "all"):
         found["table"] = drawn(4, heads)
         found["codes"] = torch.randint(4, (segments, *most), generator=random)
@@ -114,16 +120,14 @@ def terms_of(kind: str, ptr: Tensor, key_ptr: Tensor, heads: int) -> dict[str, T
 def attend(
     q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, seed: int | None = None, **terms: Any
 ) -> Tensor:
-    names = ("bias", "codes", "table", "edges", "numbers")
-    drawn = None if seed is None else torch.tensor(seed)
-    given = [terms.get(name) for name in names]
-    return native.segment_attention(q, k, v, ptr, key_ptr, 0.7, *given, drawn, 0.0 if seed is None else 0.4)[0]
+    drop = {} if seed is None else {"seed": torch.tensor(seed), "dropped": 0.4}
+    return native.segment_attention(q, k, v, ptr, key_ptr, 0.7, **drop, **terms)[0]
 
 
 def reference_with(
     q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, key_ptr: Tensor, kept: Tensor | None = None,
     bias: Tensor | None = None, codes: Tensor | None = None, table: Tensor | None = None, edges: Tensor | None = None,
-    numbers: Tensor | None = None,
+    numbers: Tensor | None = None, hidden: Tensor | None = None, fill: float = 0.0, undefined: bool = False,
 ) -> Tensor:  # fmt: skip
     """Attention over one matrix of all pairs [heads, queries, keys], of which those of other segments are hidden."""
     own, others = (torch.arange(len(p) - 1).repeat_interleave(p.diff()) for p in (ptr, key_ptr))
@@ -141,19 +145,29 @@ def reference_with(
     scores = scores.index_put((torch.arange(q.shape[1])[:, None], row, key), pairs.T, accumulate=True)
     if edges is not None and numbers is not None:
         scores = scores.index_put((torch.arange(q.shape[1])[:, None], *edges), numbers.T, accumulate=True)
+    if hidden is not None:
+        wide = hidden.expand(len(ptr) - 1, q.shape[1], *hidden.shape[2:])
+        of_pairs = torch.zeros(scores.shape, dtype=torch.bool)
+        of_pairs[:, row, key] = wide[own[row], :, at[row] % wide.shape[2], to[key] % wide.shape[3]].T
+        scores = scores.masked_fill(of_pairs, fill)
     scores = scores.masked_fill(~near, -torch.inf)
     dead = (scores == -torch.inf).all(-1, keepdim=True)
-    weights = scores.masked_fill(dead, 0).softmax(-1).masked_fill(dead, 0)
+    weights = scores.masked_fill(dead, 0).softmax(-1).masked_fill(dead, torch.nan if undefined else 0)
     return torch.einsum("hij,jhd->ihd", weights if kept is None else weights * kept, v)
 
 
-@pytest.mark.parametrize("kind", by_default(["bias", "bias of keys", "mask", "table", "edges", "all"], "mask", "all"))
+@pytest.mark.parametrize(
+    "kind",
+    by_default(
+        ["bias", "bias of keys", "mask", "table", "edges", "all", "hidden", "hidden keys"], "mask", "all", "hidden"
+    ),
+)
 @pytest.mark.parametrize("lengths", by_default(LENGTHS, "mixed", "no segments", "no rows", "other keys"))
 def test_scores_are_shifted_by_what_is_given_for_pairs(lengths: str, kind: str) -> None:
     tensors, ptr, key_ptr = operands(lengths, "odd")
     keys = ptr if key_ptr is None else key_ptr
     terms = terms_of(kind, ptr, keys, tensors[0].shape[1])
-    learned = [name for name in terms if terms[name].is_floating_point()]
+    learned = [name for name, x in terms.items() if isinstance(x, Tensor) and x.is_floating_point()]
     leaves = [*tensors, *(terms[name] for name in learned)]
 
     def through(function: Callable[..., Tensor]) -> list[Tensor]:
@@ -162,6 +176,38 @@ def test_scores_are_shifted_by_what_is_given_for_pairs(lengths: str, kind: str) 
         )
 
     torch.testing.assert_close(through(attend), through(reference_with))
+
+
+def test_scores_that_are_multiplied_with_0_are_equal() -> None:
+    """The columns that pad a vector of keys had NaN: 0 times the -inf that hid them."""
+    tensors, ptr, key_ptr = operands("other keys", "odd")
+    got = with_gradients(lambda q, k, v: ops.segment_attention(q, k, v, ptr, key_ptr=key_ptr, scale=0.0), tensors)
+    want = with_gradients(lambda q, k, v: reference(q, k, v, ptr, key_ptr, 0.0), tensors)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("kind", ["added", "hidden"])
+def test_undefined_weights_are_those_of_a_softmax(kind: str) -> None:
+    """One query of one segment reads nothing. NaN reaches what it reaches in eager mode, and nothing else."""
+    q, k, v = (torch.randn(2, 1, n, 3, dtype=torch.float64) for n in (4, 5, 5))
+    hidden = torch.rand(2, 1, 4, 5) < 0.3
+    hidden[..., 0], hidden[1, 0, 2] = False, True
+    shift = torch.zeros(hidden.shape, dtype=torch.float64).masked_fill(hidden, -torch.inf)
+
+    def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1)
+        return (scores + shift if kind == "added" else scores.masked_fill(hidden, -torch.inf)).softmax(-1) @ v
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+        term = {"bias": shift} if kind == "added" else {"hidden": hidden, "fill": -torch.inf}
+        ends = torch.tensor([0, 4, 8]), torch.tensor([0, 5, 10])
+        out = native.segment_attention(*rows, *ends, 1.0, undefined=True, **term)[0]
+        return out.unflatten(0, (2, 4)).transpose(1, 2)
+
+    got, want = with_gradients(ours, [q, k, v]), with_gradients(eager, [q, k, v])
+    torch.testing.assert_close(got, want, equal_nan=True)
+    assert got[0].isnan().any() and not got[0].isnan().all()
 
 
 def test_dropped_weights_are_dropped_in_the_derivative() -> None:
@@ -254,14 +300,15 @@ def test_the_operator_is_registered_as_pytorch_wants_it() -> None:
     edges = torch.tensor([[0, 3, 6], [2, 3, 11]])
     seed = torch.tensor(7)
     added = torch.randn(1, 2, 7, 7).double(), torch.zeros(5, 7, 7).long(), torch.randn(3, 2).double()
-    terms = *added, edges, torch.randn(3, 2).double(), seed, 0.3
-    for given in (native.NO_TERMS, terms):
+    hidden = torch.rand(5, 1, 1, 7) < 0.3
+    terms = *added, edges, torch.randn(3, 2).double(), hidden, -1.0, True, seed, 0.3
+    for given in ((), terms):
         out, lse = native.segment_attention(q, k, v, ptr, ptr, 0.5, *given)
         args = q, k, v, ptr, ptr, 0.5, *given
         torch.library.opcheck(native.segment_attention, args)
         leaves = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in args]
         torch.library.opcheck(native.segment_attention, leaves, test_utils="test_aot_dispatch_dynamic")
-        wanted = [isinstance(given[i], Tensor) for i in (0, 2, 4)]
+        wanted = [bool(given)] * 3
         torch.library.opcheck(
             torch.ops.graphweave.segment_attention_backward.default,
             (out, q, k, v, out, lse, ptr, ptr, 0.5, wanted, *given),
@@ -280,11 +327,30 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_second_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["none", "bias", "bias of keys", "hidden"])
+def test_gradients_of_gradients(kind: str) -> None:
+    tensors, ptr, key_ptr = operands("other keys", "odd")
+    assert key_ptr is not None
+    terms = terms_of(kind, ptr, key_ptr, 2)
+    leaves = [*tensors, *(terms[name] for name in ("bias",) if name in terms)]
+
+    def norms(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def of(q: Tensor, k: Tensor, v: Tensor, *bias: Tensor) -> Tensor:
+            out = function(q, k, v, ptr, key_ptr, **terms | dict(zip(("bias",), bias, strict=False)))
+            grads = torch.autograd.grad(out.sin().sum(), [q, k, v, *bias], create_graph=True)
+            return torch.stack([g.square().sum() for g in grads])
+
+        return of
+
+    torch.testing.assert_close(with_gradients(norms(attend), leaves), with_gradients(norms(reference_with), leaves))
+
+
+def test_gradients_of_gradients_of_what_is_dropped_are_refused() -> None:
     tensors, ptr, _ = operands("mixed", "odd")
     q, k, v = (x.detach().requires_grad_() for x in tensors)
-    (first,) = torch.autograd.grad(ops.segment_attention(q, k, v, ptr).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="segment_attention_backward"):
+    out = ops.segment_attention(q, k, v, ptr, dropout=0.5)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(DerivativeError, match="dropout"):
         first.sum().backward()
 
 

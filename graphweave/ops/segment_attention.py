@@ -11,8 +11,6 @@ from graphweave.runtime import segment_attention as native
 _HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = (torch.float32, torch.float64, *_HALF)
 _BIASES = (torch.bool, *_NUMBERS)
-_NUM_SEEDS = (1 << 63) - 1
-"""Exclusive upper limit of the seeds that are drawn."""
 
 
 def segment_attention(
@@ -36,8 +34,9 @@ def segment_attention(
     `torch.compile`. It stores nothing of the size of all pairs, forward or backward, except for the gradient of `bias`,
     and pads nothing; the derivative computes the weights, and what was dropped, again (Dao et al., "FlashAttention",
     2022, section 3.1). float16 and bfloat16 are computed in float32. Elsewhere rows are padded to the longest segment,
-    for PyTorch's fused attention. It has no second derivative. DataError for shapes that do not fit, other dtypes,
-    edges between segments, and row pointers that fall or do not lead from 0 to the number of rows.
+    for PyTorch's fused attention, which has no second derivative. On the CPU the operator has one, except with
+    `edge_bias` or `dropout`. DataError for shapes that do not fit, other dtypes, edges between segments, and row
+    pointers that fall or do not lead from 0 to the number of rows.
     """
     key_ptr = ptr if key_ptr is None else key_ptr
     _check(q, k, v, ptr, key_ptr)
@@ -50,14 +49,14 @@ def segment_attention(
         )
         return out.squeeze(1)
     _check_terms(q, bias, edges, edge_bias, dropout)
-    if bias is not None and bias.dtype == torch.bool:
-        bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -torch.inf)
+    hidden = ~bias if bias is not None and bias.dtype == torch.bool else None
     if not q.is_cpu:
+        bias = bias if hidden is None else torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
         return _padded(q, k, v, ptr, key_ptr, factor, bias, edges, edge_bias, dropout)
     computed = torch.float32 if q.dtype in _HALF else q.dtype
-    shifts = (None if x is None else x.to(computed) for x in (bias, edge_bias))
-    seed = torch.randint(_NUM_SEEDS, ()) if dropout else None
-    terms = next(shifts), None, None, edges, next(shifts), seed, float(dropout)
+    shift, numbers = (None if x is None else x.to(computed) for x in (bias if hidden is None else None, edge_bias))
+    seed = torch.randint(native.NUM_SEEDS, ()) if dropout else None
+    terms = shift, None, None, edges, numbers, hidden, -torch.inf, False, seed, float(dropout)
     out, _ = native.segment_attention(*(x.to(computed) for x in (q, k, v)), ptr.long(), key_ptr.long(), factor, *terms)
     return out.to(q.dtype)
 

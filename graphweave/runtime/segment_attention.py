@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError
+from graphweave.core.errors import DataError, DerivativeError
 from graphweave.core.ranges import range_error
 from graphweave.runtime import early, formats, kernel_cache, sources
 from graphweave.runtime.index import Index
 from graphweave.runtime.native_numbers import NativeNumbers
+from graphweave.runtime.segment_attention_twice import gradients_twice
 from graphweave.runtime.threads import num_threads
 
 aten = torch.ops.aten
@@ -24,6 +25,9 @@ LONGEST = 512
 """Segments of more keys are attended by PyTorch's fused call, one call a segment: there its matrix products are faster
 than ours. Those with terms or dropout are attended here, whatever their length."""
 
+NUM_SEEDS = (1 << 63) - 1
+"""Exclusive upper limit of the seeds that are drawn."""
+
 MAX_PARTS = 64
 """Upper limit on the parts of the segments that have gradients of a table of their own."""
 
@@ -31,8 +35,13 @@ _NUMBERS = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-NO_TERMS = (None, None, None, None, None, None, 0.0)
-"""The last arguments of the operator where nothing is added to scores and nothing is dropped."""
+TERMS = (
+    "Tensor? bias=None, Tensor? codes=None, Tensor? table=None, Tensor? edges=None, Tensor? numbers=None,"
+    " Tensor? hidden=None, float fill=0.0, bool undefined=False, Tensor? seed=None, float dropped=0.0"
+)
+"""The last operands of the operator and of its derivative, which `_Terms` holds."""
+_FIRST_TERM, _WITH_GRADIENTS = 6, (0, 2, 4)
+"""The place of the first term among the operands, and those of terms that may have gradients among the terms."""
 
 
 class _HeadRows(NativeNumbers):
@@ -55,22 +64,27 @@ class _AttentionCall(NativeNumbers):
         *((name, _HeadRows) for name in ("grad", "q_grad", "k_grad", "v_grad")), ("q_ends", _POINTER),
         ("k_ends", _POINTER), ("segments", _I64), ("heads", _I64), ("longest", _I64), ("scale", ctypes.c_double),
         ("bias", _OfPairs), ("bias_grad", _OfPairs), ("codes", _OfPairs), ("table", _POINTER),
-        ("table_grad", _POINTER), ("rows_of_table", _I64), ("edges", _EdgeNumbers), ("parts", _I64), ("seed", _I64),
-        ("dropped", ctypes.c_double), ("left", _I64),
+        ("table_grad", _POINTER), ("rows_of_table", _I64), ("edges", _EdgeNumbers), ("hidden", _OfPairs),
+        ("fill", ctypes.c_double), ("undefined", _I64), ("parts", _I64), ("seed", _I64), ("dropped", ctypes.c_double),
+        ("left", _I64),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The terms that are added to the scores of pairs, and the weights that are dropped; see `segment_attention`."""
+    """The terms that are added to the scores of pairs or take their place, and the weights that are dropped; see
+    `segment_attention`."""
 
-    bias: Tensor | None
-    codes: Tensor | None
-    table: Tensor | None
-    edges: Tensor | None
-    numbers: Tensor | None
-    seed: Tensor | None
-    dropped: float
+    bias: Tensor | None = None
+    codes: Tensor | None = None
+    table: Tensor | None = None
+    edges: Tensor | None = None
+    numbers: Tensor | None = None
+    hidden: Tensor | None = None
+    fill: float = 0.0
+    undefined: bool = False
+    seed: Tensor | None = None
+    dropped: float = 0.0
 
     @property
     def added(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -78,40 +92,41 @@ class _Terms:
         return self.bias, self.table, self.numbers
 
     def is_empty(self) -> bool:
-        return all(x is None for x in self.added) and not self.dropped
+        return all(x is None for x in (*self.added, self.hidden)) and not self.dropped
 
 
-@torch.library.custom_op("graphweave::segment_attention", mutates_args=(), device_types="cpu")
+_ROWS = "Tensor q, Tensor k, Tensor v"
+_SEGMENTS = "Tensor q_ptr, Tensor k_ptr, float scale"
+_FORWARD = f"({_ROWS}, {_SEGMENTS}, {TERMS}) -> (Tensor, Tensor)"
+_GRADIENTS = ", ".join(["Tensor"] * 6)
+_TWICE = (
+    f"(Tensor of_q, Tensor of_k, Tensor of_v, Tensor of_bias, Tensor grad, {_ROWS}, {_SEGMENTS}, {TERMS}) ->"
+    " (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_BACKWARD = f"(Tensor grad, {_ROWS}, Tensor out, Tensor lse, {_SEGMENTS}, bool[] wanted, {TERMS}) -> ({_GRADIENTS})"
+
+
+@torch.library.custom_op("graphweave::segment_attention", mutates_args=(), device_types="cpu", schema=_FORWARD)
 def segment_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_ptr: Tensor,
-    k_ptr: Tensor,
-    scale: float,
-    bias: Tensor | None,
-    codes: Tensor | None,
-    table: Tensor | None,
-    edges: Tensor | None,
-    numbers: Tensor | None,
-    seed: Tensor | None,
-    dropped: float,
+    q: Tensor, k: Tensor, v: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float, *given: Any
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): out[i, h] = sum of p[j] v[j, h] over the keys j of the segment of query i, p being the softmax of
     scale * q[i, h] . k[j, h] + t[i, j, h]; lse[i, h] the logarithm of the sum of the exponentials of these scores.
 
     q [N, heads, D], k [M, heads, D], v [M, heads, E], float32 or float64, row pointers int64 [segments + 1] -> [N,
-    heads, E], [N, heads]. A segment may have no queries; one without keys gives zeros, and so does a query whose scores
-    are all -inf. DataError for row pointers that fall, or do not lead from 0 to the number of rows.
+    heads, E], [N, heads]. A segment may have no queries; one without keys gives zeros. So does a query whose scores are
+    all -inf, or NaN if they are `undefined`, as a softmax has it. DataError for row pointers that fall, or do not lead
+    from 0 to the number of rows.
 
-    t is the sum of what is given, for query i and key j at places a and b of segment s: `bias[s, h, a, b]`, of which
-    any dim may have size 1; `table[codes[s, a, b], h]`, int64 codes; and `numbers[e, h]` of all edges e with
-    edges[0, e] = i and edges[1, e] = j. The share `dropped` of the weights p is 0, others are divided by 1 - dropped;
-    which ones is a function of `seed`, int64.
+    The operands `given` are `TERMS`. t is the sum of those for query i and key j at places a and b of segment s:
+    `bias[s, h, a, b]`, of which any dim may have size 1; `table[codes[s, a, b], h]`, int64 codes; and `numbers[e, h]`
+    of all edges e with edges[0, e] = i and edges[1, e] = j. Where the bool `hidden[s, h, a, b]`, of which any dim may
+    have size 1, is true, the score is `fill`. The share `dropped` of the weights p is 0, others are divided by 1 -
+    dropped; which ones is a function of `seed`, int64.
     """
     out, lse = q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty(q.shape[:2])
     q, k, v, q_ptr, k_ptr = *map(_rows, (q, k, v)), q_ptr.contiguous(), k_ptr.contiguous()
-    terms = _Terms(bias, codes, table, edges, numbers, seed, dropped)
+    terms = _Terms(*given)
     _check_pointers(q_ptr, "q_ptr", q.shape[0])
     _check_pointers(k_ptr, "k_ptr", k.shape[0])
     _check_terms(terms, q_ptr, k_ptr)
@@ -125,7 +140,9 @@ def segment_attention(
     return out, lse
 
 
-@torch.library.custom_op("graphweave::segment_attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op(
+    "graphweave::segment_attention_backward", mutates_args=(), device_types="cpu", schema=_BACKWARD
+)
 def _backward(
     grad: Tensor,
     q: Tensor,
@@ -137,26 +154,20 @@ def _backward(
     k_ptr: Tensor,
     scale: float,
     wanted: Sequence[bool],
-    bias: Tensor | None,
-    codes: Tensor | None,
-    table: Tensor | None,
-    edges: Tensor | None,
-    numbers: Tensor | None,
-    seed: Tensor | None,
-    dropped: float,
+    *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, and those of `bias`, `table` and `numbers` that are `wanted`; others are empty."""
     grads = [x.new_empty(x.shape) for x in (q, k, v)]
     q, k, v, out, grad, lse = *map(_rows, (q, k, v, out, grad)), lse.contiguous()
     q_ptr, k_ptr = q_ptr.contiguous(), k_ptr.contiguous()
-    terms = _Terms(bias, codes, table, edges, numbers, seed, dropped)
+    terms = _Terms(*given)
     _check_pointers(q_ptr, "q_ptr", q.shape[0])
     _check_pointers(k_ptr, "k_ptr", k.shape[0])
     _check_terms(terms, q_ptr, k_ptr)
     longest = _longest(k, v, terms)
     of_terms = _room_for_gradients(terms, wanted, q_ptr, q.shape[1])
-    given = tuple(map(_raw, (grad, *grads)))
-    _run((q, k, v, out), lse, given, q_ptr, k_ptr, longest, scale, terms, of_terms, backward=True)
+    raw = tuple(map(_raw, (grad, *grads)))
+    _run((q, k, v, out), lse, raw, q_ptr, k_ptr, longest, scale, terms, of_terms, backward=True)
     for rows, keys in _long_segments(q_ptr, k_ptr, longest):
         operands = [grad[rows], q[rows], k[keys], v[keys], out[rows]]
         found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -165,8 +176,8 @@ def _backward(
         for whole, at, part in zip(grads, (rows, keys, keys), found, strict=True):
             whole[at] = part[0].transpose(0, 1)
     of_bias, of_table, of_numbers = (q.new_empty(0) if x is None else x for x in of_terms)
-    if bias is not None and wanted[0]:
-        of_bias = of_bias.sum_to_size(bias.shape)
+    if terms.bias is not None and wanted[0]:
+        of_bias = of_bias.sum_to_size(terms.bias.shape)
     if wanted[1]:
         of_table = of_table.sum(0)
     return grads[0], grads[1], grads[2], of_bias, of_table, of_numbers
@@ -199,27 +210,113 @@ def _backward_fake(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, q_ptr, k_ptr, ctx.scale, *terms, ctx.dropped = inputs
-    ctx.save_for_backward(q, k, v, *output, q_ptr, k_ptr, *terms)
+    q, k, v, q_ptr, k_ptr, ctx.scale, *given = inputs
+    ctx.given = [None if isinstance(x, Tensor) else x for x in given]
+    ctx.tensors = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
+    ctx.save_for_backward(q, k, v, *output, q_ptr, k_ptr, *(given[i] for i in ctx.tensors))
 
 
 def _derivative(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    """The gradient of `lse` is not used: nothing but the derivative reads it."""
-    tensors, terms = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
-    wanted = [ctx.needs_input_grad[i] for i in (6, 8, 10)]
-    *found, bias, table, numbers = _backward(grad, *tensors, ctx.scale, wanted, *terms, ctx.dropped)
-    of_terms = [x if w else None for x, w in zip((bias, table, numbers), wanted, strict=True)]
-    return *found, None, None, None, of_terms[0], None, of_terms[1], None, of_terms[2], None, None
+    """The gradient of `lse` is not used: nothing but the derivative reads it. PyTorch passes no operands behind the
+    last one that differs from its default, and wants no gradients for them."""
+    tensors, given, asked = ctx.saved_tensors[:7], list(ctx.given), ctx.needs_input_grad
+    for i, x in zip(ctx.tensors, ctx.saved_tensors[7:], strict=True):
+        given[i] = x
+    wanted = [i in ctx.tensors and asked[_FIRST_TERM + i] for i in _WITH_GRADIENTS]
+    *found, bias, table, numbers = _backward(grad, *tensors, ctx.scale, wanted, *given)
+    of_terms: list[Tensor | None] = [None] * len(given)
+    for i, x, needed in zip(_WITH_GRADIENTS, (bias, table, numbers), wanted, strict=True):
+        of_terms[i] = x if needed else None
+    return (*found, None, None, None, *of_terms)[: len(asked)]
 
 
 segment_attention.register_autograd(_derivative, setup_context=_keep)
+
+
+@torch.library.custom_op("graphweave::segment_attention_twice", mutates_args=(), device_types="cpu", schema=_TWICE)
+def _twice(
+    of_q: Tensor,
+    of_k: Tensor,
+    of_v: Tensor,
+    of_bias: Tensor,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of `grad`, q, k, v and the bias, by the tangents of the gradients of q, k, v and the bias."""
+    terms = _Terms(*given)
+    if terms.table is not None or terms.numbers is not None or terms.dropped:
+        raise DerivativeError(
+            "gradients of gradients of attention with dropout, with codes or with numbers of edges cannot be computed."
+            " Turn dropout off, and pass numbers of pairs as a bias."
+        )
+    found = gradients_twice(
+        (of_q, of_k, of_v, of_bias),
+        (grad, q, k, v),
+        (q_ptr, k_ptr),
+        scale,
+        terms.bias,
+        terms.hidden,
+        terms.fill,
+        undefined=terms.undefined,
+    )
+    return found[0], found[1], found[2], found[3], found[4]
+
+
+@_twice.register_fake
+def _twice_fake(
+    of_q: Tensor,
+    of_k: Tensor,
+    of_v: Tensor,
+    of_bias: Tensor,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    scale: float,
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    bias = _Terms(*given).bias
+    of_rows = grad.new_empty(grad.shape), q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return *of_rows, q.new_empty(0 if bias is None else bias.shape)
+
+
+def _keep_again(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    grad, q, k, v, _, _, q_ptr, k_ptr, ctx.scale, _, *given = inputs
+    ctx.given = [None if isinstance(x, Tensor) else x for x in given]
+    ctx.tensors = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
+    ctx.save_for_backward(grad, q, k, v, q_ptr, k_ptr, *(given[i] for i in ctx.tensors))
+
+
+def _derivative_again(
+    ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor, of_bias: Tensor, *_: Tensor
+) -> tuple[Any, ...]:
+    """Results and the logarithms of sums are functions of the other operands: they add nothing of their own."""
+    tensors, given = ctx.saved_tensors[:6], list(ctx.given)
+    for i, x in zip(ctx.tensors, ctx.saved_tensors[6:], strict=True):
+        given[i] = x
+    if given[0] is not None and not of_bias.numel():
+        of_bias = torch.zeros_like(given[0])
+    *found, bias = _twice(of_q, of_k, of_v, of_bias, *tensors, ctx.scale, *given)
+    of_terms = [bias if given[0] is not None else None, *[None] * (len(given) - 1)]
+    return (*found, None, None, None, None, None, None, *of_terms)[: len(ctx.needs_input_grad)]
+
+
+_backward.register_autograd(_derivative_again, setup_context=_keep_again)
 
 
 def _check_terms(terms: _Terms, q_ptr: Tensor, k_ptr: Tensor) -> None:
     """DataError unless each pair has its number, and each code its row."""
     segments = q_ptr.numel() - 1
     queries, keys = (int(ptr.diff().max()) if segments else 0 for ptr in (q_ptr, k_ptr))
-    for name, x, spread in (("bias", terms.bias, 1), ("codes", terms.codes, None)):
+    for name, x, spread in (("bias", terms.bias, 1), ("hidden", terms.hidden, 1), ("codes", terms.codes, None)):
         if x is None:
             continue
         sizes = x.shape[0], x.shape[-2], x.shape[-1]
@@ -334,9 +431,9 @@ def _run(
         scale, _of_pairs(terms.bias), _of_pairs(of_bias),
         _of_pairs(None if terms.codes is None else terms.codes.unsqueeze(1)), _pointer(table), _pointer(of_table),
         0 if table is None else table.shape[0],
-        _EdgeNumbers(*map(_pointer, (ends, keys, order, numbers, of_numbers))),
-        segments if of_table is None else of_table.shape[0], 0 if terms.seed is None else int(terms.seed),
-        terms.dropped,
+        _EdgeNumbers(*map(_pointer, (ends, keys, order, numbers, of_numbers))), _of_pairs(terms.hidden), terms.fill,
+        terms.undefined, segments if of_table is None else of_table.shape[0],
+        0 if terms.seed is None else int(terms.seed), terms.dropped,
     )  # fmt: skip
     status = _library(q.dtype, q.shape[2], v.shape[2]).gw_attend(ctypes.byref(call), backward, num_threads())
     if status == 1:

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
+ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
+"""The fields in which PyTorch notes where a call comes from."""
+
 
 def example(arg: Any) -> Any:
     """The fake value of a node of Dynamo's graph; any other argument itself."""

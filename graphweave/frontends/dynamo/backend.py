@@ -29,6 +29,7 @@ from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.spellings.segment_attention import attention_by_segments
 from graphweave.frontends.spellings.sparse_lookups import join_lookups
+from graphweave.frontends.spellings.spelled_attention import join_attention
 from graphweave.frontends.stored.runtime_parts import RuntimeParts, noted_parts
 from graphweave.frontends.stored.store import Slot, slot, unstored
 from graphweave.frontends.tracing.capture_settings import DuringCompilation
@@ -84,6 +85,7 @@ def _made(
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)
     if asked.ranks is None and asked.taker is None:
+        changed |= join_attention(module)
         for kind in (attended := attention_by_segments(module)):
             segment_attention.begin_early(*kind)
         changed |= bool(attended)

@@ -60,10 +60,11 @@ class Mask:
     """A tensor that depends on the graph and the place alone: true where a row is `real`, or where it is `padding`; 0
     everywhere (`zero`); 0 where a row is real and -inf elsewhere (`added`). Along other dims it is repeated.
 
-    One that `hides` the padding is false or -inf there, and may be anything elsewhere.
+    One that `hides` the padding is false or -inf there, and may be anything elsewhere; one of bools that is `hidden` is
+    true there.
     """
 
-    kind: Literal["real", "padding", "zero", "added", "hides"]
+    kind: Literal["real", "padding", "zero", "added", "hides", "hidden"]
     dims: Dims
     padding: Padding
 
@@ -296,10 +297,15 @@ def _each(node: fx.Node, known: Known) -> Value | None:
     return Padded(rows, x.dims, x.padding)
 
 
+_OTHERS: Mapping[str, Literal["real", "padding", "hides", "hidden"]]
+_OTHERS = {"real": "padding", "padding": "real", "hides": "hidden", "hidden": "hides"}
+"""The kind of a mask -> that of its opposite."""
+
+
 def _not(node: fx.Node, known: Known) -> Value | None:
     x = _operand(node, known)
-    other: dict[str, Literal["real", "padding"]] = {"real": "padding", "padding": "real"}
-    return replace(x, kind=other[x.kind]) if isinstance(x, Mask) and x.kind in other else None
+    is_mask = isinstance(x, Mask) and example(node).dtype == torch.bool
+    return replace(x, kind=_OTHERS[x.kind]) if is_mask and x.kind in _OTHERS else None
 
 
 def _zeros(node: fx.Node, known: Known) -> Value | None:

@@ -9,9 +9,8 @@ the shift is the sum.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,7 +34,7 @@ from graphweave.frontends.spellings.padded_rows import (
     is_features,
 )
 
-_LOWEST = -1e9
+LOWEST = -1e9
 """A score that is filled with this number or less stands for one of -inf: its exponential is 0."""
 _EDGES = "graphweave.dense_edges"
 _LOOKUP = inspect.signature(F.embedding)
@@ -86,11 +85,19 @@ def _both(node: fx.Node, known: Known) -> Mask | None:
     return found if found is not None and example(node).dtype == torch.bool else None
 
 
+def _either(node: fx.Node, known: Known) -> Mask | None:
+    """The logical or of masks, of which one is true at the padding."""
+    masks = [_mask_of(a, known, "padding", "hidden") for a in node.args]
+    found = _of_pairs(node, *masks) if len(masks) == 2 else None
+    return replace(found, kind="hidden") if found is not None and example(node).dtype == torch.bool else None
+
+
 RULES: Mapping[str, Rule] = {
     "masked_fill": _filled,
     "where": _chosen,
     "add": _added,
     **dict.fromkeys(("and", "logical_and", "mul"), _both),
+    **dict.fromkeys(("or", "logical_or"), _either),
 }
 """Name of a call -> its rule, for calls whose result hides the padding."""
 
@@ -101,7 +108,7 @@ def _mask_of(arg: Any, known: Known, *kinds: str) -> Mask | None:
 
 
 def _is_lowest(fill: Any) -> bool:
-    return isinstance(fill, int | float) and fill <= _LOWEST
+    return isinstance(fill, int | float) and fill <= LOWEST
 
 
 def _of_pairs(node: fx.Node, *masks: Mask | None) -> Mask | None:
@@ -140,19 +147,13 @@ class ShiftParts:
     edges: tuple[fx.Node, fx.Node] | None = None
 
 
-def parts_of(shift: fx.Node, known: Known, padding: Padding, at: fx.Node, dtype: torch.dtype) -> ShiftParts:
-    """The parts of a shift or a mask, [graphs, heads, queries, keys] or without heads, for a call that stands before
-    `at`. Dense ones have four dims and this dtype."""
-    value, graph = example(shift), shift.graph
-    if value.dtype == torch.bool:
-        zeros = graph.call_function(torch.zeros_like, (shift,), {"dtype": dtype})
-        shift = graph.call_method("masked_fill", (zeros, graph.call_method("logical_not", (shift,)), -math.inf))
-    elif value.dim() == 4:
-        found = _ShiftSearch(known, padding, at)
-        found.follow(shift, heads_last=False)
-        if found.parts.lookup is not None or found.parts.edges is not None:
-            return found.parts
-    return ShiftParts([shift if value.dim() == 4 else graph.call_method("unsqueeze", (shift, 1))])
+def parts_of(shift: fx.Node, known: Known, padding: Padding, at: fx.Node) -> ShiftParts:
+    """The parts of a shift [graphs, heads, queries, keys] for a call that stands before `at`. Dense ones have four
+    dims."""
+    found = _ShiftSearch(known, padding, at)
+    found.follow(shift, heads_last=False)
+    apart = found.parts.lookup is not None or found.parts.edges is not None
+    return found.parts if apart else ShiftParts([shift])
 
 
 @dataclass(slots=True)
@@ -247,12 +248,13 @@ def without_gradient(table: Tensor, row: int) -> Tensor:
 
 
 def fits(mask: Mask, rank: int) -> bool:
-    """Whether attention with this mask, [graphs, heads, queries, keys] or without heads, reads real keys only."""
+    """Whether a mask, [graphs, heads, queries, keys], without heads or with both in one dim, tells of all keys whether
+    they are padding."""
     dims: Dims = mask.dims
     return (
-        mask.kind in ("real", "added", "hides")
-        and len(dims) == rank
-        and dims[0] == (GRAPHS,)
+        len(dims) == rank
+        and dims[0][:1] == (GRAPHS,)
+        and is_features(dims[0][1:])
         and dims[-1] == (PLACES,)
         and dims[-2] in ((), (PLACES,), (OTHERS,))
         and all(map(is_features, dims[1:-2]))

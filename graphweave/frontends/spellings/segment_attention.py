@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,13 +21,14 @@ import torch
 from torch import fx
 
 from graphweave.frontends.calls.captured_sizes import fixed, same
-from graphweave.frontends.calls.dynamo_calls import call_name, example, writes
+from graphweave.frontends.calls.dynamo_calls import ORIGIN, call_name, example, writes
 from graphweave.frontends.spellings import pair_masks
 from graphweave.frontends.spellings.padded_rows import (
     GRAPHS,
     PLACES,
     RULES,
     Dims,
+    Known,
     Mask,
     Padded,
     Padding,
@@ -40,10 +40,9 @@ from graphweave.frontends.spellings.padded_rows import (
     width,
 )
 
-_ATTENTION = ("scaled_dot_product_attention", "graphweave.dense_attention")
+_SOFTMAX = "graphweave.softmax_attention"
+_ATTENTION = ("scaled_dot_product_attention", "graphweave.dense_attention", _SOFTMAX)
 _ROWS, _MASK = "graphweave.dense_rows", "graphweave.dense_mask"
-_ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
-"""The fields in which PyTorch notes where a call comes from."""
 _NUMBERS = (torch.float32, torch.float64)
 _NUM_SEEDS = (1 << 63) - 1
 """Exclusive upper limit of the seeds that are drawn."""
@@ -93,7 +92,7 @@ class _PaddedAttention:
                     return False
             at = node.next
             while at is not following:
-                at.meta.update({key: node.meta[key] for key in _ORIGIN if key in node.meta})
+                at.meta.update({key: node.meta[key] for key in ORIGIN if key in node.meta})
                 self.made.append(at)
                 at = at.next
         return bool(self.attended) and not self._live(nodes).intersection(self.attended + self.drawn)
@@ -154,13 +153,11 @@ class _PaddedAttention:
 
     def _attention(self, node: fx.Node) -> Value | None:
         call = _DenseAttention.of(node)
-        q, k, v, mask = (
-            self.known.get(a) if isinstance(a, fx.Node) else None for a in (call.q, call.k, call.v, call.mask)
-        )
+        q, k, v = (self.known.get(a) for a in (call.q, call.k, call.v))
         if not isinstance(k, Padded) or not isinstance(v, Padded) or k.padding != v.padding or not call.is_possible():
             return None
         keys, values = _heads(k), _heads(v)
-        if keys is None or values is None or k.dims[:-1] != v.dims[:-1] or not call.hides(mask, k, q):
+        if keys is None or values is None or k.dims[:-1] != v.dims[:-1] or not call.hides(self.known, k, q):
             return None
         ptr = k.padding.ptr
         if isinstance(q, Padded):
@@ -168,7 +165,7 @@ class _PaddedAttention:
             if queries is None or q.padding != k.padding or q.dims[:-1] != k.dims[:-1]:
                 return None
             self.attended.append(node)
-            rows = self._call(queries, keys, values, ptr, ptr, call, *self._terms(call, mask, k.padding, node.next))
+            rows = self._call(queries, keys, values, ptr, ptr, call, *self._terms(call, k, node.next))
             dims = tuple(as_dim(width(dim)) if is_features(dim) else dim for dim in v.dims)
             return Padded(self.graph.call_method("reshape", (rows, (-1, *features(dims)))), dims, v.padding)
         count = call.queries_of_each(k.padding)
@@ -177,16 +174,26 @@ class _PaddedAttention:
             self.replaced[node] = self._attend_from_others(call, keys, values, ptr, count)
         return None
 
-    def _terms(self, call: _DenseAttention, mask: Value | None, padding: Padding, at: fx.Node) -> tuple[Any, ...]:
-        """The terms that are added to the scores: a bias, codes and their table, and edges and their numbers."""
-        do, q = self.graph.call_method, example(call.q)
-        if call.is_causal():
-            shape = (1, 1, padding.longest, padding.longest)
+    def _terms(self, call: _DenseAttention, k: Padded, at: fx.Node) -> tuple[Any, ...]:
+        """The terms of the scores: a bias, codes and their table, edges and their numbers, and the mask of the pairs
+        that are hidden."""
+        do, q, nothing = self.graph.call_method, example(call.q), (None,) * 5
+        if call.is_causal:
+            shape = (1, 1, k.padding.longest, k.padding.longest)
             later = self.graph.call_function(torch.full, (shape, -math.inf), {"dtype": q.dtype})
-            return do("triu", (later, 1)), None, None, None, None
-        if not isinstance(mask, Mask) or mask.kind != "hides":
-            return (None,) * 5
-        parts = pair_masks.parts_of(call.mask, self.known, padding, at, q.dtype)
+            return do("triu", (later, 1)), *nothing
+        hidden = None
+        if call.hidden is not None and not _tells_padding_alone(self.known.get(call.hidden)):
+            hidden = self._in_four_dims(call.hidden, k)
+        mask = call.mask
+        if mask is None or _tells_padding_alone(self.known.get(mask)):
+            return *nothing, hidden
+        if example(mask).dtype == torch.bool:
+            return *nothing, do("logical_not", (self._in_four_dims(mask, k),))
+        if example(mask).dim() == 4:
+            parts = pair_masks.parts_of(mask, self.known, k.padding, at)
+        else:
+            parts = pair_masks.ShiftParts([self._in_four_dims(mask, k)])
         bias = None
         for part in parts.dense:
             bias = part if bias is None else do("add", (bias, part))
@@ -194,7 +201,18 @@ class _PaddedAttention:
         edges, numbers = parts.edges or (None, None)
         if numbers is not None:
             numbers = do("expand", (numbers, -1, q.shape[1]))
-        return bias, codes, table, edges, numbers
+        return bias, codes, table, edges, numbers, hidden
+
+    def _in_four_dims(self, pairs: fx.Node, k: Padded) -> fx.Node:
+        """A tensor of pairs as [graphs, heads, queries, keys], of which any may be 1. Its attention to `k` may have no
+        heads, or graphs and heads in one dim."""
+        do, heads = self.graph.call_method, width(k.dims[0][1:])
+        for _ in range(len(k.dims) - example(pairs).dim()):
+            pairs = do("unsqueeze", (pairs, 0))
+        if len(k.dims) == 4:
+            return pairs
+        whole = example(pairs).dim() == 3 and fixed(example(pairs).shape[0]) != 1
+        return do("unflatten", (pairs, 0, (-1, heads))) if whole and heads > 1 else do("unsqueeze", (pairs, 1))
 
     def _attend_from_others(
         self, call: _DenseAttention, keys: fx.Node, values: fx.Node, ptr: fx.Node, count: int
@@ -211,10 +229,10 @@ class _PaddedAttention:
     def _call(
         self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention, *terms: Any
     ) -> fx.Node:
-        attend, dropped = torch.ops.graphweave.segment_attention.default, call.dropped()
-        seed = self.graph.call_function(torch.randint, (_NUM_SEEDS, ())) if dropped else None
-        shifts = terms or (None,) * 5
-        args = q, k, v, q_ptr, k_ptr, call.factor(), *shifts, seed, dropped
+        attend = torch.ops.graphweave.segment_attention.default
+        seed = self.graph.call_function(torch.randint, (_NUM_SEEDS, ())) if call.dropped else None
+        shifts = terms or (None,) * 6
+        args = q, k, v, q_ptr, k_ptr, call.scale, *shifts, call.fill, call.is_softmax, seed, call.dropped
         return self.graph.call_function(operator.getitem, (self.graph.call_function(attend, args), 0))
 
     def _live(self, nodes: list[fx.Node]) -> set[fx.Node]:
@@ -251,39 +269,61 @@ def _dense(node: fx.Node, name: str) -> Value | None:
 
 
 def _heads(x: Padded) -> fx.Node | None:
-    """The rows [rows, heads, width] of operands [graphs, heads, places, width], or [graphs, places, width]."""
-    dims = x.dims if len(x.dims) == 4 else (*x.dims[:1], (), *x.dims[1:])
+    """The rows [rows, heads, width] of operands [graphs, heads, places, width], or [graphs * heads, places, width]."""
+    dims = x.dims if len(x.dims) == 4 else (x.dims[0][:1], x.dims[0][1:], *x.dims[1:])
     fits = len(dims) == 4 and dims[0] == (GRAPHS,) and dims[2] == (PLACES,)
     if not fits or not is_features(dims[1]) or not is_features(dims[3]):
         return None
     return x.rows.graph.call_method("reshape", (x.rows, (-1, width(dims[1]), width(dims[3]))))
 
 
+def _tells_padding_alone(mask: Value | None) -> bool:
+    return isinstance(mask, Mask) and mask.kind in ("real", "added", "padding")
+
+
 @dataclass(frozen=True, slots=True)
 class _DenseAttention:
-    """The operands of a call of attention, and other arguments by their names."""
+    """The operands of a call of attention. `mask` is what PyTorch's function takes, a shift of the scores or bools that
+    are true where they count; where `hidden` is true, `fill` takes their place."""
 
     q: fx.Node
     k: fx.Node
     v: fx.Node
-    mask: Any
-    others: Mapping[str, Any]
+    mask: fx.Node | None
+    hidden: fx.Node | None
+    fill: float
+    scale: Any
+    dropped: Any
+    is_causal: bool
+    is_softmax: bool
+    """Whether a query that reads nothing has NaN."""
+    groups: bool
+    """Whether several heads of queries may share one of keys."""
 
     @staticmethod
     def of(node: fx.Node) -> _DenseAttention:
+        if call_name(node) == _SOFTMAX:
+            q, k, v, bias, hidden, fill, scale, dropped = node.args
+            return _DenseAttention(q, k, v, bias, hidden, fill, scale, dropped, False, True, False)  # type: ignore[arg-type]
         names = ("attn_mask", "dropout_p", "is_causal", "scale")
         operands = [*node.args, *(node.kwargs[n] for n in ("query", "key", "value") if n in node.kwargs)]
         q, k, v = operands[:3]
-        rest = operands[3:]
-        given = dict(zip(names, rest, strict=False)) | dict(node.kwargs)
-        return _DenseAttention(q, k, v, given.pop("attn_mask", None), given)  # type: ignore[arg-type]
+        given: dict[str, Any] = dict(zip(names, operands[3:], strict=False)) | dict(node.kwargs)
+        scale = given.get("scale")
+        scale = float(example(q).shape[-1]) ** -0.5 if scale is None else scale
+        dropped, causal, groups = (
+            given.get("dropout_p") or 0.0,
+            bool(given.get("is_causal")),
+            bool(given.get("enable_gqa")),
+        )
+        return _DenseAttention(q, k, v, given.get("attn_mask"), None, -math.inf, scale, dropped, causal, False, groups)  # type: ignore[arg-type]
 
     def is_possible(self) -> bool:
         """Whether we compute such attention: of float32 or float64 on the CPU, which drops less than everything."""
-        q, scale, dropped = example(self.q), self.others.get("scale"), self.others.get("dropout_p") or 0.0
+        q = example(self.q)
         return (
-            q.is_cpu and q.dtype in _NUMBERS and isinstance(scale, int | float | None)
-            and isinstance(dropped, int | float) and 0 <= dropped < 1 and not self.others.get("enable_gqa")
+            q.is_cpu and q.dtype in _NUMBERS and isinstance(self.scale, int | float)
+            and isinstance(self.dropped, int | float) and 0 <= self.dropped < 1 and not self.groups
         )  # fmt: skip
 
     def kind(self) -> tuple[torch.dtype, int, int]:
@@ -291,27 +331,23 @@ class _DenseAttention:
         k, v = example(self.k), example(self.v)
         return k.dtype, int(k.shape[-1]), int(v.shape[-1])
 
-    def hides(self, mask: Value | None, k: Padded, q: Value | None) -> bool:
+    def hides(self, known: Known, k: Padded, q: Value | None) -> bool:
         """Whether real queries read real keys only. Under a causal mask, keys that are padding come later than they."""
-        if self.is_causal():
+        if self.is_causal:
             return self.mask is None and isinstance(q, Padded)
-        if not isinstance(mask, Mask) or mask.padding != k.padding or not pair_masks.fits(mask, len(k.dims)):
+        mask, hidden = known.get(self.mask), known.get(self.hidden)  # type: ignore[arg-type]
+        alone = ("real", "added") if self.hidden is None else ("padding",)
+        found = mask if self.hidden is None else hidden
+        if not isinstance(found, Mask) or found.padding != k.padding or not pair_masks.fits(found, len(k.dims)):
             return False
-        return mask.kind != "hides" or isinstance(q, Padded)
-
-    def is_causal(self) -> bool:
-        return bool(self.others.get("is_causal"))
-
-    def dropped(self) -> float:
-        """The share of weights that are dropped."""
-        return float(self.others.get("dropout_p") or 0.0)
-
-    def factor(self) -> float:
-        """The number with which scores are multiplied."""
-        scale = self.others.get("scale")
-        return float(example(self.q).shape[-1]) ** -0.5 if scale is None else float(scale)
+        if found.kind in alone and (self.hidden is None or self.fill <= pair_masks.LOWEST):
+            return True
+        of_pairs = found.kind == "hides" if self.hidden is None else found.kind == "hidden" and self.fill == -math.inf
+        return of_pairs and isinstance(q, Padded)
 
     def queries_of_each(self, padding: Padding) -> int | None:
-        """How many queries each graph has, if they are [graphs, heads, queries, width] and not padded."""
+        """How many queries each graph has, if they are [graphs, heads, queries, width] and not padded. A softmax gives
+        the queries of a graph without rows NaN, or the mean of its padding, which nobody reads otherwise."""
         shape = example(self.q).shape
-        return fixed(shape[2]) if len(shape) == 4 and same(shape[0], padding.graphs) else None
+        fits = len(shape) == 4 and same(shape[0], padding.graphs) and not self.is_softmax
+        return fixed(shape[2]) if fits else None

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.runtime.segment_attention import NUM_SEEDS, segment_attention
+
 aten = torch.ops.aten
 
 _library = torch.library.Library("graphweave", "FRAGMENT")
@@ -29,6 +31,10 @@ _library.define(
 
 _library.define(
     "dense_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float dropped, bool is_causal, float? scale) -> Tensor"
+)
+_library.define(
+    "softmax_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? hidden, float fill, float scale,"
+    " float dropped) -> Tensor"
 )
 
 
@@ -82,10 +88,44 @@ def _dense_attention(
     return torch.nn.functional.dropout(weights, dropped) @ v
 
 
+def _softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor | None,
+    fill: float,
+    scale: float,
+    dropped: float,
+) -> Tensor:
+    """dropout(softmax(scores)) @ v of [..., queries, width], with at most two dims in front, where the scores are
+    scale * q @ k.transpose(-1, -2) + bias, and `fill` where `hidden` is true. Each graph is a segment of the operator
+    that stores no scores."""
+    missing = 4 - q.dim()
+    q, k, v = (_in_four_dims(x, missing) for x in (q, k, v))
+    bias, hidden = (None if x is None else _in_four_dims(x, missing) for x in (bias, hidden))
+    rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    ends = [torch.arange(x.shape[0] + 1, device=x.device) * x.shape[2] for x in (q, k)]
+    seed = torch.randint(NUM_SEEDS, ()) if dropped else None
+    terms = bias, None, None, None, None, hidden, fill, True, seed, dropped
+    out = segment_attention(*rows, *ends, scale, *terms)[0]
+    out = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
+    return out.squeeze(1) if missing == 1 else out[0, 0] if missing == 2 else out
+
+
+def _in_four_dims(x: Tensor, missing: int) -> Tensor:
+    """[graphs, heads, places, places or features], of which any may be 1."""
+    for _ in range(4 - missing - x.dim()):
+        x = x.unsqueeze(0)
+    return x.unsqueeze(1) if missing == 1 else x[None, None] if missing == 2 else x
+
+
 _library.impl("dense_rows", _dense_rows, "CompositeImplicitAutograd")
 _library.impl("dense_mask", _dense_mask, "CompositeImplicitAutograd")
 _library.impl("dense_edges", _dense_edges, "CompositeImplicitAutograd")
 _library.impl("dense_attention", _dense_attention, "CompositeImplicitAutograd")
+_library.impl("softmax_attention", _softmax_attention, "CompositeImplicitAutograd")
 
 dense_rows, dense_mask = torch.ops.graphweave.dense_rows.default, torch.ops.graphweave.dense_mask.default
 dense_edges, dense_attention = torch.ops.graphweave.dense_edges.default, torch.ops.graphweave.dense_attention.default
+softmax_attention = torch.ops.graphweave.softmax_attention.default

@@ -150,15 +150,23 @@ def _number(item: Any) -> Any:
 
 def _asks_no_rows(original: _Method) -> _Method:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
-    its formula is traced."""
+    its formula is traced. So is attention that gives weights, since they are seldom read."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         formula = FORMULAS.get(self.value) if args else None
-        if formula is None or not (in_vmap() or any(_unknown_size(arg.realize()) for arg in args)):
+        asked = in_vmap() or any(_unknown_size(arg.realize()) for arg in args)
+        if formula is None or not (asked or _gives_weights(self.value, kwargs)):
             return original(self, tx, args, kwargs)
         return _traced(formula).call_function(tx, list(args), kwargs)
 
     return call_function
+
+
+def _gives_weights(function: Any, kwargs: dict[str, Any]) -> bool:
+    if function is not torch.nn.functional.multi_head_attention_forward:
+        return False
+    asked = kwargs.get("need_weights", variables.ConstantVariable.create(True)).realize()
+    return asked.is_python_constant() and bool(asked.as_python_constant())
 
 
 def _counts_classes(original: _Method) -> _Method:

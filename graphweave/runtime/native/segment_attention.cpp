@@ -5,7 +5,8 @@
 // of all pairs is stored. The derivative computes the weights again from the logarithm of their sum.
 //
 // Numbers may be added to the scores: a tensor of numbers for all pairs of places, rows of a table that a code of each
-// pair chooses, and numbers of the edges of a graph. Weights may be dropped; which ones is a function of a seed.
+// pair chooses, and numbers of the edges of a graph. Pairs may be hidden: another number then takes the place of their
+// score. Weights may be dropped; which ones is a function of a seed.
 //
 // The text begins with three lines that say the type of the numbers (`Number`) and the widths of keys and values
 // (`kKeys`, `kValues`), so that products are unrolled.
@@ -27,6 +28,7 @@ constexpr int kWidth = gw_bytes_of_vector / (int)sizeof(Number);
 constexpr int64_t kBlockBytes = 16 << 10;  // of the scores of a block of queries
 constexpr int64_t kMaxBlock = 32, kMinBlock = 4;
 constexpr int64_t kTasksAtOnce = 8;  // that a thread takes from the loop
+constexpr int kDrawn = 16;           // keys whose random numbers are drawn at once: 8 blocks of two words
 typedef gw_vec<Number, kWidth> Lanes;
 
 // Rows of one head: row i of head h begins at data + i * row + h * head, and its elements are contiguous.
@@ -69,12 +71,15 @@ struct Call {
   Number* table_grad;  // [parts, rows_of_table, heads], zeros at first
   int64_t rows_of_table;
   Edges edges;
-  int64_t parts;  // of the segments; a task is one head of the segments of a part
+  OfPairs<const bool> hidden;
+  double fill;        // the scores of hidden pairs
+  int64_t undefined;  // whether the weights of a query whose scores are all -inf are NaN, as by a softmax, and not 0
+  int64_t parts;      // of the segments; a task is one head of the segments of a part
   int64_t seed;
   double dropped;                                                           // the share of weights that are dropped
   int64_t left;                                                             // set to 1 if an edge leaves its segment
   int64_t first_of(int64_t part) const { return part * segments / parts; }  // the first segment of a part
-  bool has_terms() const { return bias.data || codes.data || edges.numbers; }
+  bool has_terms() const { return bias.data || codes.data || edges.numbers || hidden.data; }
 };
 
 // Operand of a product: element k of row i is a[i * ai + k * ak], row k of the matrix is b + k * bk, row i of the
@@ -143,10 +148,10 @@ GW_INLINE Number dot(const Number* a, const Number* b) {
 }
 
 // Replaces scores by exp(scale * score - largest), 0 from `count` on, of which the largest exponential is 1 and which
-// have this sum. Where all scores are -inf, all are 0, and `sum` is 1.
-GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Number scale, Number* largest,
-                            Number* sum) {
-  for (int64_t c = count; c < columns; ++c) scores[c] = scale < 0 ? gw_infinity : -gw_infinity;
+// have this sum. Where all scores are -inf, all are 0, and `sum` is 1; or all are NaN, if they are `undefined`.
+GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Number scale, bool undefined,
+                            Number* largest, Number* sum) {
+  std::fill(scores + count, scores + columns, scores[0]);  // which changes no maximum
   Lanes top = gw_const<Lanes>(-gw_infinity);
   for (int64_t c = 0; c < columns; c += kWidth) {
     const Lanes scaled = gw_load<kWidth>(scores + c) * gw_const<Lanes>(scale);
@@ -154,8 +159,9 @@ GW_INLINE void exponentials(Number* scores, int64_t count, int64_t columns, Numb
     top = gw_larger(top, scaled);
   }
   *largest = gw_across(top, gw_fold_max());
-  const bool none = *largest == -gw_infinity;
+  const bool none = *largest == -gw_infinity && !undefined;
   if (none) *largest = 0;
+  std::fill(scores + count, scores + columns, -gw_infinity);
   Lanes sums{};
   for (int64_t c = 0; c < columns; c += kWidth) {
     const Lanes e = gw_exp(gw_load<kWidth>(scores + c) - gw_const<Lanes>(*largest));
@@ -209,7 +215,7 @@ struct Task {
       Number largest[kMaxBlock], sums[kMaxBlock] = {};
       find_scores(s, i, n);
       for (int64_t r = 0; r < n; ++r)
-        exponentials(s.scores + r * columns, count, columns, scale_left(), largest + r, sums + r);
+        exponentials(s.scores + r * columns, count, columns, scale_left(), call.undefined, largest + r, sums + r);
       if (call.dropped > 0)
         for (int64_t r = 0; r < n; ++r) drop_weights(i + r, s.scores + r * columns);
       Number* const out = call.out.of(first + i, h);
@@ -262,12 +268,12 @@ private:
     const Number lse = call.lse[(first + i) * call.heads + h];
     const Number *const out = call.out.of(first + i, h), *const grad = call.grad.of(first + i, h);
     const Lanes scale = gw_const<Lanes>(scale_left()), mean = gw_const<Lanes>(dot<kValues>(out, grad));
-    for (int64_t c = 0; c < columns; c += kWidth) {
+    over_kept_shares(i, [&](int64_t c, Lanes kept) GW_BODY {
       const Lanes weights = gw_exp(gw_load<kWidth>(scores + c) * scale - gw_const<Lanes>(lse));
-      const Lanes kept = call.dropped > 0 ? kept_share(i, c) : gw_const<Lanes>(1);
       gw_store<kWidth>(scores + c, weights * kept);
       gw_store<kWidth>(slopes + c, weights * (gw_load<kWidth>(slopes + c) * kept - mean) * scale);
-    }
+    });
+    if (call.hidden.data) fill_hidden(i, slopes, 0);
   }
 
   void multiply(Number* numbers, int64_t count_of_them) const {
@@ -288,6 +294,12 @@ private:
       for (int64_t c = 0; c < count; ++c) scores[c] += call.table[codes[c * call.codes.key] * call.heads + h];
     }
     over_edges(i, [&](int64_t c, int64_t at) { scores[c] += call.edges.numbers[at]; });
+    if (call.hidden.data) fill_hidden(i, scores, (Number)call.fill);
+  }
+
+  void fill_hidden(int64_t i, Number* numbers, Number fill) const {
+    const bool* const hidden = call.hidden.of(segment, h, i);
+    for (int64_t c = 0; c < count; ++c) numbers[c] = hidden[c * call.hidden.key] ? fill : numbers[c];
   }
 
   // Keeps the gradients of what was added to the scores of query i.
@@ -318,25 +330,41 @@ private:
   }
 
   void drop_weights(int64_t i, Number* weights) const {
-    for (int64_t c = 0; c < columns; c += kWidth)
-      gw_store<kWidth>(weights + c, gw_load<kWidth>(weights + c) * kept_share(i, c));
+    over_kept_shares(
+        i, [&](int64_t c, Lanes kept) GW_BODY { gw_store<kWidth>(weights + c, gw_load<kWidth>(weights + c) * kept); });
   }
 
-  // What the weights of query i and the keys from place c on are multiplied with: 0 where they are dropped. A number is
-  // drawn for each head and pair; no segment has 2^24 keys.
-  Lanes kept_share(int64_t i, int64_t c) const {
-    constexpr int W = gw_bytes_of_vector / (int)sizeof(int64_t);
+  // Calls f(c, shares) for each vector of keys: what the weights of query i and the keys from place c on are multiplied
+  // with, 0 where they are dropped.
+  template <class F>
+  GW_INLINE_MEMBER void over_kept_shares(int64_t i, F f) const {
+    if (call.dropped == 0) {
+      for (int64_t c = 0; c < columns; c += kWidth) f(c, gw_const<Lanes>(1));
+      return;
+    }
+    const Lanes limit = gw_const<Lanes>((Number)(call.dropped * (1 << 24)));
+    const Lanes share = gw_const<Lanes>((Number)(1 / (1 - call.dropped)));
+    for (int64_t begin = 0; begin < columns; begin += kDrawn) {
+      alignas(64) Number drawn[kDrawn];
+      draw(i, begin, drawn);
+      for (int64_t c = begin; c < std::min(columns, begin + kDrawn); c += kWidth)
+        f(c, gw_select(gw_load<kWidth>(drawn + c - begin) < limit, Lanes{}, share));
+    }
+  }
+
+  // Random numbers of 24 bits for query i and the keys from `begin` on, a multiple of kDrawn. Key begin + j takes word
+  // j / 8 of block j % 8, whatever the width of vectors; no segment has 2^24 keys.
+  void draw(int64_t i, int64_t begin, Number* drawn) const {
+    constexpr int W = gw_bytes_of_vector / (int)sizeof(int64_t), kBlocks = kDrawn / 2;
     typedef gw_vec<int64_t, W> Positions;
     alignas(64) int64_t steps[W];
     for (int lane = 0; lane < W; ++lane) steps[lane] = lane;
-    const int64_t at = (((first + i) * call.heads + h) << 24) + c;
-    alignas(64) Number drawn[kWidth];
-    for (int lane = 0; lane < kWidth; lane += W) {
-      const auto words = gw_philox(call.seed, gw_load<W>(steps) + gw_const<Positions>(at + lane)).a >> 8;
-      gw_store<W>(drawn + lane, gw_converted<Number>(gw_converted<int32_t>(words)));
+    const int64_t at = (((first + i) * call.heads + h) << 24) + begin / 2;
+    for (int block = 0; block < kBlocks; block += W) {
+      const auto words = gw_philox(call.seed, gw_load<W>(steps) + gw_const<Positions>(at + block));
+      gw_store<W>(drawn + block, gw_converted<Number>(gw_converted<int32_t>(words.a >> 8)));
+      gw_store<W>(drawn + kBlocks + block, gw_converted<Number>(gw_converted<int32_t>(words.b >> 8)));
     }
-    const Lanes limit = gw_const<Lanes>((Number)(call.dropped * (1 << 24)));
-    return gw_select(gw_load<kWidth>(drawn) < limit, Lanes{}, gw_const<Lanes>((Number)(1 / (1 - call.dropped))));
   }
 
   void forward_of_nothing() const {
