@@ -24,6 +24,7 @@ NOT_RUN = {
     "qm9_pretrained_schnet.py": "downloads trained weights, and trains nothing",
     "wl_kernel.py": "trains nothing by gradients: hashes of subtrees and a support vector machine",
     "datapipe.py": "trains nothing: shows data pipes",
+    "point_transformer_classification.py": "runs on a GPU only: asks a tensor for the number of its device",
     "graphland.py": "its data set, GraphLand, has no stand-in",
 }
 """Program -> why it is not run, where neither its folder nor its imports show it."""

@@ -454,7 +454,8 @@ def install(*, wide: bool = False) -> None:
     """Lets PyG's data sets get their data from `STAND_INS`. In float64 if `wide`.
 
     The constructors of the classes run as they are: they ask for downloads and processing, for which nothing happens,
-    and then read files, whose contents are made when they are read.
+    and then read files, whose contents are made when they are read. Folders stand in the working directory, for what
+    samplers keep there.
     """
     from torch_geometric.data import InMemoryDataset
 
@@ -464,6 +465,8 @@ def install(*, wide: bool = False) -> None:
         name = type(dataset).__name__
         if name not in STAND_INS:
             raise FileNotFoundError(f"no stand-in is made for the data set {name}")
+        dataset.root = str(Path.cwd() / name)
+        Path(dataset.processed_dir).mkdir(parents=True, exist_ok=True)
         for path in dataset.processed_paths:
             files[path] = functools.partial(contents, dataset, Path(path).stem)
 

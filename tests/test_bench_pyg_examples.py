@@ -145,7 +145,8 @@ def test_programs_are_sorted_by_what_they_need(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     for owner, name in ((fs, "torch_load"), (Dataset, "_download"), (Dataset, "_process")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # so that it comes back
     pyg_examples_data.install()
@@ -157,6 +158,7 @@ def test_stand_ins_have_the_form_of_the_data_sets(stand_ins: None) -> None:
     assert (cora.num_features, cora.num_classes, cora[0].num_nodes) == (1433, 7, 2708)
     assert [int(cora[0][f"{name}_mask"].sum()) for name in ("train", "val", "test")] == [140, 500, 1000]
     assert cora[0].is_undirected()
+    assert Path(cora.processed_dir) == Path("Planetoid/Cora/processed").resolve() and Path(cora.processed_dir).is_dir()
     mutag = datasets.TUDataset("nowhere", "MUTAG")
     assert (len(mutag), mutag.num_features, mutag.num_classes) == (188, 7, 2)
     assert datasets.TUDataset("nowhere", "PROTEINS").num_features == 3

@@ -52,6 +52,15 @@ def test_nearest_points_are_exact(kind: str, dims: int) -> None:
         torch.testing.assert_close(knn(x, y, k), reference.knn(x * scale, y * scale, k), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["spread", "tied", "equal"])
+def test_any_number_of_nearest_points_is_sorted(kind: str) -> None:
+    """Few are sorted by counting those before each, more than 64 by comparing."""
+    x = KINDS[kind](130, 3)
+    expected = reference.knn(x, x, 130)[1].view(130, 130)
+    for k in (*range(1, 36), *range(60, 70), 129):
+        assert torch.equal(knn(x, x, k)[1].view(130, k), expected[:, :k])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dims", DIMS)
 def test_points_within_a_distance_are_exact(kind: str, dims: int) -> None:
@@ -191,7 +200,7 @@ def test_no_point_and_a_single_one(count: int) -> None:
     assert nearest(x, y).shape == (count,)
 
 
-@pytest.mark.parametrize("count", [3_000, 4_000])
+@pytest.mark.parametrize("count", [255, 256, 3_000, 4_000])
 def test_any_number_of_threads_finds_the_same(count: int) -> None:
     x, batch = points(count, 3, dtype=torch.float32), batch_of(count // 3, count - count // 3)
     before = torch.get_num_threads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -251,3 +252,37 @@ def test_tuples_that_refuse_to_tell_their_length(door: str, fresh_compiler: None
         layer.pairs = [(2, _Pair(other))]
         torch.testing.assert_close(compiled(x), layer(x))
     assert counts() == (2, 0, 0)
+
+
+def warns(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    warnings.warn("slow here", stacklevel=1)
+    warnings.warn("soon removed", FutureWarning, stacklevel=2)
+    return torch.zeros_like(x).index_add(0, dst, x[src].tanh())
+
+
+def warned(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return warns(x, src, dst).square()
+
+
+def test_warnings_are_issued_while_tracing(door: str, fresh_compiler: None) -> None:
+    x, (src, dst) = features(6, 4, F64), random_graph(6, 6, 20)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        want = warned(x, src, dst)
+    expected = [(str(one.message), one.category, one.filename, one.lineno) for one in told]
+    compiled = DOORS[door](warned)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, src, dst), want)
+    assert [(str(one.message), one.category, one.filename, one.lineno) for one in told] == expected
+    assert counts() == (1, 0, 0)
+
+
+def test_a_warning_that_a_filter_makes_an_error_is_raised(door: str, fresh_compiler: None) -> None:
+    compiled = (
+        graphweave.compile(warned) if door == "graphweave.compile" else torch.compile(warned, backend="graphweave")
+    )
+    x, (src, dst) = features(6, 4, F64), random_graph(6, 6, 20)
+    with pytest.raises(UserWarning, match="slow here"):  # in tests, warnings are errors
+        compiled(x, src, dst)

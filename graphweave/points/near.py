@@ -129,21 +129,17 @@ def _nearest_points_fake(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: 
 
 
 def _pairs(points: PointSets, queries: PointSets | None, k: int, r: float, others: bool) -> Tensor:
-    asked = points if queries is None else queries
-    factor = safe_factor(points.largest, asked.largest, 0.0 if r == math.inf else r)
-    points, asked = points.scaled(factor), asked.scaled(factor)
-    # the set of points of each set of queries
-    place = torch.searchsorted(points.numbers, asked.numbers)
-    found = points.numbers.new_full(asked.numbers.shape, -1)
-    there = place < points.numbers.numel()
-    there[there.clone()] = points.numbers[place[there]] == asked.numbers[there]
-    found[there] = place[there]
+    largest = points.largest
+    factor = safe_factor(largest, largest if queries is None else queries.largest, 0.0 if r == math.inf else r)
+    points = points.scaled(factor)
+    raw, raw_queries, set_of = points.raw(), None, None
+    if queries is not None:
+        queries = queries.scaled(factor)
+        raw_queries, set_of = queries.raw(), _places(queries.numbers, points.numbers)
     square = math.inf if r == math.inf else min((r * factor) ** 2, sys.float_info.max)
     functions, count, workers = searches.library(), ctypes.c_int64(), threads.num_threads()
-    raw, raw_queries = points.raw(), None if queries is None else asked.raw()
-    handle = functions.gw_near_new(
-        raw, raw_queries, found.data_ptr(), k, square, others, searches.MOST_KEPT, workers, count
-    )
+    address = None if set_of is None else set_of.data_ptr()
+    handle = functions.gw_near_new(raw, raw_queries, address, k, square, others, searches.MOST_KEPT, workers, count)
     if not handle:
         refuse_memory("near points", "")
     try:
@@ -153,6 +149,14 @@ def _pairs(points: PointSets, queries: PointSets | None, k: int, r: float, other
     finally:
         functions.gw_near_free(handle)
     return out
+
+
+def _places(numbers: Tensor, among: Tensor) -> Tensor:
+    """The place of each number in `among`, which is sorted; -1 for a number that is not there."""
+    place = torch.searchsorted(among, numbers)
+    there = place < among.numel()
+    there[there.clone()] = among[place[there]] == numbers[there]
+    return place.where(there, -1)
 
 
 def pairs_of(count: int, what: str) -> Tensor:

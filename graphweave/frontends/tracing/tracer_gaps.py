@@ -41,6 +41,7 @@ from graphweave.frontends.tracing.inner_gradients import (
 )
 from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
+from graphweave.frontends.tracing.traced_warnings import warns_while_tracing
 
 _Method: TypeAlias = Callable[..., Any]
 
@@ -402,5 +403,6 @@ _GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
     (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),
     (VariableBuilder, "wrap_symfloat", _compiles_floats_in),
     (LIBRARY, "contract_path", orders_by_first_sizes),
+    (getattr(variables, "SkipFunctionVariable", None), "call_function", warns_while_tracing),
 )
 """Owner, attribute, and the function that makes its replacement from the original."""

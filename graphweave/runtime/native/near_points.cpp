@@ -3,7 +3,9 @@
 
 namespace {
 
-constexpr int64_t kRange = 8;              // blocks of queries that a thread takes at a time
+constexpr int64_t kRange = 4;              // blocks of queries that a thread takes at a time
+constexpr int64_t kSerialQueries = 256;    // below this many queries (about 0.2 ms) one thread is quicker
+constexpr int64_t kFew = 64;               // up to this many numbers, counting sorts faster than comparing
 constexpr int64_t kMostOfBlock = 1 << 20;  // numbers that the queries of a block keep at most while pairs are counted
 
 // What is asked of every query.
@@ -29,6 +31,28 @@ struct Scratch {
   std::vector<int64_t> found;                       // of one query
 };
 
+// Sorts at most kFew points. Counts, for each, the points before it: no branch depends on numbers, and eight are counted
+// at once.
+inline void sort_few(Near* all, int64_t count) {
+  constexpr int kGroup = kLanes / 2;
+  double squares[kFew];
+  int64_t points[kFew], places[kFew];
+  for (int64_t i = 0; i < count; ++i) {
+    squares[i] = all[i].square;
+    points[i] = all[i].point;
+  }
+  for (int64_t i = count; i % kGroup; ++i) squares[i] = points[i] = 0;
+  for (int64_t i = 0; i < count; i += kGroup) {
+    int64_t before[kGroup] = {};
+    for (int64_t j = 0; j < count; ++j)
+      for (int lane = 0; lane < kGroup; ++lane)
+        before[lane] +=
+            (squares[j] < squares[i + lane]) | ((squares[j] == squares[i + lane]) & (points[j] < points[i + lane]));
+    std::copy_n(before, kGroup, places + i);
+  }
+  for (int64_t i = 0; i < count; ++i) all[places[i]] = {squares[i], points[i]};
+}
+
 // The nearest points of the queries of one block.
 template <int D>
 class NearestOfBlock {
@@ -46,7 +70,7 @@ public:
   template <class Found>
   void search(const Tree& tree, const Found& found) {
     most_ = std::min(question_.nearest, tree.points);
-    room_ = 2 * most_ + 2 * kLanes;
+    room_ = most_ + std::max<int64_t>(most_, kLanes) + kLanes;
     if (static_cast<int64_t>(scratch_.nearest.size()) < kLanes * room_) scratch_.nearest.resize(kLanes * room_);
     lanes_ = static_cast<int>(queries_.points_of(block_, 1));
     for (int lane = 0; lane < lanes_; ++lane) bounds_[lane] = {question_.square, kNone};
@@ -54,8 +78,7 @@ public:
     const Node root = points_.root(tree);
     visit(root, metric_.apart(box_, points_.box(root.number)));
     for (int lane = 0; lane < lanes_; ++lane) {
-      if (counts_[lane] > most_) select(lane);
-      std::sort(of(lane), of(lane) + counts_[lane]);
+      sort(lane);
       found(queries_.numbers[block_ * kLanes + lane], of(lane), counts_[lane]);
     }
   }
@@ -108,11 +131,23 @@ private:
     if (nearer) bound_ = *std::max_element(bounds_, bounds_ + lanes_);
   }
 
-  // Leaves the nearest of what was found for a query.
+  // Leaves the nearest of what was found for a query, which is at least as many points as asked for.
   void select(int lane) {
-    std::nth_element(of(lane), of(lane) + most_ - 1, of(lane) + counts_[lane]);
+    if (counts_[lane] <= kFew)
+      sort_few(of(lane), counts_[lane]);
+    else
+      std::nth_element(of(lane), of(lane) + most_ - 1, of(lane) + counts_[lane]);
     counts_[lane] = most_;
     bounds_[lane] = of(lane)[most_ - 1];
+  }
+
+  // Leaves the nearest, sorted.
+  void sort(int lane) {
+    if (counts_[lane] > most_) select(lane);
+    if (counts_[lane] <= kFew)
+      sort_few(of(lane), counts_[lane]);
+    else
+      std::sort(of(lane), of(lane) + counts_[lane]);
   }
 
   const Metric<D> metric_;
@@ -295,7 +330,7 @@ public:
 private:
   template <class Body>
   void each_range(int32_t threads, const Body& body) {
-    threads = threads_for(queries->num_blocks() * kLanes, threads);
+    if (static_cast<int64_t>(offsets.size()) <= kSerialQueries) threads = 1;
     std::vector<Scratch> scratch(threads);
     std::atomic<bool> failed{false};
     gw_parallel(static_cast<int64_t>(found_.size()), threads, [&](int64_t range, int32_t thread) {
