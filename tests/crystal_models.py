@@ -1,4 +1,4 @@
-"""Two models of crystals with graphs of bonds: one that takes a list of graphs, and one on graphs and their line graphs.
+"""Two models of crystals with graphs of bonds: one that takes a list of graphs, and one with line graphs.
 
 `Charged` follows Deng et al. (2023, CHGNet): atoms, bonds and angles have features; gated messages update them in turn;
 `forward` takes a list of crystals, concatenates them, and gives energies, forces and stresses. `LineGraphs` follows
@@ -162,7 +162,9 @@ class LineGraphs(nn.Module):
         self.on_atoms = nn.ModuleList(EdgeGated(width) for _ in range(line_layers + layers))
         self.energy = nn.Linear(width, 1)
 
-    def forward(self, z: Tensor, gap: Tensor, pairs: Tensor, angles: Tensor, system: Tensor, count: int) -> list[Tensor]:
+    def forward(
+        self, z: Tensor, gap: Tensor, pairs: Tensor, angles: Tensor, system: Tensor, count: int
+    ) -> list[Tensor]:
         gap = gap.detach().requires_grad_()
         distance = gap.square().sum(-1).sqrt()
         one, two = angles

@@ -166,7 +166,7 @@ class _Normalised(nn.Module):
     def forward(self, x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         h = self.norm(_messages(x, w, src, dst))
         self.scale.mul_(0.9).add_(0.1 * h.detach().abs().mean(0))
-        return h * self.scale * x
+        return h * self.scale.clone() * x  # eager mode would save the buffer itself, which the next call overwrites
 
 
 @both_doors

@@ -185,7 +185,7 @@ def _lengths_of_zero(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Te
 
 
 def test_as_many_edges_as_atoms_as_features() -> None:
-    """Sizes that are equal in the first call are not taken for one size, and an index is checked against its own rows."""
+    """Sizes that are equal in the first call are not taken for one, and an index is checked against its own rows."""
     compiled = graphweave.compile(_asks_for_the_gradient)
     for atoms, edges in ((3, 3), (7, 7), (7, 3), (4, 9)):
         x, w = torch.randn(atoms, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)

@@ -82,7 +82,9 @@ class JointGraph:
             if (made.op == "call_function" or made in given.values()) and not made.users:
                 graph.erase_node(made)
         given_tangents = set(tangents_of(joint.graph))
-        primals = [n for n in joint.graph.find_nodes(op="placeholder") if n not in given_tangents and env[n] is not None]
+        primals = [
+            n for n in joint.graph.find_nodes(op="placeholder") if n not in given_tangents and env[n] is not None
+        ]
         self.reads = frozenset(i for i, n in enumerate(primals) if env[n].users)
         self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
         self.draws = tuple(name for name, made in given.items() if made.users)
