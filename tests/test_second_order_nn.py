@@ -181,10 +181,10 @@ class OfForces(nn.Module):
 Made = tuple[nn.Module, tuple[Any, ...]]
 SCORED = drawn(7, 6), KINDS, drawn(7, 6, seed=1)
 OTHERS: dict[str, Callable[[], Made]] = {
-    "biased attention": lambda: (gnn.BiasedMHA(6, 2), (drawn(2, 4, 6), drawn(2, 4, 4, 2, seed=1))),
-    "graphormer": lambda: (gnn.GraphormerLayer(6, 9, 2, activation=nn.GELU()),
+    "biased attention": lambda: (gnn.BiasedMHA(6, 2).eval(), (drawn(2, 4, 6), drawn(2, 4, 4, 2, seed=1))),
+    "graphormer": lambda: (gnn.GraphormerLayer(6, 9, 2, activation=nn.GELU()).eval(),
                            (drawn(2, 4, 6), drawn(2, 4, 4, 2, seed=1))),
-    "egt": lambda: (gnn.EGTLayer(6, 3, 2, num_virtual_nodes=1), (drawn(2, 4, 6), drawn(2, 4, 4, 3, seed=1))),
+    "egt": lambda: (gnn.EGTLayer(6, 3, 2, num_virtual_nodes=1).eval(), (drawn(2, 4, 6), drawn(2, 4, 4, 3, seed=1))),
     "dense graph": lambda: (gnn.DenseGraphConv(5, 4), (drawn(7, 7).abs(), drawn(7, 5))),
     "dense sage": lambda: (gnn.DenseSAGEConv(5, 4), (drawn(7, 7).abs(), drawn(7, 5))),
     "dense chebyshev": lambda: (gnn.DenseChebConv(5, 4, 3), (drawn(7, 7).abs(), drawn(7, 5), 1.7)),
