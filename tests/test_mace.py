@@ -32,6 +32,7 @@ def _of_float64() -> Any:
 
 
 def mace_of(correlation: int) -> Any:
+    torch.serialization.add_safe_globals([slice])  # e3nn 0.4 reads its tables by `torch.load`
     o3 = pytest.importorskip("e3nn.o3", reason="needs e3nn 0.4")
     modules = pytest.importorskip("mace.modules", reason="needs mace-torch")
     torch.manual_seed(0)
