@@ -81,6 +81,8 @@ class Gated(nn.Module):
 class Charged(nn.Module):
     """Energies [graphs], forces of each crystal, stresses [graphs, 3, 3] of a list of crystals."""
 
+    degrees: Tensor
+
     def __init__(self, width: int = 6, layers: int = 2, waves: int = 4, degrees: int = 3) -> None:
         super().__init__()
         self.kinds = nn.Embedding(KINDS, width)
