@@ -155,6 +155,43 @@ def test_what_cannot_be_done_says_so() -> None:
         grad.sum().backward()
 
 
+class _Normalised(nn.Module):
+    """A batch norm overwrites its statistics, which no gradient reads; gradients do read the running scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4).double()
+        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        h = self.norm(_messages(x, w, src, dst))
+        self.scale.mul_(0.9).add_(0.1 * h.detach().abs().mean(0))
+        return h * self.scale.clone() * x  # eager mode would save the buffer itself, which the next call overwrites
+
+
+@both_doors
+def test_buffers_that_a_call_overwrites_itself(door: str) -> None:
+    arguments = features(7, 4, torch.float64), features(4, 4, torch.float64), *random_graph(7, 7, 30)
+    model, twin = _Normalised(), _Normalised()
+    compiled = DOORS[door](model)
+    for _ in range(2):  # two calls before each backward, and gradients of gradients that come with the first ones
+        _same(_penalty(compiled, *arguments), _penalty(twin, *arguments))
+    _same([b.double() for b in model.buffers()], [b.double() for b in twin.buffers()])
+
+
+def test_a_batch_norm_after_steps_without_gradients_of_gradients() -> None:
+    """Nothing was kept for them, but statistics are not needed."""
+    norm, twin = nn.BatchNorm1d(4).double(), nn.BatchNorm1d(4).double()
+    compiled = graphweave.compile(norm)
+    for create in (False, False, True):
+        found = []
+        for call in (compiled, twin):
+            x = features(7, 4, torch.float64).requires_grad_()
+            (grad,) = torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=create)
+            found.append([grad.detach(), *(torch.autograd.grad(grad.pow(2).sum(), x) if create else ())])
+        _same(*found)
+
+
 class _TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -184,6 +184,24 @@ def _lengths_of_zero(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> tuple[Te
     return energy, torch.autograd.grad(energy.sum(), x, create_graph=True)[0]
 
 
+def test_as_many_edges_as_atoms_as_features() -> None:
+    """Sizes that are equal in the first call are not taken for one, and an index is checked against its own rows."""
+    compiled = graphweave.compile(_asks_for_the_gradient)
+    for atoms, edges in ((3, 3), (7, 7), (7, 3), (4, 9)):
+        x, w = torch.randn(atoms, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+        index, found = random_graph(atoms, atoms, edges), []
+        for call in (_asks_for_the_gradient, compiled):
+            here, weight = x.clone(), w.clone().requires_grad_()
+            energy, slope = call(here, weight, *index)
+            (energy.sum() + slope.square().sum()).backward()
+            found.append([energy.detach(), slope.detach(), here.grad, weight.grad])
+        for one, other in zip(*found, strict=True):
+            assert relative_error(other, one) < 1e-11
+    index[1, 4] = 7  # a row of the second and third batch
+    with pytest.raises(IndexError, match="7"):
+        compiled(x, w, *index)
+
+
 def test_lengths_of_zero_and_large_activations_are_as_in_eager_mode() -> None:
     compiled, index = graphweave.compile(_lengths_of_zero), random_graph(7, 7, 30)
     index[:, :2] = torch.tensor([[0, 3], [0, 3]])

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -152,10 +153,11 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
     elif needs_little(compilation):
         forward, backward = short_forward(function.metadata), short_backward(function, positions, backward)
     expected = [(i, _strides(about)) for i, about in zip(positions, _about_tangents(function.metadata), strict=False)]
+    written = {i: i in known.joint.reads for i, about in enumerate(function.metadata.input_info) if about.mutates_data}
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx._gw_inputs = _remembered(args) if known.keeps is False else [_kept(t) for t in args]
+        ctx._gw_inputs = _remembered(args, written) if known.keeps is False else _kept(args, written)
         return forward(ctx, args, *rest)
 
     @torch.compiler.disable  # a caller that is compiled itself may take gradients
@@ -252,16 +254,40 @@ def _fill(grads: list[Any], about: Sequence[Any]) -> None:
             grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
 
 
-def _remembered(args: Sequence[Any]) -> list[Any]:
+def _remembered(args: Sequence[Any], written: Mapping[int, bool]) -> list[Any]:
     """The inputs of a call, not kept alive: numbers, and for each tensor a function that returns it, with its
-    version."""
+    version.
+
+    `written` holds the positions of the inputs that the call itself overwrites (the statistics of a batch norm), and
+    whether gradients read what they were before. Those that gradients read are gone after the call.
+    """
     try:
-        return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
+        found: list[Any] = [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
     except RuntimeError:  # an inference tensor has no version
         return []
+    for i, is_read in written.items():
+        found[i] = (lambda: None, None) if is_read else (partial(_copy_of, weakref.ref(args[i])), None)
+    return found
 
 
-def _kept(value: Any) -> Any:
+def _copy_of(get: Callable[[], Tensor | None]) -> Tensor | None:
+    """A copy of what `get` returns, which later calls do not overwrite."""
+    value = get()
+    return None if value is None else value.detach().clone()
+
+
+def _kept(args: Sequence[Any], written: Mapping[int, bool]) -> list[Any]:
+    """The inputs of a call, kept alive; copies of those in `written`, which the call itself overwrites."""
+    return [_copied(t) if i in written else _kept_alive(t) for i, t in enumerate(args)]
+
+
+def _copied(value: Tensor) -> Any:
+    with torch.enable_grad():
+        copy = value.clone()
+    return lambda: copy, None
+
+
+def _kept_alive(value: Any) -> Any:
     """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as an alias of the
     same memory, so that the result does not keep itself alive."""
     if not isinstance(value, Tensor):

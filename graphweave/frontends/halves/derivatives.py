@@ -45,8 +45,9 @@ REMEDY = (
 class JointGraph:
     """The gradients of a compiled function as a differentiable function of its inputs and tangents.
 
-    `reached[i]` holds the positions of the tangents on which the gradient of input i depends. `draws` names random
-    calls. `again` compiles such a function; it is stored with the graph.
+    `reached[i]` holds the positions of the tangents on which the gradient of input i depends, `reads` the positions of
+    the inputs that the gradients read. `draws` names random calls. `again` compiles such a function; it is stored with
+    the graph.
     """
 
     def __init__(self, joint: fx.GraphModule, num_forward: int, again: Compile) -> None:
@@ -80,6 +81,11 @@ class JointGraph:
         for made in reversed(graph.nodes):
             if (made.op == "call_function" or made in given.values()) and not made.users:
                 graph.erase_node(made)
+        given_tangents = set(tangents_of(joint.graph))
+        primals = [
+            n for n in joint.graph.find_nodes(op="placeholder") if n not in given_tangents and env[n] is not None
+        ]
+        self.reads = frozenset(i for i, n in enumerate(primals) if env[n].users)
         self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
         self.draws = tuple(name for name, made in given.items() if made.users)
 
