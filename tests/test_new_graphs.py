@@ -15,7 +15,7 @@ from torch import Tensor
 import graphweave
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.settings import override, settings
-from graphweave.runtime import formats
+from graphweave.runtime import formats, index_records
 from graphweave.runtime.memo import memo
 from tests.sanitizer_support import run_sanitized
 from tests.support import awkward_graphs, features, random_graph
@@ -103,6 +103,31 @@ def test_tensors_that_get_the_memory_of_dead_ones_are_not_taken_for_them(compile
         check(compiled, *batch(20, 50, seed))  # each is freed before the next is made
 
 
+def test_equal_values_in_other_memory_each_time_are_soon_shared_no_more(
+    compiled: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the batch of pooled nodes, or an index without edges, that every step computes anew."""
+    x, index, y = batch(20, 50, 8)
+    shared: list[object] = []
+    for cache in (index_records.cache, memo._cache):
+        put = cache.put
+        monkeypatch.setattr(cache, "put", lambda key, *rest, put=put: (shared.append(key), put(key, *rest)))
+    for step in range(60):
+        check(compiled, x, index.clone(), y.clone())
+        if step == 40:
+            assert shared
+            shared.clear()
+    assert len(shared) < 20
+    two = batch(30, 60, 1), batch(31, 70, 2)  # what does come again is shared once more
+    for _ in range(40):
+        for one in two:
+            check(compiled, *one)
+    built = counters()["hoist_builds"], counters()["format_builds"]
+    for one in two:
+        check(compiled, *one)
+    assert (counters()["hoist_builds"], counters()["format_builds"]) == built
+
+
 def in_place(index: Tensor) -> None:
     index[0, 0] = (index[0, 0] + 1) % 20
 
@@ -128,6 +153,23 @@ def test_an_edit_of_a_small_graph_is_noticed_by_the_next_call(compiled: object, 
         check(compiled, x, index, y)
     y.numpy()[:] = 1
     check(compiled, x, index, y)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_edit_of_a_graph_that_is_not_the_last_one_is_noticed(compiled: object, shared: bool) -> None:
+    """The edit makes a graph that was never seen, in memory of which the formats are known to all programs."""
+    if not shared:
+        for seed in range(20):
+            for _ in range(2):
+                check(compiled, *batch(21, 40, 900 + seed // 10))
+    one, other = batch(20, 50, 70 + shared), batch(20, 50, 80 + shared)
+    for _ in range(2):
+        check(compiled, *one)
+        check(compiled, *other)
+    for _ in range(3):
+        through_numpy(one[1])
+        check(compiled, *one)
+        check(compiled, *other)
 
 
 def test_an_edit_that_one_program_finds_is_known_to_all() -> None:

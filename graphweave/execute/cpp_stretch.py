@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 from typing import Any
 
 import torch
@@ -77,6 +78,7 @@ class CppStretch:
         made = {r: each for kernel in kernels for r, each in zip(kernel.writes, kernel.writes_each, strict=True)}
         self._sent = {room.value: room.link for room in step.rooms}
         self._outputs = [self._output(r, *made[r]) for r in step.writes]
+        self._bytes_each = self._row_bytes()
         self._leads = [(m, step.rows.index(map_type(program, m).cod), wraps(program, m)) for m in step.maps]
         self._last: tuple[tuple[int, ...], _Sized | None] | None = None  # rows, and what was made for them
         self._within: tuple[Any, ...] | None = None  # rows, marks of the indices, the bounds on them
@@ -182,11 +184,18 @@ class CppStretch:
         """The tensors that a call makes; None if values are so large that kernels are called one by one."""
         nbytes = 0 if self._segment is None else self._segment.nbytes(rows)
         counted = (*rows, 1)
-        total = nbytes + sum(maker.nbytes(counted[at]) for maker, at, _ in self._outputs)
+        total = nbytes + sum(map(mul, counted, self._bytes_each))
         if len(self._kernels) > 1 and total > MAX_BYTES:
             return None
         made = [maker.of(counted[at], halo_rows(link) if link else 0) for maker, at, link in self._outputs]
         return _Sized(made, _BYTES.of(nbytes))
+
+    def _row_bytes(self) -> list[int]:
+        """The bytes of the outputs in a row of each space, in the order of the row counts, and of shared data, last."""
+        each = [0] * (len(self._step.rows) + 1)
+        for maker, at, _ in self._outputs:
+            each[at] += maker.nbytes(1)
+        return each
 
     def _output(
         self, ref: Ref, shape: tuple[int, ...], dtype: torch.dtype, space: Space

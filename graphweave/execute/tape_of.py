@@ -410,13 +410,14 @@ class TapeMaker:
             i: (r, p) for i, (r, p) in enumerate(zip(self._outputs, promises, strict=False))
             if r is not None and p is not None and not self._keeps(r, p)
         }  # fmt: skip
+        owned = any(p.own for _, p in promised.values())
         # the memo also gives them to others
         held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}
-        if held & {r for r, _ in promised.values()}:
+        if owned and held & {r for r, _ in promised.values()}:
             add(tape.Taken(tuple(sorted(held))))
         results = self._outputs[: len(promises)]
         as_they_are = [r for i, r in enumerate(results) if r in written and i not in promised]
-        if promised and as_they_are:  # the others may be views of these
+        if owned and as_they_are:  # the others may be views of these
             add(tape.Taken(tuple(r for r in as_they_are if r is not None)))
         if any(p.fresh for _, p in promised.values()):
             add(tape.Saved(tuple(r for r in self._outputs[len(promises) :] if r is not None)))

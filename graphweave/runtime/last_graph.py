@@ -23,7 +23,7 @@ from graphweave.runtime import tracked
 from graphweave.runtime.memo import Results, memo
 from graphweave.runtime.native_library import library
 from graphweave.runtime.tracked import ordinary
-from graphweave.runtime.unseen_edits import Watch, sums_of
+from graphweave.runtime.unseen_edits import Watch, is_watched, sums_of
 
 _log = logger(__name__)
 
@@ -58,6 +58,19 @@ class _Slot:
         self.native.gw_marks_free(self.address)
 
 
+class _Counted:
+    """A function that counts its calls."""
+
+    __slots__ = ("_run", "calls")
+
+    def __init__(self, run: Callable[..., Results]) -> None:
+        self._run, self.calls = run, 0
+
+    def __call__(self, *inputs: Any) -> Results:
+        self.calls += 1
+        return self._run(*inputs)
+
+
 class LastGraph:
     """`last(*inputs)` gives the results of `compute(*inputs)`, a tuple of tensors and integers that nobody may rebind.
 
@@ -70,7 +83,7 @@ class LastGraph:
         alone: bool = True,
     ) -> None:  # fmt: skip
         """Unless `alone`, every call asks `kept`."""
-        self._compute, self._kept, self._alone = compute, kept, alone
+        self._compute, self._kept, self._alone = _Counted(compute), kept, alone
         self._watches = [(i, Watch()) for i in watched]
         self._inputs: _Inputs | None = None
         self._slot: _Slot | None = None
@@ -111,10 +124,16 @@ class LastGraph:
             if inputs[i].requires_grad:
                 return self._shared(inputs)
         looks = settings().unseen_edits
+        for i, watch in self._watches:
+            if looks and is_watched(inputs[i]):
+                watch(inputs[i])
         address = known.native.gw_marks_new(known.address, given, None, looks)
         if address:
             return self._first_time(_Slot(known.native, address), inputs)
+        before = self._compute.calls
         results = self._shared(inputs)
+        if self._compute.calls == before:
+            known.native.gw_inputs_found(known.address)
         self._keep(known, inputs, given, results)
         return results
 

@@ -51,6 +51,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "gw_bound_bytes": ((_POINTER,), ctypes.c_int64),
     "gw_inputs_new": ((Int64, _BYTES, _BYTES, _BYTES), _POINTER),
     "gw_inputs_free": ((_POINTER,), None),
+    "gw_inputs_found": ((_POINTER,), None),
     "gw_marks_new": ((_POINTER, _BYTES, _BYTES, ctypes.c_int32), _POINTER),
     "gw_marks_free": ((_POINTER,), None),
     "gw_marks_results": ((_POINTER, _BYTES, Int64), ctypes.c_int32),

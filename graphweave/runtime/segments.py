@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
-from graphweave.runtime import arena, formats
+from graphweave.runtime import arena, formats, unseen_edits
 from graphweave.runtime.index import Index
 from graphweave.runtime.index_records import Record, cache, record_of
 from graphweave.runtime.native_library import library
@@ -177,6 +177,7 @@ class _GraphOfCall:
         if status == _MISSING:
             for one in self._index:
                 formats.check(one, one.wide)
+                unseen_edits.watch(one.values)  # other calls will find the record
             self._held = [record_of(one) for one in self._index]
             return True
         if status == _DIVIDED:

@@ -164,6 +164,11 @@ def watch(t: Tensor) -> None:
         _checked(t)
 
 
+def is_watched(t: Tensor) -> bool:
+    """Whether checksums of memory of `t` are kept, as they are wherever something that was made of it can be found."""
+    return _memories.get(t) is not None
+
+
 def sums_of(t: Tensor) -> ctypes.Structure | None:
     """The checksums of `t` with which a `Watch` has compared it; None if it has none."""
     records = _memories.get(t)

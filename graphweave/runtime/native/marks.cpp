@@ -90,6 +90,7 @@ struct Inputs {
   List<int64_t> itemsizes;        // one for each tensor
   uint64_t seen[kOnce] = {};
   size_t next = 0;
+  Sharing sharing;
 };
 
 extern "C" Inputs* gw_inputs_new(int64_t count, const uint8_t* is_tensor, const uint8_t* watched,
@@ -104,6 +105,12 @@ extern "C" Inputs* gw_inputs_new(int64_t count, const uint8_t* is_tensor, const 
 }
 
 extern "C" void gw_inputs_free(Inputs* inputs) { delete inputs; }
+
+// What others had kept for inputs that were seen before was found.
+extern "C" void gw_inputs_found(Inputs* inputs) {
+  const Held held(lock);
+  inputs->sharing.found();
+}
 
 namespace {
 
@@ -127,7 +134,7 @@ bool read_whole(const Mark& mark, int64_t itemsize, List<Sums>* own, Sums** sums
 }  // namespace
 
 // Marks of inputs: implementations of tensors, and numbers. Without `given`, only of small ones whose like was not seen
-// lately; with it, an address of sums for each tensor, or 0. With `look`, those that are watched are compared with their
+// lately, or that are not worth sharing; with it, an address of sums for each tensor, or 0. With `look`, those that are watched are compared with their
 // sums. Null for other inputs, and for a tensor without a version counter or elsewhere than on the CPU.
 extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* given, int32_t look) {
   Ref<Marks> made = shared<Marks>();
@@ -155,7 +162,7 @@ extern "C" Marks* gw_marks_new(Inputs* of, const int64_t* inputs, Sums* const* g
     const Held held(lock);
     made->edits = edited.count;
     if (!given) {
-      if (std::find(of->seen, of->seen + kOnce, hash) != of->seen + kOnce) return nullptr;
+      if (std::find(of->seen, of->seen + kOnce, hash) != of->seen + kOnce && of->sharing.pays()) return nullptr;
       of->seen[of->next++ % kOnce] = hash;
     }
   }

@@ -148,6 +148,7 @@ constexpr int64_t kFine = -1;
 
 struct LongRows;
 struct Record;
+struct Sharing;
 using RecordRef = Ref<Record>;
 
 // The edges that a map sends to a row below a number: how many there are, and their numbers; null for the first ones.
@@ -172,12 +173,13 @@ struct Column {
 struct Record {
   Seen seen{};
   Index index{};
-  bool own = false;      // only our own programs write to the tensor
-  bool dropped = false;  // no longer to be found
-  bool used = false;     // since `gw_record_used` was asked
-  int64_t nbytes = 0;    // of the formats
-  Array values;          // of a record that is part of another one's edges
-  Ref<Alias> alias;      // of the tensor, if no caller keeps one
+  bool own = false;                // only our own programs write to the tensor
+  bool dropped = false;            // no longer to be found
+  bool used = false;               // since `gw_record_used` was asked
+  int64_t nbytes = 0;              // of the formats
+  Array values;                    // of a record that is part of another one's edges
+  Ref<Alias> alias;                // of the tensor, if no caller keeps one
+  const Sharing* asked = nullptr;  // who asked for a record that others find
   Ref<Csr> csr[2];
   Array perm[2], flat[2];
   List<Column> columns;

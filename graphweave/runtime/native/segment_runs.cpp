@@ -99,16 +99,17 @@ uint64_t hash_of(const Index& index) {
 }
 
 // A record that only this segment knows, as long as it keeps the graph: for a small index that it has not seen lately,
-// such as that of a batch. A known one is worth a record that others find. The caller holds the lock.
-RecordRef record_for_once(const Segment& segment, const Seen& seen, int64_t rows, bool wrap, const void* tensor,
+// such as that of a batch. A known one is worth a record that others find, if such records pay. The caller holds the lock.
+RecordRef record_for_once(Segment& segment, size_t map, const Seen& seen, int64_t rows, const void* tensor,
                           List<uint64_t>* hashes) {
   if (!seen.counter || seen.count > kSmall) return nullptr;
-  const RecordRef made = new_record(seen, rows, wrap);
+  const RecordRef made = new_record(seen, rows, segment.maps[map].second);
   const uint64_t hash = hash_of(made->index);
-  if (std::find(segment.once, segment.once + kOnce, hash) != segment.once + kOnce) return nullptr;
+  const bool known = std::find(segment.once, segment.once + kOnce, hash) != segment.once + kOnce;
+  if (known && segment.sharing[map].pays()) return nullptr;
   made->alias = alias_of(tensor);
   if (!made->alias) return nullptr;
-  hashes->push_back(hash);
+  if (!known) hashes->push_back(hash);
   return made;
 }
 
@@ -128,14 +129,21 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const List<Seen>& seen
       const auto& map = segment->maps[m];
       const int64_t leads = rows_of(rows, map.first);
       RecordRef record = given ? *given[m] : find_record(seen[m], leads, map.second);
+      Sharing& sharing = segment->sharing[m];
+      if (record && given && !record->asked) record->asked = &sharing;
+      if (record && !given && record->asked == &sharing) sharing.found();
       for (size_t n = 0; n < m && !record; ++n)  // the same tensor may come twice
-        if (seen[n] == seen[m] && made->records[n]->index.rows == leads && made->records[n]->index.wrap == map.second)
-          record = made->records[n];
-      if (!record) record = record_for_once(*segment, seen[m], leads, map.second, tensors + m, &hashes);
-      if (!record) return failure->at = static_cast<int64_t>(m), kMissing;
-      record->used = true;
+        if (const RecordRef& other = made->records[n];
+            other && seen[n] == seen[m] && other->index.rows == leads && other->index.wrap == map.second)
+          record = other;
+      if (!record) record = record_for_once(*segment, m, seen[m], leads, tensors + m, &hashes);
+      if (record)
+        record->used = true;
+      else if (failure->at < 0)
+        failure->at = static_cast<int64_t>(m);
       made->records.push_back(record);
     }
+    if (failure->at >= 0) return kMissing;
     for (const uint64_t hash : hashes) segment->once[segment->next_once++ % kOnce] = hash;
   }
   made->rows.append(rows, rows + segment->num_spaces);
@@ -143,7 +151,8 @@ int64_t find_bound(Segment* segment, const int64_t* rows, const List<Seen>& seen
   Binding binding{*segment, *made, threads, failure, {}, {}};
   const int64_t status = binding.bind();
   failure->builds = binding.tally.builds, failure->hits = binding.tally.hits;
-  failure->grown = failure->builds && hashes.size() < made->records.size();
+  const auto is_shared = [](const RecordRef& record) { return !record->alias; };
+  failure->grown = failure->builds && std::any_of(made->records.begin(), made->records.end(), is_shared);
   if (status != kDone) return status;
   *out = made;
   bool kept = true;

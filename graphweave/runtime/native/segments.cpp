@@ -119,6 +119,21 @@ struct Bound {
 
 constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32;
+constexpr int64_t kTries = 4, kRetry = 64;
+
+// Whether what comes with the values of an earlier one is worth an entry that other programs find, which costs more than
+// the work that it saves once. It pays where the same tensor comes again, and never where equal values lie in other
+// memory each time, as those that a step computes from its data. So after kTries entries in a row that were not found
+// again where they were asked for, one in kRetry is made.
+struct Sharing {
+  int64_t unfound = 0;
+
+  bool pays() {
+    const int64_t before = unfound++;
+    return before < kTries || before % kRetry == 0;
+  }
+  void found() { unfound = 0; }
+};
 
 struct Segment {
   List<std::pair<int64_t, bool>> maps;  // the space that each leads to, and whether values wrap
@@ -132,6 +147,7 @@ struct Segment {
   Ref<Bound> last;
   uint64_t once[kOnce] = {};  // hashes of the values of small indices, the latest ones
   size_t next_once = 0;
+  List<Sharing> sharing;  // for each map, of the records of small indices
 };
 
 Pointer read_pointer(Reader& from) {
@@ -191,6 +207,7 @@ Segment* make_segment(Reader from) {
   from.each([&] {
     const int64_t space = from.next();
     made->maps.emplace_back(space, from.next() != 0);
+    made->sharing.emplace_back();
   });
   from.each([&] {
     const auto kind = static_cast<Limit::Kind>(from.next());
