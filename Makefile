@@ -85,7 +85,8 @@ versions: $(STAMP)
 # All of docs/releasing.md that needs no decision, apart from the whole test suite.
 release-check: $(STAMP) site package
 	$(BIN)/python -m release.check
-	$(BIN)/python -m pytest tests/test_packaging.py tests/test_public_api.py tests/test_readme.py tests/test_examples.py
+	$(BIN)/python -m pytest tests/house/test_packaging.py tests/house/test_public_api.py \
+		tests/docs/test_readme.py tests/docs/test_examples.py
 
 # Threads that wait give up their core: where cores are shared, spinning costs more than waking.
 train: $(if $(findstring --plot,$(ARGS))$(findstring --report,$(ARGS)),$(PLOT_STAMP),$(TRAIN_STAMP))
@@ -109,12 +110,15 @@ test-avx2: $(STAMP)
 	$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) --margins
 
 # Tests of the numerics of the whole compiler with its other target: Triton's interpreter runs kernels on CPU tensors.
-NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
-	typed_regions half_precision compiled_programs convolutions losses reducers edge_products udf_kernels nn_layers \
-	nn_relational nn_decoders index_errors ops edge_ops))
+NUMERICS := $(addprefix tests/,$(addsuffix .py,codegen/test_triton_kernels codegen/test_triton_products \
+	codegen/test_triton_typed codegen/test_triton_pushes codegen/test_typed_regions frontends/dynamo/test_half_precision \
+	passes/test_compiled_programs frontends/dynamo/test_convolutions frontends/spellings/test_losses \
+	frontends/spellings/test_reducers passes/test_edge_products udf/test_udf_kernels nn/test_nn_layers \
+	nn/test_nn_relational nn/test_nn_decoders frontends/dynamo/test_index_errors ops/test_ops \
+	ops/test_edge_ops))
 # The same for whole models and for the code around kernels, which `make slow` runs.
-MORE_NUMERICS := $(addprefix tests/test_,$(addsuffix .py,random udf_arguments relational_layers_match loops_models \
-	horizontal_models))
+MORE_NUMERICS := $(addprefix tests/,$(addsuffix .py,runtime/test_random udf/test_udf_arguments \
+	frontends/dynamo/test_relational_layers_match loops/test_loops_models frontends/dynamo/test_horizontal_models))
 INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-triton: $(STAMP)

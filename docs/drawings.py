@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from graphweave.core.schedule import Schedule
 from graphweave.core.svg import DARK, LIGHT, DrawingColours, SvgDrawing
-from tests.test_layers import MAY_IMPORT, rooms_of
+from tests.house.test_layers import MAY_IMPORT, rooms_of
 
 WIDTH = 760
 

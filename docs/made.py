@@ -2,7 +2,7 @@
 
 A mark is `<!-- made: NAME -->`, or `<!-- made: NAME | FIRST | LAST -->` for the lines of one of the worked example's
 texts (`docs/design/example.py`) from the first that begins with FIRST to the next that begins with LAST. What is made
-stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that every document is as this writes it.
+stands between it and `<!-- end -->`. `tests/docs/test_design_book.py` checks that every document is as this writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphweave.core.versions import TESTED
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.simplify import Simplify
 from release.versions import COMBINATIONS, read
-from tests.test_layers import MAY_IMPORT, PACKAGE
+from tests.house.test_layers import MAY_IMPORT, PACKAGE
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -79,7 +79,7 @@ START = {
 
 
 def rooms() -> Iterator[str]:
-    """The rooms of the package, what each holds by its docstring, and what it may import by `tests/test_layers.py`."""
+    """The rooms of the package, their docstrings, and what they may import (`tests/house/test_layers.py`)."""
     yield from ("| room | what it holds | may import |", "|---|---|---|")
     for room, path in _rooms():
         may = ", ".join(sorted(other or "the package itself" for other in MAY_IMPORT[room])) or "nothing"
@@ -126,7 +126,7 @@ def triton_tests() -> Iterator[str]:
     assert listed is not None, "the Makefile has no list NUMERICS"
     yield from ("| file | what it tests |", "|---|---|")
     for name in listed[1].replace("\\", " ").split():
-        yield f"| `tests/test_{name}.py` | {_first_line(ROOT / f'tests/test_{name}.py')} |"
+        yield f"| `tests/{name}.py` | {_first_line(ROOT / f'tests/{name}.py')} |"
 
 
 def operators() -> Iterator[str]:

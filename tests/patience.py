@@ -2,8 +2,8 @@
 
 A limit only has to end what hangs. On a quiet machine `PROCESS` and `RANK` are several times what any test needs;
 `seconds` multiplies them by how much longer than there a fixed piece of work takes here and now, so that a machine that
-is slow, or on which others work, gets the time that it needs. `tests/test_patience.py` finds limits that are written
-elsewhere.
+is slow, or on which others work, gets the time that it needs. `tests/house/test_patience.py` finds limits that are
+written elsewhere.
 """
 
 from __future__ import annotations

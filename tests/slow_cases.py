@@ -24,8 +24,8 @@ ALONE_SECONDS = 5.0
 """Seconds that any default case may take. Longer cases are slow tests even if their function has no other case."""
 
 ALWAYS = (
-    "tests/test_doc_blocks.py::test_a_program_runs[", "tests/test_native.py::test_native[",
-    "tests/test_toolchain.py::test_sanitized", "tests/test_kernel_cache.py::test_processes_racing",
+    "tests/docs/test_doc_blocks.py::test_a_program_runs[", "tests/codegen/test_native.py::test_native[",
+    "tests/runtime/test_toolchain.py::test_sanitized", "tests/runtime/test_kernel_cache.py::test_processes_racing",
 )  # fmt: skip
 """Tests that run by default however long they take: the programs of all pages, native headers and a kernel under
 sanitizers, and processes that build one kernel at the same time."""

@@ -30,7 +30,7 @@ KNOWN = (
 """Warnings of others that are known, and need nothing."""
 
 OURS = "error:graphweave. "
-"""Our own warnings begin with "graphweave: " (`tests/test_error_messages.py`)."""
+"""Our own warnings begin with "graphweave: " (`tests/pages/test_error_messages.py`)."""
 
 
 def installed() -> dict[str, str]:

@@ -216,9 +216,7 @@ class _Plain:
         src, dst = g.node_frame(r.srctype), g.node_frame(r.dsttype)
         sources = src.take(None)
         destinations = sources if src is dst else dst.take(None)
-        return LoopEdges(r.src, r.dst, src.rows, dst.rows), LoopFields(
-            sources, destinations, g.edge_frame().take(None)
-        )
+        return LoopEdges(r.src, r.dst, src.rows, dst.rows), LoopFields(sources, destinations, g.edge_frame().take(None))
 
     def store(self, fields: LoopFields) -> None:
         g, r = self._graph, self._graph.relation()

@@ -281,7 +281,7 @@ def _kept(args: Sequence[Any], written: Mapping[int, bool]) -> list[Any]:
     return [_copied(t) if i in written else _kept_alive(t) for i, t in enumerate(args)]
 
 
-def _copied(value: Tensor) -> Any:
+def _copied(value: Tensor) -> tuple[Callable[[], Tensor], None]:
     with torch.enable_grad():
         copy = value.clone()
     return lambda: copy, None

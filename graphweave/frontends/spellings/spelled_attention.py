@@ -199,7 +199,7 @@ class _SearchOfScores:
                 return found if _is_possible(found) and self._is_alone() else None
         return None
 
-    def _given(self, x: Any, reader: fx.Node) -> fx.Node | None:
+    def _given(self, x: object, reader: fx.Node) -> fx.Node | None:
         """The call that gave `x` the elements that `reader` reads: the last one to write to it, or the one that made
         it, or from which it differs in strides alone."""
         if not isinstance(x, fx.Node) or not x.op.startswith("call"):
@@ -259,7 +259,7 @@ class _SearchOfScores:
         return all(user is self.node or user in self.parts for part in self.parts for user in part.users)
 
 
-def _operands(node: fx.Node, *, swap: bool) -> tuple[Any, Any]:
+def _operands(node: fx.Node, *, swap: bool) -> tuple[object, object]:
     """The operand of a call of two that has the scores, and the other one."""
     if len(node.args) != 2 or node.kwargs:
         return None, None
@@ -336,7 +336,7 @@ def _joined(parts: Sequence[fx.Node], method: str) -> fx.Node | None:
     return found
 
 
-def _call(x: fx.Node, method: str, *args: Any) -> fx.Node:
+def _call(x: fx.Node, method: str, *args: float | str | fx.Node) -> fx.Node:
     """A call of a tensor's method, with its value."""
     node = x.graph.call_method(method, (x, *args))
     node.meta["example_value"] = getattr(example(x), method)(*map(example, args))

@@ -106,11 +106,11 @@ def _checked(product: LetterProduct, out: Tensor) -> LetterProduct | None:
     return product
 
 
-def _are_tensors(*operands: Any) -> bool:
+def _are_tensors(*operands: object) -> bool:
     return all(isinstance(x, fx.Node) and isinstance(example(x), Tensor) for x in operands)
 
 
-def spreads(x: Tensor, shape: Sequence[Any]) -> bool:
+def spreads(x: Tensor, shape: Sequence[int]) -> bool:
     """Whether `x` broadcasts to `shape` and to nothing larger, in every call."""
     missing = len(shape) - x.dim()
     return missing >= 0 and all(fixed(n) == 1 or same(n, m) for n, m in zip(x.shape, shape[missing:], strict=True))

@@ -6,17 +6,21 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch._dynamo.variables import ConstantVariable
+from torch._dynamo.variables import ConstantVariable, VariableTracker
+
+_Handler = Callable[..., VariableTracker]
 
 
-def warns_while_tracing(original: Callable[..., Any]) -> Callable[..., Any]:
+def warns_while_tracing(original: _Handler) -> _Handler:
     """`warnings.warn` of a text that does not depend on data.
 
     It is issued while the function is traced, from the user's line. Compiled calls do not repeat it, as Python's own
     filter repeats no warning of a line. What a filter makes an error is left to Python, which raises it.
     """
 
-    def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call_function(
+        self: Any, tx: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+    ) -> VariableTracker:
         if self.value is warnings.warn and all(a.is_python_constant() for a in (*args, *kwargs.values())):
             try:
                 _warn(
@@ -32,7 +36,7 @@ def warns_while_tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def _warn(tx: Any, message: str, category: type[Warning] | None = None, stacklevel: int = 1, **others: Any) -> None:
+def _warn(tx: Any, message: str, category: type[Warning] | None = None, stacklevel: int = 1, **others: object) -> None:
     """Issues a warning from the line that the tracer has reached, or `stacklevel` - 1 calls above it."""
     frame = tx
     for _ in range(stacklevel - 1):

@@ -163,7 +163,7 @@ def _asks_no_rows(original: _Method) -> _Method:
     return call_function
 
 
-def _gives_weights(function: Any, kwargs: dict[str, Any]) -> bool:
+def _gives_weights(function: object, kwargs: dict[str, Any]) -> bool:
     if function is not torch.nn.functional.multi_head_attention_forward:
         return False
     asked = kwargs.get("need_weights", variables.ConstantVariable.create(True)).realize()
