@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from docs import scaling
+from docs import measured, scaling
 from docs.design import example
 from graphweave.compiler.road import NEEDED, ROAD
 from graphweave.core.choices import OPTIONS
@@ -277,6 +277,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "halves": scaling.halves,
     "scaling": scaling.scaling,
     "published": scaling.published,
+    "product models": measured.product_models,
     "api compiling": lambda: api("graphweave", lambda name: name in COMPILING),
     "api graphs": lambda: api("graphweave", _is_about_graphs),
     **{f"api {module}": partial(api, module) for module in API_MODULES},
