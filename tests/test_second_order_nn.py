@@ -174,7 +174,7 @@ class Slope(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, pos: Tensor) -> Any:
+    def forward(self, pos: Tensor) -> tuple[Tensor, Tensor]:
         energy = self.model(KINDS, pos, PAIRS)
         return energy, torch.autograd.grad(energy.sum(), pos, create_graph=True)[0]
 
@@ -282,7 +282,7 @@ def test_third_derivatives_of_an_energy(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gnn.SchNet, gnn.PaiNN])
 def test_energies_and_forces(make: Callable[..., gnn.Potential]) -> None:
-    """They are functions of the weights alone: the layer detaches positions, so differences would not be derivatives."""
+    """They are functions of the weights alone: the layer detaches positions, so differences are no derivatives."""
     torch.manual_seed(0)
     layer = smoothed(gnn.EnergyAndForces(make(4, 1, 3, 5.0)).double())
     compiled, pos = gw.compile(layer), drawn(7, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -161,7 +160,7 @@ def _derivatives(fn: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
     return found
 
 
-def _check(compile: Callable[[Any], Any], rows: Rows) -> None:
+def _check(compile: Callable[[Rows], Rows], rows: Rows) -> None:
     fn = _messages(rows)
     for got, want in zip(_derivatives(compile(fn)), _derivatives(fn), strict=True):
         assert relative_error(got, want) < 1e-11  # several sums, one after the other
@@ -207,11 +206,11 @@ class _Rounded(torch.autograd.Function):
     """Rounds, with the gradient of the identity."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: object, x: Tensor) -> Tensor:
         return x.round()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: object, grad: Tensor) -> Tensor:
         return grad
 
 

@@ -53,8 +53,8 @@ class Gradients:
         self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], over_ranks: bool = False,
         once: str = "",
     ) -> None:  # fmt: skip
-        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients. `once`: another
-        reason why they have none, or ""."""
+        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients. `once`:
+        another reason why they have none, or ""."""
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
         self.joint, self.over_ranks, self.once = joint, over_ranks, once

@@ -87,10 +87,16 @@ class _Marks:
         elif floating and self._is_unrecorded(floating, operands):
             self._aside.update(_storages(node) & {s for operand in operands for s in _storages(operand)})
             for operand in operands:
-                with self._graph.inserting_before(node):
-                    node.replace_input_with(operand, self._stopped(operand))
-        elif self._recording:
-            self._recorded.add(node)  # which may have no fake tensors
+                self._stop_before(node, operand)
+        elif self._recording and (floating or example(node) is None):
+            self._recorded.add(node)
+
+    def _stop_before(self, node: fx.Node, operand: fx.Node) -> None:
+        if example(operand) is None:
+            self._why = "it is not known what autograd records of it"
+        elif isinstance(example(operand), Tensor):
+            with self._graph.inserting_before(node):
+                node.replace_input_with(operand, self._stopped(operand))
 
     def _is_unrecorded(self, results: list[Tensor], operands: list[fx.Node]) -> bool:
         if not self._recording:
@@ -108,7 +114,8 @@ class _Marks:
             self._aside.update(_storages(taken))
             with self._graph.inserting_after(taken):
                 stopped = self._stopped(taken)
-            taken.replace_all_uses_with(stopped, lambda user, stopped=stopped: user is not stopped)
+            for user in [user for user in taken.users if user is not stopped]:
+                user.replace_input_with(taken, stopped)
 
     def _stopped(self, node: fx.Node) -> fx.Node:
         stopped = self._graph.call_method("detach", (node,))
@@ -118,7 +125,7 @@ class _Marks:
         return stopped
 
     def _check_write(self, node: fx.Node) -> None:
-        """What is written where autograd does not see it may be read where it does."""
+        """Refuse a write that autograd does not see, to memory that it reads elsewhere."""
         target = node.kwargs.get("out", node.args[0] if node.args else None)
         if not isinstance(target, fx.Node):
             return
@@ -144,5 +151,4 @@ def _storages(node: fx.Node) -> set[int]:
 
 
 def _is_marked(node: fx.Node) -> bool:
-    stack = node.meta.get("source_fn_stack")
-    return bool(stack) and stack[-1] == _MARK
+    return _MARK in node.meta.get("source_fn_stack", ())[-1:]
