@@ -25,6 +25,7 @@ from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.halves.autograd_function import equipped
 from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
+from graphweave.frontends.halves.stops import mark_stops
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.spellings.segment_attention import attention_by_segments
@@ -89,8 +90,9 @@ def _made(
         for kind in (attended := attention_by_segments(module)):
             segment_attention.begin_early(*kind)
         changed |= bool(attended)
-    compilation = GraphCompilation(asked, examples, may_be_left=not changed)
     replace_calls(module)
+    once = mark_stops(module)
+    compilation = GraphCompilation(asked, examples, may_be_left=not changed, once=once)
     begin_early(example_inputs)
     with shown("compiling a graph"):
         run, parts = _compiled(compilation, module)

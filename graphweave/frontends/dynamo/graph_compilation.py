@@ -59,8 +59,12 @@ class Made:
 class GraphCompilation:
     """The compilation of one graph: AOTAutograd calls `inference`, or `partition`, and `finish` for each half."""
 
-    def __init__(self, asked: Asked, examples: Sequence[Any], *, may_be_left: bool = False) -> None:
-        """A graph that `may_be_left` to PyTorch raises NothingGained if compiling it gains nothing."""
+    def __init__(
+        self, asked: Asked, examples: Sequence[Any], *, may_be_left: bool = False, once: str = ""
+    ) -> None:  # fmt: skip
+        """A graph that `may_be_left` to PyTorch raises NothingGained if compiling it gains nothing. `once` says why its
+        gradients have no gradients, or ""."""
+        self._once = once
         self._asked, self._may_be_left = asked, may_be_left and asked.may_leave
         self.examples = examples  # arguments of the first call, released once they have been measured
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
@@ -104,7 +108,8 @@ class GraphCompilation:
             forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         else:
             forward, backward, drawn = split_modules(joint, made.imported, made.executables, made.cut, made.reference)
-        self.gradients = Gradients(graph, backward, drawn, over_ranks=self._asked.ranks is not None)
+        parts = self._asked.ranks is not None
+        self.gradients = Gradients(graph, backward, drawn, over_ranks=parts, once=self._once)
         return forward, backward
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

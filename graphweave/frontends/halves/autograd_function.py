@@ -50,12 +50,14 @@ class Gradients:
     """
 
     def __init__(
-        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], over_ranks: bool = False
+        self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str], over_ranks: bool = False,
+        once: str = "",
     ) -> None:  # fmt: skip
-        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients."""
+        """`over_ranks`: whether it runs on a part of a graph, so that these gradients have no gradients. `once`:
+        another reason why they have none, or ""."""
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
-        self.joint, self.over_ranks = joint, over_ranks
+        self.joint, self.over_ranks, self.once = joint, over_ranks, once
         self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
@@ -193,6 +195,7 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
             return refused(over_parts(joint.about))
         inputs, why = _revived(ctx._gw_inputs)
         drawn = {name: args[i] for name, i in known.drawn.items()}
+        why = known.once or why
         if not why and not drawn.keys() >= set(joint.draws):
             why = "it draws random numbers, which were not kept"
         if why:

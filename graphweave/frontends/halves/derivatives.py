@@ -26,6 +26,7 @@ from graphweave.frontends.calls.captured_sizes import fixed, is_tensor, shape
 from graphweave.frontends.calls.declared import with_derivative
 from graphweave.frontends.halves.graph_bytes import dumped, loaded
 from graphweave.frontends.halves.missing_tangents import reaching, tangents_of, without
+from graphweave.frontends.halves.stops import stops
 from graphweave.frontends.halves.twice import depends_on_layout, derivable
 from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.ir.philox import uniform
@@ -65,8 +66,7 @@ class JointGraph:
                 break
             if node in env:
                 continue
-            # a detach in the user's code stops derivatives; one by which autograd keeps its own result does not
-            if node.target is aten.detach.default and node not in forward:
+            if node.target is aten.detach.default and not (node in forward and stops(node)):
                 env[node] = env[node.args[0]]
                 continue
             if is_random(node):

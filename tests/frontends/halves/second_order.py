@@ -22,10 +22,15 @@ SCALE = 1e-3
 def assert_second_derivatives(
     compiled: Callable[..., Any], eager: Callable[..., Any], leaves: Sequence[Tensor], label: str = ""
 ) -> None:
-    """Both are called without arguments, and read `leaves` (float64, requiring gradients) where they stand.
+    """The second derivatives equal those of `eager`, and the numerical derivatives of the compiled first ones."""
+    assert_second_derivatives_of_eager_mode(compiled, eager, leaves, label)
+    assert gradgradcheck(lambda *_: _outputs(compiled), tuple(leaves), fast_mode=True), label
 
-    The second derivatives equal those of `eager`, and the numerical derivatives of the compiled first ones.
-    """
+
+def assert_second_derivatives_of_eager_mode(
+    compiled: Callable[..., Any], eager: Callable[..., Any], leaves: Sequence[Tensor], label: str = ""
+) -> None:
+    """Both are called without arguments, and read `leaves` (float64, requiring gradients) where they stand."""
     names = [f"{i} of shape {tuple(leaf.shape)}" for i, leaf in enumerate(leaves)]
     got, want = _twice(compiled, leaves), _twice(eager, leaves)
     assert len(got) == len(want)
@@ -34,7 +39,6 @@ def assert_second_derivatives(
         error = relative_error(one, other, largest * SCALE)
         name = names[i] if i < len(names) else f"cotangent {i - len(names)}"
         assert error < TOLERANCE, f"{label}: second derivative by {name}: relative error {error:.3g}"
-    assert gradgradcheck(lambda *_: _outputs(compiled), tuple(leaves), fast_mode=True), label
 
 
 def _outputs(fn: Callable[..., Any]) -> tuple[Tensor, ...]:

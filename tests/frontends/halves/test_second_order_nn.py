@@ -12,7 +12,11 @@ from torch import Tensor, nn
 import graphweave as gw
 from graphweave import nn as gnn
 from tests import nn_cases, relational_cases
-from tests.frontends.halves.second_order import assert_second_derivatives, smoothed
+from tests.frontends.halves.second_order import (
+    assert_second_derivatives,
+    assert_second_derivatives_of_eager_mode,
+    smoothed,
+)
 from tests.nn import test_nn_door_layers as edge_features
 from tests.nn import test_nn_layers, test_nn_pooling
 from tests.programs.graphs import EdgeList, zoo
@@ -113,6 +117,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 SRC, DST = random_graph(7, 7, 20)
 KINDS = torch.arange(7) % 3
+PAIRS = torch.stack([SRC, DST])[:, SRC != DST]
 SETS = gw.batch([gw.graph(([], []), num_nodes=n) for n in (3, 1, 0, 3)])
 TYPES = gw.heterograph({("a", "r", "b"): ([0, 1, 1, 2], [1, 1, 0, 4]), ("b", "s", "b"): ([0, 2, 4], [1, 1, 3])},
                        {"a": 3, "b": 5})  # fmt: skip
@@ -165,16 +170,16 @@ class Weights(nn.Module):
         return torch.bmm(x[:, None], self.bases()[KINDS]).squeeze(1).tanh()
 
 
-class OfForces(nn.Module):
-    """The energy, which is differentiated by positions, and forces, whose derivatives are the energy's third ones."""
+class Slope(nn.Module):
+    """An energy and its gradient by positions, whose second derivatives are the energy's third ones."""
 
     def __init__(self, model: gnn.Potential) -> None:
         super().__init__()
-        self.both = gnn.EnergyAndForces(model)
+        self.model = model
 
-    def forward(self, pos: Tensor) -> Any:
-        given = KINDS, pos, torch.stack([SRC, DST])[:, SRC != DST]
-        return self.both.model(*given), self.both(*given)[1]
+    def forward(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        energy = self.model(KINDS, pos, PAIRS)
+        return energy, torch.autograd.grad(energy.sum(), pos, create_graph=True)[0]
 
 
 Made = tuple[nn.Module, tuple[Any, ...]]
@@ -204,8 +209,8 @@ OTHERS: dict[str, Callable[[], Made]] = {
     "jumping": lambda: (Stacked("cat"), (drawn(7, 5), drawn(20, seed=1))),
     "jumping by lstm": lambda: (Stacked("lstm"), (drawn(7, 5), drawn(20, seed=1))),
     "reversible": lambda: (Reversible(), (drawn(7, 6),)),
-    "schnet": lambda: (OfForces(gnn.SchNet(4, 1, 3, 5.0)), (drawn(7, 3),)),
-    "painn": lambda: (OfForces(gnn.PaiNN(4, 1, 3, 5.0)), (drawn(7, 3),)),
+    "schnet": lambda: (Slope(gnn.SchNet(4, 1, 3, 5.0)), (drawn(7, 3),)),
+    "painn": lambda: (Slope(gnn.PaiNN(4, 1, 3, 5.0)), (drawn(7, 3),)),
 }  # fmt: skip
 
 LEFT_OUT = {
@@ -214,6 +219,7 @@ LEFT_OUT = {
     "LapPosEncoder": "computes in float32",
     "LabelPropagation": "is linear in its labels",
     "Potential": "is what potentials are derived from",
+    "EnergyAndForces": "has a test of its own",
 }
 """What cannot be checked, and why."""
 
@@ -267,18 +273,29 @@ def test_poolings(name: str) -> None:
     check(pooling(name), name)
 
 
-WITH_FORCES = ("schnet", "painn")
-"""Their forces are gradients taken inside, of which gradients of gradients are third derivatives of the energy."""
+POTENTIALS = ("schnet", "painn")
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="detached values that an inner gradient keeps stop derivatives as the user's do")
-@pytest.mark.parametrize("name", WITH_FORCES)
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_third_derivatives_of_an_energy(name: str) -> None:
     check(other(name), name)
 
 
-@pytest.mark.parametrize("name", by_default([name for name in OTHERS if name not in WITH_FORCES], "typed linear"))
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [gnn.SchNet, gnn.PaiNN])
+def test_energies_and_forces(make: Callable[..., gnn.Potential]) -> None:
+    """They are functions of the weights alone: the layer detaches positions, so differences are no derivatives."""
+    torch.manual_seed(0)
+    layer = smoothed(gnn.EnergyAndForces(make(4, 1, 3, 5.0)).double())
+    compiled, pos = gw.compile(layer), drawn(7, 3)
+    assert_second_derivatives_of_eager_mode(
+        lambda: compiled(KINDS, pos, PAIRS), lambda: layer(KINDS, pos, PAIRS), list(layer.parameters())
+    )  # fmt: skip
+    assert gw.counters()["eager_fallbacks"] == 0
+
+
+@pytest.mark.parametrize("name", by_default([name for name in OTHERS if name not in POTENTIALS], "typed linear"))
 def test_other_layers(name: str) -> None:
     check(other(name), name)
 
