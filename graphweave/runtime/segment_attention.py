@@ -253,7 +253,7 @@ def _twice(
     if terms.table is not None or terms.numbers is not None or terms.dropped:
         raise DerivativeError(
             "gradients of gradients of attention with dropout, with codes or with numbers of edges cannot be computed."
-            " Turn dropout off, and pass numbers of pairs as a bias."
+            " Set dropout to 0, and pass numbers of pairs as a bias."
         )
     found = gradients_twice(
         (of_q, of_k, of_v, of_bias),

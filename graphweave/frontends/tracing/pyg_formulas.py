@@ -213,7 +213,7 @@ def _mapped(
     """`map_index`: the place in `index` of each number of `src`, found by a search in sorted numbers. The original asks
     how large the numbers are, and calls pandas for large ones."""
     if src.is_floating_point() or index.is_floating_point():
-        raise ValueError("Expected 'src' and 'index' to be indices")
+        raise ValueError(f"map_index: expected integers (got {src.dtype}, {index.dtype}). Convert them with .long().")
     order = index.argsort(stable=True)
     numbers = torch.cat([index.new_full((1,), -1), index[order]])
     place = torch.searchsorted(numbers, src.to(index.dtype), right=True) - 1
