@@ -48,7 +48,6 @@ def crystals(*sizes: int, seed: int = 0) -> list[Crystal]:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a second list of the same length is compiled again, with a graph break")
 def test_a_list_of_graphs_is_compiled_once_for_each_length() -> None:
     """The loop over the list is unrolled, so that a list of another length is another program."""
     model = made(Charged)
@@ -64,7 +63,6 @@ def test_a_list_of_graphs_is_compiled_once_for_each_length() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a second list of the same length is compiled again, with a graph break")
 def test_crystals_without_angles_and_without_bonds() -> None:
     model = made(Charged)
     run = graphweave.compile(model)
