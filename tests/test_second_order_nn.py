@@ -139,13 +139,14 @@ class Stacked(nn.Module):
     def __init__(self, mode: str) -> None:
         super().__init__()
         self.norm = gnn.EdgeWeightNorm("both")
-        self.layers = gnn.Sequential(gnn.GraphConv(5, 5, activation=torch.tanh), gnn.Identity())
+        self.layers = gnn.Sequential(gnn.GraphConv(5, 5, activation=torch.tanh))
+        self.same = gnn.Identity()
         self.together = gnn.JumpingKnowledge(mode, 5, 2)
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         graph = gw.graph((SRC, DST), num_nodes=7)
         x = x + torch.zeros_like(x).index_add(0, DST, self.norm(graph, weight.square() + 0.1)[:, None] * x[SRC])
-        return self.together([x, self.layers(graph, x)])
+        return self.together([x, self.same(self.layers(graph, x))])
 
 
 class Reversible(nn.Module):
