@@ -66,7 +66,8 @@ class DGNConv(PNAConv):
 
         DataError where these are missing.
         """
-        needed = max((_field(name) + 1 for name in self.aggregators if name in _DIRECTIONAL), default=0)
+        # not by `max(..., default=0)`, which Dynamo does not trace
+        needed = max([0, *(_field(name) + 1 for name in self.aggregators if name in _DIRECTIONAL)])
         if needed and (eig_vec is None or eig_vec.shape[-1] < needed):
             got = None if eig_vec is None else list(eig_vec.shape)
             raise DataError(f"eig_vec: expected {needed} eigenvectors [N, {needed}] (got {got}). Pass laplacian_pe's.")

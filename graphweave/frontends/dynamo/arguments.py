@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import ItemsView, Iterable, ValuesView
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from graphweave.frontends.sparse.sparse_arguments import is_sparse
+from graphweave.frontends.sparse.sparse_arguments import is_sparse, is_without_edges, with_strides_of_edges
 from graphweave.frontends.sparse.sparse_matrix import stand_in
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
@@ -50,16 +49,7 @@ def as_traced(arg: Any) -> Any:
         return arg if all(map(operator.is_, values.values(), arg.values())) else values
     if is_sparse(arg):
         return stand_in(arg)
-    if (
-        not isinstance(arg, torch.Tensor)
-        or arg.layout is not torch.strided
-        or arg.numel()
-        or arg.is_floating_point()
-        or not arg.is_contiguous()
-    ):
-        return arg
-    strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
-    return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
+    return with_strides_of_edges(arg) if is_without_edges(arg) else arg
 
 
 class Widths:

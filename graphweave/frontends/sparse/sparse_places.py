@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphweave.core.lines import is_library
-from graphweave.frontends.sparse.sparse_arguments import Place, is_sparse
+from graphweave.frontends.sparse.sparse_arguments import Place, is_sparse, is_without_edges
 
 _MAX_DEPTH = 6
 """Objects are searched to this depth. PyG's HeteroData has a dict of stores, and each store is an object with a
@@ -52,7 +52,8 @@ class _Positional(_Attribute):
 
 
 def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
-    """The places of sparse tensors inside objects among the arguments (a dataclass, PyG's Data)."""
+    """The places of sparse tensors, and of indices without edges, inside objects among the arguments (a dataclass,
+    PyG's Data)."""
     found: list[Place] = []
     for x in objects:
         _search(x, found, _MAX_DEPTH)
@@ -64,7 +65,7 @@ def _search(x: Any, found: list[Place], depth: int) -> None:
         return
     if isinstance(x, dict):
         for key, value in x.items():
-            if is_sparse(value):
+            if is_sparse(value) or is_without_edges(value):
                 found.append((x, key))
             else:
                 _search(value, found, depth - 1)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops, degree, scatter
 
 import graphweave
@@ -183,6 +186,40 @@ def test_a_branch_costs_one_compilation() -> None:
     for edges in (9, 0, 20, 0, 3, 2):
         assert_matches(compiled, edges_are_none, features(5, 4), random_graph(5, 5, edges))
     assert graphweave.counters()["compilations"] == 2
+
+
+@dataclass
+class Holder:
+    index: Tensor
+
+
+HOLDERS: dict[str, Callable[[Tensor], Any]] = {
+    "dataclass": Holder,
+    "list": lambda index: [Holder(index)],
+    "data of pyg": lambda index: Data(index=index),
+}
+
+
+@pytest.mark.parametrize("holder", by_default(HOLDERS, "dataclass"))
+@pytest.mark.parametrize("counts", by_default([(9, 0, 7, 0), (0, 9, 0, 7)], (9, 0, 7, 0)))
+def test_an_index_without_edges_inside_an_object(holder: str, counts: tuple[int, ...]) -> None:
+    """PyTorch writes strides of 1 for it, whatever the formula for edges gives. It stays the object's own."""
+
+    def fn(x: Tensor, held: Any) -> Tensor:
+        held = held[0] if isinstance(held, list) else held
+        return _sum(x, (held.index + 1) % 5)
+
+    compiled = graphweave.compile(fn)
+    for count in counts:
+        index = random_graph(5, 5, count)
+        held = HOLDERS[holder](index)
+        assert_matches(lambda x, held=held: compiled(x, held), lambda x, held=held: fn(x, held), features(5, 3))
+        inside = held[0].index if isinstance(held, list) else held.index
+        assert inside is index
+        assert inside.stride() == (max(count, 1), 1)
+    counted = graphweave.counters()
+    assert counted["graph_breaks"] == 0
+    assert counted["compilations"] == (1 if counts[0] else 2)
 
 
 def test_relations_skipped_for_having_no_edges_have_no_gradient() -> None:

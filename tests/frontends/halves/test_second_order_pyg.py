@@ -28,6 +28,15 @@ LEFT_OUT = {
 }
 """Cases of the zoo that cannot be checked, and why."""
 
+AGAINST_EAGER_ALONE = {
+    "GENConv-power": "the power of a row without edges, 0 ** (1 / p), has no derivative by p",
+    "GCN2Conv-theta": "of the weights of two self-loops of a node PyG reads one, and gives both the gradient",
+}
+"""Cases in which eager mode's own derivatives are no limits of differences, and why."""
+
+WITHOUT_LOOPS = {"PPFConv"}
+"""Cases with angles between the ends of an edge, which have no derivative where the ends are one point."""
+
 
 @pytest.fixture(autouse=True)
 def _of_float64() -> object:
@@ -45,8 +54,14 @@ def test_layers_of_pyg(name: str) -> None:
     args, kwargs = pytree.tree_map_only(
         Tensor, lambda t: t.double().requires_grad_() if t.is_floating_point() else t, (built.args, dict(built.kwargs))
     )
+    if name in WITHOUT_LOOPS:
+        args = tuple(a if a.is_floating_point() else a[:, a[0] != a[1]] for a in args)
+        layer.add_self_loops = False
     leaves = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.requires_grad]
     leaves += layer.parameters()
     compiled = graphweave.compile(layer)
-    assert_second_derivatives(lambda: compiled(*args, **kwargs), lambda: layer(*args, **kwargs), leaves, name)
+    assert_second_derivatives(
+        lambda: compiled(*args, **kwargs), lambda: layer(*args, **kwargs), leaves, name,
+        differences=name not in AGAINST_EAGER_ALONE,
+    )  # fmt: skip
     assert graphweave.counters()["eager_fallbacks"] == 0
