@@ -17,18 +17,19 @@ from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
 
-SECONDS = 0.4
+SECONDS = 0.25
 """Seconds that a default case may take if its test function has a quicker case."""
 
-ALONE_SECONDS = 5.0
+ALONE_SECONDS = 6.0
 """Seconds that any default case may take. Longer cases are slow tests even if their function has no other case."""
 
 ALWAYS = (
     "tests/docs/test_doc_blocks.py::test_a_program_runs[", "tests/codegen/test_native.py::test_native[",
     "tests/runtime/test_toolchain.py::test_sanitized", "tests/runtime/test_kernel_cache.py::test_processes_racing",
+    "tests/house/",
 )  # fmt: skip
 """Tests that run by default however long they take: the programs of all pages, native headers and a kernel under
-sanitizers, and processes that build one kernel at the same time."""
+sanitizers, processes that build one kernel at the same time, and the rules of the repository."""
 
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
 

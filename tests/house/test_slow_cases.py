@@ -16,7 +16,7 @@ RUN = """\
 0.10s call     tests/test_a.py::test_one[y 2]
 2.20s call     tests/test_a.py::test_one[z]
 0.20s call     tests/test_a.py::test_two[x]
-0.40s call     tests/test_a.py::test_two[y]
+0.25s call     tests/test_a.py::test_two[y]
 5.00s call     tests/test_a.py::test_alone
 31.0s call     tests/test_a.py::test_alone_and_long
 99.0s call     tests/docs/test_doc_blocks.py::test_a_program_runs[README.md#1]
