@@ -21,7 +21,7 @@ def is_sparse(x: Any) -> bool:
     return isinstance(x, Tensor) and type(x) is not SparseMatrix and x.layout in LAYOUTS
 
 
-def is_without_edges(x: Any) -> bool:
+def is_without_edges(x: object) -> bool:
     """Whether `x` is a dense tensor of integers without elements, in which strides have no meaning."""
     return (
         isinstance(x, Tensor)
