@@ -12,6 +12,7 @@ with capture and compilation. A system that does not answer within `--timeout` s
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,8 @@ SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "inductor": lambda f: torch.compile(f, dynamic=True),
 }
 TOLERANCE = 2e-3
-"""Error of float32, relative to the largest number of the loss or of a gradient in float64."""
+"""Error of float32, relative to the largest number of the loss or of a gradient in float64, or twice the error that eager
+mode has (GRIT takes roots of scores near 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     reference = Player([*start, "--answer", name, "eager"], threads, timeout=options.timeout)
     want = _saved(reference, "reference")
     reference.close()
-    found: dict[str, Any] = {s: _first(player, want) for s, player in players.items()}
+    found: dict[str, Any] = {}
+    for system, player in players.items():
+        allowed = max(TOLERANCE, 2 * found["eager"].get("error", 0.0)) if "eager" in found else math.inf
+        found[system] = _first(player, want, allowed)
     running = {s: player for s, player in players.items() if found[s]["status"] == "ok"}
     for system, timing in take_turns(running, repeats=options.repeats).items():
         found[system] |= timing
@@ -196,8 +201,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _first(player: Player, want: Sequence[Tensor]) -> dict[str, Any]:
-    """The first step of a system, and how wrong its results are."""
+def _first(player: Player, want: Sequence[Tensor], allowed: float) -> dict[str, Any]:
+    """The first step of a system, and how wrong its results are, which must not exceed the error that is `allowed`."""
     try:
         seconds, got = player.ask("first"), _saved(player, "result")
     except PlayerLost as problem:
@@ -205,7 +210,7 @@ def _first(player: Player, want: Sequence[Tensor]) -> dict[str, Any]:
     least = 1e-3 * max(float(t.abs().max()) for t in want)  # a gradient that is 0 but for rounding
     pairs = zip(got, want, strict=True)
     error = max(float((a - b).abs().max()) / max(float(b.abs().max()), least) for a, b in pairs)
-    return {"status": "ok" if error <= TOLERANCE else f"wrong by {error:.1e}", "first": seconds, "error": error}
+    return {"status": "ok" if error <= allowed else f"wrong by {error:.1e}", "first": seconds, "error": error}
 
 
 def _saved(player: Player, question: str) -> list[Tensor]:
