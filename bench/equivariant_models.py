@@ -81,7 +81,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, harmonics: Tensor, waves: Tensor, edge_index: Tensor) -> Tensor:
         src, dst = edge_index
-        weights = self.radial(waves).view(len(waves), len(self.paths), -1)
+        weights = self.radial(waves).unflatten(-1, (len(self.paths), x.shape[1]))
         rows, of = x[src], degrees(self.degree)
         products: list[list[Tensor]] = [[] for _ in of]
         for n, (a, b, c) in enumerate(self.paths):

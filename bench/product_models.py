@@ -36,8 +36,8 @@ SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "inductor": lambda f: torch.compile(f, dynamic=True),
 }
 TOLERANCE = 2e-3
-"""Error of float32, relative to the largest number of the loss or of a gradient in float64. Twice the error of eager mode
-is allowed, too: GRIT takes roots of scores near 0."""
+"""Error of float32, relative to the largest number of the loss or of a gradient in float64. Twice the error of eager
+mode is allowed, too: GRIT takes roots of scores near 0."""
 
 
 @dataclass(frozen=True, slots=True)
