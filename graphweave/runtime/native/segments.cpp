@@ -119,7 +119,7 @@ struct Bound {
 
 constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32;
-constexpr int64_t kTries = kOnce, kRetry = 64;  // as many as may come in turn and be found again
+constexpr int64_t kTries = 16, kRetry = 64;  // a fold by a tree has an index for each of its levels
 
 // Whether what comes with the values of an earlier one is worth an entry that other programs find, which costs more than
 // the work that it saves once. It pays where the same tensor comes again, and never where equal values lie in other
