@@ -119,19 +119,16 @@ struct Bound {
 
 constexpr int64_t kSmall = 1 << 14;  // edges; formats of fewer are made faster than a record is kept
 constexpr size_t kOnce = 32;
-constexpr int64_t kTries = 16, kRetry = 64;  // a fold by a tree has an index for each of its levels
+constexpr int64_t kTries = 16, kRound = 256;  // a fold by a tree has an index for each of its levels
 
 // Whether what comes with the values of an earlier one is worth an entry that other programs find, which costs more than
 // the work that it saves once. It pays where the same tensor comes again, and never where equal values lie in other
 // memory each time, as those that a step computes from its data. So after kTries entries in a row that were not found
-// again where they were asked for, one in kRetry is made.
+// again where they were asked for, no more are made in this round of kRound calls.
 struct Sharing {
   int64_t unfound = 0;
 
-  bool pays() {
-    const int64_t before = unfound++;
-    return before < kTries || before % kRetry == 0;
-  }
+  bool pays() { return unfound++ % kRound < kTries; }
   void found() { unfound = 0; }
 };
 

@@ -112,14 +112,16 @@ def test_equal_values_in_other_memory_each_time_are_soon_shared_no_more(
     for cache in (index_records.cache, memo._cache):
         put = cache.put
         monkeypatch.setattr(cache, "put", lambda key, *rest, put=put: (shared.append(key), put(key, *rest)))
-    for step in range(80):
+    alone = 0
+    for _ in range(150):
+        shared.clear()
         check(compiled, x, index.clone(), y.clone())
-        if step == 60:
-            assert shared
-            shared.clear()
-    assert len(shared) < 10
+        alone = 0 if shared else alone + 1
+        if alone == 30:
+            break
+    assert alone == 30
     two = batch(30, 60, 1), batch(31, 70, 2)  # what does come again is shared once more
-    for _ in range(40):
+    for _ in range(140):
         for one in two:
             check(compiled, *one)
     built = counters()["hoist_builds"], counters()["format_builds"]
