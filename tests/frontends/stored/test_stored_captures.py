@@ -39,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler", "folder")
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """An empty folder for captures, in `captures`, and for compilations. Kernels stay where they are."""
+    traced_and_restored()  # forgets what other tests of this process have traced
     with kept_in(tmp_path):
         yield tmp_path
 
