@@ -34,7 +34,7 @@ def run(program: str, environment: Mapping[str, str] | None = None) -> subproces
 
 
 def checked(program: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a program prints, which has to succeed."""
+    """The output of a program. Fails if the program does."""
     done = run(program, environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

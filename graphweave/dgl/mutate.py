@@ -50,7 +50,7 @@ def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | N
     if num < 0:
         raise DataError(f"add_nodes: expected a number of nodes >= 0 (got {num}). Use remove_nodes to remove nodes.")
     ntype = g.to_ntype(ntype)
-    sizes, ndata = counts(g), {**_ndata(g), ntype: _grown("node", g.node_frames[ntype], num, data)}
+    sizes, ndata = counts(g), {**transform.fields_of_nodes(g), ntype: _grown("node", g.node_frames[ntype], num, data)}
     sizes[ntype] += num
     return transform.replace_edges(g, g.relations, _edata(g), num_nodes=sizes, ndata=ndata, batch=g.batch_counts)
 
@@ -110,7 +110,7 @@ def without_nodes(g: G, nids: Any, ntype: str | None, store_ids: bool) -> G:
         edata[key] = g.edge_frames[key].take(kept)
         if store_ids:
             edata[key][EID] = kept.nonzero().squeeze(1).to(g.idtype)
-    ndata = _ndata(g)
+    ndata = transform.fields_of_nodes(g)
     ndata[ntype] = g.node_frames[ntype].take(left)
     if store_ids:
         for t, frame in g.node_frames.items():
@@ -150,10 +150,6 @@ def _grown(kind: str, frame: Frame, num: int, data: Mapping[str, Tensor] | None)
         new = given[name] if name in given else frame.initial(name, old, slice(rows, rows + num))
         fields[name] = torch.cat([old, new.to(old.dtype)])
     return fields
-
-
-def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
-    return {t: frame.take(None) for t, frame in g.node_frames.items()}
 
 
 def _edata(g: Structure) -> dict[CanonicalEtype, dict[str, Tensor]]:

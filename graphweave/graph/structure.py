@@ -39,7 +39,8 @@ class Structure:
         self.edge_frames: dict[CanonicalEtype, Frame] = dict(edge_frames)
         """Relation -> the fields of its edges, which are `edges[relation].data`."""
         self.batch_counts = batch
-        """By type, the numbers of nodes and of edges of each batched graph, int64 [batch_size]; None: no batch."""
+        """By type, the numbers of nodes and of edges of each batched graph, int64 [batch_size]. It is None if the graph
+        is not a batch."""
         self._ntype_data = Frame("ntype_data", None, "types")
         self._etype_data = Frame("etype_data", None, "types")
 

@@ -115,7 +115,7 @@ def replace_edges(
     have. The result is a batch if `batch` has its numbers of nodes and edges. Indices and fields are not checked.
     """
     sizes = counts(g) if num_nodes is None else num_nodes
-    return assemble(type(g), sizes, relations, _ndata(g) if ndata is None else ndata, edata, batch)
+    return assemble(type(g), sizes, relations, fields_of_nodes(g) if ndata is None else ndata, edata, batch)
 
 
 def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
@@ -193,7 +193,7 @@ def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
             " Rename one of them first."
         )
     edata = {(d, r, s): g.edge_frames[s, r, d].take(None) for s, r, d in g.relations} if copy_edata else None
-    return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None, edata)
+    return assemble(type(g), counts(g), relations, fields_of_nodes(g) if copy_ndata else None, edata)
 
 
 def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:
@@ -264,14 +264,15 @@ def to_bidirected(g: G, copy_ndata: bool = False) -> G:
         keys = torch.unique(u * num + v)
         src = torch.div(keys, num, rounding_mode="floor")
         relations[r.key] = Relation(*r.key, src.to(g.idtype), (keys - src * num).to(g.idtype))
-    return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None)
+    return assemble(type(g), counts(g), relations, fields_of_nodes(g) if copy_ndata else None)
 
 
 def _all(g: Structure) -> list[Relation]:
     return list(g.relations.values())
 
 
-def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
+def fields_of_nodes(g: Structure) -> dict[str, dict[str, Tensor]]:
+    """Node type -> the fields of its nodes."""
     return {ntype: frame.take(None) for ntype, frame in g.node_frames.items()}
 
 
@@ -291,7 +292,9 @@ def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     relations = {**g.relations, relation.key: relation}
     edata = {key: frame.take(None) for key, frame in g.edge_frames.items() if key != relation.key}
     return with_type_fields(
-        g, assemble(type(g), counts(g), relations, _ndata(g), {**edata, relation.key: dict(fields)}), lambda t: t
+        g,
+        assemble(type(g), counts(g), relations, fields_of_nodes(g), {**edata, relation.key: dict(fields)}),
+        lambda t: t,
     )
 
 
@@ -350,7 +353,7 @@ def _of_edges(
         if store_ids:
             edata[key][EID] = edges[key]
     if nodes is None:
-        return with_type_fields(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
+        return with_type_fields(g, assemble(type(g), counts(g), relations, fields_of_nodes(g), edata), lambda t: t)
     ndata = {ntype: frame.take(nodes[0][ntype]) for ntype, frame in g.node_frames.items()}
     if store_ids:
         for ntype, ids in nodes[0].items():

@@ -106,7 +106,7 @@ def test_tensors_that_get_the_memory_of_dead_ones_are_not_taken_for_them(compile
 def test_equal_values_in_other_memory_each_time_are_soon_shared_no_more(
     compiled: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as the batch of pooled nodes, or an index without edges, that every step computes anew."""
+    """A pooling computes the batch of its nodes, or an index without edges, in every step anew."""
     x, index, y = batch(20, 50, 8)
     shared: list[object] = []
     for cache in (index_records.cache, memo._cache):

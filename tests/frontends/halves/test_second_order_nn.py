@@ -222,7 +222,7 @@ LEFT_OUT = {
     "Potential": "is what potentials are derived from",
     "EnergyAndForces": "has a test of its own",
 }
-"""What cannot be checked, and why."""
+"""Layer -> why its second derivatives cannot be checked."""
 
 
 def other(name: str) -> Runs:
