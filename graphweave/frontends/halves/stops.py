@@ -121,7 +121,9 @@ class _Marks:
         stopped = self._graph.call_method("detach", (node,))
         stopped.meta = {name: node.meta[name] for name in ORIGIN if name in node.meta} | {"source_fn_stack": [_MARK]}
         value = example(node)
-        stopped.meta["example_value"] = value.detach() if isinstance(value, Tensor) else None
+        if isinstance(value, Tensor) and _unwrapped(value) is value:  # a transform's wrapper is no tensor outside of it
+            value = value.detach()
+        stopped.meta["example_value"] = value
         return stopped
 
     def _check_write(self, node: fx.Node) -> None:
