@@ -75,9 +75,12 @@ def given_back(out: Any) -> Any:
 @contextmanager
 def swapped(places: list[Place]) -> Iterator[None]:
     """Within the block, the places hold what is traced: SparseMatrices, and indices with strides of edges. At its end,
-    the user's tensors return to their places unless the function has set another value there."""
+    the user's tensors return to their places unless the function has set another value there. One value at several
+    places stays one."""
     originals = [(container, key, container[key]) for container, key in places]
-    inside = [taken_apart(value) for _, _, value in originals]
+    once = {id(value): value for _, _, value in originals}
+    traced = {number: taken_apart(value) for number, value in once.items()}
+    inside = [traced[id(value)] for _, _, value in originals]
     for (container, key, _), value in zip(originals, inside, strict=True):
         container[key] = value
     try:

@@ -21,15 +21,21 @@ def in_full_precision(module: fx.GraphModule, examples: Sequence[Any]) -> Sequen
     if not wide:
         return examples
     floats = {inputs[i] for i in wide}
-    _convert_results(module.graph, floats)
+    integers = {n for n in inputs if _is_number(n)} - floats
+    _convert_results(module.graph, floats, integers)
     module.recompile()
     return [e.to(torch.float64) if i in wide else e for i, e in enumerate(examples)]
 
 
+def _is_number(node: fx.Node) -> bool:
+    """Whether an input is a number of Python that Dynamo passes as a tensor."""
+    given = node.meta.get("grapharg")
+    return getattr(given, "pass_arg_as_tensor", False) and not getattr(given, "is_tensor", True)
+
+
 def _is_narrow_float(node: fx.Node) -> bool:
-    given, value = node.meta.get("grapharg"), node.meta.get("example_value")
-    is_number = getattr(given, "pass_arg_as_tensor", False) and not getattr(given, "is_tensor", True)
-    return is_number and isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+    value = node.meta.get("example_value")
+    return _is_number(node) and isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
 def _is_of_python(node: fx.Node) -> bool:
@@ -37,7 +43,7 @@ def _is_of_python(node: fx.Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
 
 
-def _convert_results(graph: fx.Graph, floats: set[fx.Node]) -> None:
+def _convert_results(graph: fx.Graph, floats: set[fx.Node], integers: set[fx.Node]) -> None:
     """Convert results of no dims, of which float64 operands may decide the dtype, to the dtype that Dynamo saw."""
     reached = set(floats)
     for node in list(graph.nodes):
@@ -45,7 +51,7 @@ def _convert_results(graph: fx.Graph, floats: set[fx.Node]) -> None:
         if node.op == "output" or node in floats or reached.isdisjoint(operands):
             continue
         reached.add(node)
-        if floats.issuperset(operands) and _is_of_python(node):
+        if _is_of_python(node) and all(n in floats or n in integers for n in operands):
             floats.add(node)
             continue
         value = node.meta.get("example_value")

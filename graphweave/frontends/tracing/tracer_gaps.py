@@ -220,6 +220,20 @@ def _counts_by_tensors(original: _Method) -> _Method:
     return call_function
 
 
+def _reads_changing_numbers(original: Any) -> Any:
+    """`random.random() * 2`: the numbers from which Dynamo computes an example of the result. It asks for constants
+    alone, and a number of Python that changes from call to call is none."""
+
+    def unwrap_unspec_args_kwargs(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        return [_example(x) for x in args], {name: _example(x) for name, x in kwargs.items()}
+
+    return staticmethod(unwrap_unspec_args_kwargs)
+
+
+def _example(x: Any) -> Any:
+    return x.raw_value if isinstance(x, variables.UnspecializedPythonVariable) else x.as_python_constant()
+
+
 def _calls_operators(original: _Method) -> _Method:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
@@ -398,6 +412,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
     (OutputGraph, "_check_requires_grad_intermediate_outputs", gives_results_of_leaves),
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (getattr(variables, "BuiltinVariable", None), "call_function", _counts_by_tensors),
+    (getattr(variables, "BuiltinVariable", None), "unwrap_unspec_args_kwargs", _reads_changing_numbers),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (GuardBuilder, "SEQUENCE_LENGTH", _guards_tuples),
     (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),

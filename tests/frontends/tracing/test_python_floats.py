@@ -47,7 +47,7 @@ def of_no_dims(x: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, ...]:
 
 
 def several(x: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, ...]:
-    own = random.Random(5)
+    own = random.Random(5)  # a product of its float and an integer is one of Python, in float64
     return (_messages(x, src, dst) * random.gauss(1, 0.1) + own.uniform(0, 1) * random.randint(2, 5) - random.random(),)
 
 
