@@ -113,7 +113,8 @@ def test_with_eager_kernels(name: str) -> None:
     for edges in named(case, MANY + FEW):
         check(name, layer, layer, edges)
     counts = gw.counters()
-    assert counts["kernel_launches"] > 0 and counts["eager_fallbacks"] == 0
+    assert counts["kernel_launches"] > 0
+    assert counts["eager_fallbacks"] == 0 or "lstm" in name  # over as many steps as a node has edges, it is PyTorch's
     assert counts["bucketed_reductions"] == 0 or "lstm" in name
 
 
@@ -134,7 +135,7 @@ def test_compiled(name: str) -> None:
     gw.reset_counters()
     check(name, layer, compiled, again)
     counts = {key: counts[key] + gw.counters()[key] for key in counts}
-    assert counts["eager_fallbacks"] == 0
+    assert counts["eager_fallbacks"] == 0 or "lstm" in name
     if "lstm" not in name:
         assert counts["graph_breaks"] == 0 and counts["bucketed_reductions"] == 0
         # EdgeConv's two biases have the same gradient, of which PyTorch makes a copy [out]
