@@ -146,7 +146,7 @@ def product_min(src: Any, other: Tensor) -> tuple[Tensor, Tensor]:
     return scatter_functions.scatter_min(messages, row, -2, None, src.sparse_size(0))
 
 
-def product(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
+def product(src: object, other: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's product, which makes one of PyTorch's sparse tensors of the matrix."""
     if reduce in ("max", "min"):
         return (product_max if reduce == "max" else product_min)(src, other)[0]
@@ -168,7 +168,7 @@ def product_of_matrices(src: Any, other: Any, reduce: str = "sum") -> Any:
     return _with(src, row, col, value if valued else None, (sizes[0], sizes[2]), is_sorted=False)
 
 
-def matmul(src: Any, other: Any, reduce: str = "sum") -> Any:
+def matmul(src: object, other: object, reduce: str = "sum") -> Any:
     if not isinstance(other, Tensor):
         return product_of_matrices(src, other, reduce)
     return product(src, other.unsqueeze(-1), reduce).squeeze(-1) if other.dim() == 1 else product(src, other, reduce)
@@ -185,7 +185,7 @@ def _factors(src: Any, other: Tensor) -> Tensor:
     raise ValueError(f"expected a factor {sizes} (got {list(other.shape)}). Give one number a row or a column.")
 
 
-def multiply(src: Any, other: Any) -> Any:
+def multiply(src: Any, other: object) -> Any:
     """The entries times the row of [rows, 1, ...] or the column of [1, cols, ...] in which they lie, or times those of
     another matrix."""
     if not isinstance(other, Tensor):
@@ -194,7 +194,7 @@ def multiply(src: Any, other: Any) -> Any:
     return src.set_value(factor if value is None else factor.to(value.dtype) * value, "coo")
 
 
-def _entries_of_both(src: Any, other: Any) -> Any:
+def _entries_of_both(src: Any, other: Any) -> object:
     """The product of each entry with that of `other` in its place, for those that have one."""
     (row, col, value), (other_row, other_col, other_value) = src.coo(), other.coo()
     key = row * src.sparse_size(1) + col
@@ -344,11 +344,11 @@ def narrow(src: Any, dim: int, start: int, length: int) -> Any:
     return _with(src, row, col, None if value is None else value[kept], sizes)
 
 
-def narrow_diagonal(src: Any, start: tuple[int, int], length: tuple[int, int]) -> Any:
+def narrow_diagonal(src: object, start: tuple[int, int], length: tuple[int, int]) -> Any:
     return narrow(narrow(src, 0, start[0], length[0]), 1, start[1], length[1])
 
 
-def select(src: Any, dim: int, idx: int) -> Any:
+def select(src: object, dim: int, idx: int) -> Any:
     return narrow(src, dim, idx, 1)
 
 
@@ -369,11 +369,11 @@ def index_select(src: Any, dim: int, idx: Tensor) -> Any:
     return _with(src, row, col[place], value, (idx.size(0), src.sparse_size(1)))
 
 
-def masked_select(src: Any, dim: int, mask: Tensor) -> Any:
+def masked_select(src: object, dim: int, mask: Tensor) -> Any:
     return index_select(src, dim, mask.nonzero().view(-1))
 
 
-def permute(src: Any, perm: Tensor) -> Any:
+def permute(src: object, perm: Tensor) -> Any:
     return index_select(index_select(src, 0, perm), 1, perm)
 
 
@@ -388,7 +388,7 @@ def _sliced(src: Any, dim: int, start: int | None, stop: int | None, step: int |
     return narrow(src, dim, first, max(end - first, 0))
 
 
-def getitem(src: Any, index: Any) -> Any:
+def getitem(src: Any, index: object) -> Any:
     """src[rows, cols, ...] with numbers, slices without steps, masks, tensors or lists of numbers."""
     given = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in [i for i in given if not isinstance(i, Tensor)]:
@@ -440,7 +440,7 @@ def transpose_entries(index: Tensor, value: Tensor | None, m: int, n: int, coale
     return coalesce(index, value, n, m) if coalesced else (index, value)
 
 
-def eye(m: int, dtype: torch.dtype | None = None, device: Any = None) -> Entries:
+def eye(m: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Entries:
     row = torch.arange(m, dtype=torch.long, device=device)
     return torch.stack([row, row]), torch.ones(m, dtype=dtype, device=device)
 
