@@ -19,7 +19,7 @@ class NeighborLoader(pyg.NeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, input_nodes: Any = None, input_time: Any = None, replace: bool = False,
+        self, data: object, num_neighbors: Any, input_nodes: Any = None, input_time: Any = None, replace: bool = False,
         subgraph_type: str = "directional", disjoint: bool = False, temporal_strategy: Strategy = "uniform",
         time_attr: str | None = None, weight_attr: str | None = None, *, seed: int = 0, **kwargs: Any,
     ) -> None:  # fmt: skip
@@ -40,7 +40,7 @@ class LinkNeighborLoader(pyg.LinkNeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, edge_label_index: Any = None, edge_label: Any = None,
+        self, data: object, num_neighbors: Any, edge_label_index: Any = None, edge_label: Any = None,
         edge_label_time: Any = None, replace: bool = False, subgraph_type: str = "directional",
         disjoint: bool = False, temporal_strategy: Strategy = "uniform", neg_sampling: Any = None,
         neg_sampling_ratio: float | None = None, time_attr: str | None = None, weight_attr: str | None = None,
