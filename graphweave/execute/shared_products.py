@@ -19,7 +19,7 @@ def _without_grad(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function` with nothing recorded for autograd. Where nothing is recorded anyway, as in most programs, a block of
     `torch.no_grad` would take longer than a small product."""
 
-    def call(*args: Any, **kwargs: Any) -> Tensor:
+    def call(*args: object, **kwargs: Any) -> Tensor:
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
         with torch.no_grad():

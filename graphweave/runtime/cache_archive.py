@@ -229,7 +229,7 @@ def _is_inside(name: str) -> bool:
     return all(map(_carries, parts)) and parts[0] not in _DATA
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     words = " ".join(str(value).split())
     return words if len(words) <= 200 else f"{words[:200]}..."
 
