@@ -62,7 +62,7 @@ class DrawnAs(TorchDispatchMode):
             return args[0].copy_(out)
         return out.double() if isinstance(out, Tensor) and out.is_floating_point() else out
 
-    def _narrow(self, value: object) -> Any:
+    def _narrow(self, value: object) -> object:
         return value.to(self._dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
 
 

@@ -66,7 +66,7 @@ def graphml(
 
 
 def _node_data(
-    name: str, ends: np.ndarray, rows: Sequence[Mapping[str, Any]], features: Sequence[str] | None, label: str,
+    name: str, ends: np.ndarray, rows: Sequence[Mapping[str, object]], features: Sequence[str] | None, label: str,
     split: str, seed: int,
 ) -> NodeData:  # fmt: skip
     arrays = {"src": ends[:, 0], "dst": ends[:, 1], "num_nodes": np.array(len(rows))}

@@ -144,7 +144,7 @@ def make_block(
 
 
 def create_block(
-    data_dict: object, num_src_nodes: Any = None, num_dst_nodes: Any = None, idtype: torch.dtype | None = None,
+    data_dict: object, num_src_nodes: object = None, num_dst_nodes: Any = None, idtype: torch.dtype | None = None,
     device: torch.device | str | None = None, node_count_check: bool = True,
 ) -> DGLBlock:  # fmt: skip
     """A block from edges in any form that `graph` takes, or relation -> edges. Without a dict its types are "_N" and

@@ -108,14 +108,14 @@ class _OfGraph:
     def __init__(self, sampler: DGLBlockSampler, graph: DGLGraph) -> None:
         self.graph, self._sampler = graph, sampler
 
-    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Any]]:
+    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None) -> tuple[Any, Any, list[Any]]:
         """(input nodes, output nodes, blocks). A graph of one type has no names of types."""
         alone = len(self.graph.ntypes) == 1
         return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)
 
 
 def as_edge_prediction_sampler(
-    sampler: DGLBlockSampler, exclude: Any = None, reverse_eids: Any = None, reverse_etypes: Any = None,
+    sampler: DGLBlockSampler, exclude: object = None, reverse_eids: Any = None, reverse_etypes: Any = None,
     negative_sampler: Any = None, prefetch_labels: Any = None,
 ) -> DGLEdgePredictionSampler:  # fmt: skip
     """A sampler for a `DataLoader` whose indices are edges: a batch is (input nodes, pair graph, blocks), or (input
@@ -140,7 +140,7 @@ class BatchLoader:
     def __init__(
         self,
         graph: object,
-        indices: Any,
+        indices: object,
         graph_sampler: Any,
         device: torch.device | str | None = None,
         use_ddp: bool = False,
@@ -186,7 +186,7 @@ class NodeCollator:
     `nids`: seed nodes, or type -> nodes. `graph_sampler`: a sampler of blocks. Source: DGL's loader before 0.9.
     """
 
-    def __init__(self, g: object, nids: Any, graph_sampler: DGLBlockSampler) -> None:
+    def __init__(self, g: object, nids: object, graph_sampler: DGLBlockSampler) -> None:
         self.g, self.nids, self.graph_sampler = g, nids, graph_sampler
         pairs = [(t, int(x)) for t, ids in nids.items() for x in ids] if isinstance(nids, Mapping) else None
         self.dataset: Any = nids if pairs is None else pairs
@@ -231,7 +231,7 @@ def _with_methods(g: Graph) -> DGLGraph:
     return transform.shared(DGLGraph, g)
 
 
-def _moved(made: Any, device: Any) -> Any:
+def _moved(made: object, device: Any) -> Any:
     if isinstance(made, (tuple, list)):
         return type(made)(_moved(x, device) for x in made)
     if isinstance(made, Mapping):

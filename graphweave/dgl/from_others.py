@@ -168,7 +168,11 @@ def _numbered(directed: Any, name: str | None) -> list[tuple[object, object, dic
 
 
 def _set(
-    frame: Frame, rows: list[dict[str, Any]], names: Sequence[str] | None, what: str, device: torch.device | str | None
+    frame: Frame,
+    rows: list[dict[str, object]],
+    names: Sequence[str] | None,
+    what: str,
+    device: torch.device | str | None,
 ) -> None:
     for name in names or ():
         value: Tensor = stacked_attribute(rows, name, what)

@@ -56,7 +56,7 @@ def _of_matrix(coo: Any, idtype: torch.dtype, device: torch.device | str | None)
     return GivenEdges(_index(coo.row, idtype, device), _index(coo.col, idtype, device), rows, columns)
 
 
-def _pair(src: Any, dst: Any, idtype: torch.dtype | None, device: Any) -> GivenEdges:
+def _pair(src: object, dst: Any, idtype: torch.dtype | None, device: Any) -> GivenEdges:
     given = [x.dtype for x in (src, dst) if isinstance(x, Tensor)]
     if idtype is None and len(set(given)) > 1:
         raise DataError(

@@ -154,7 +154,7 @@ class DGLGraph(Graph):
         """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
         self._become(mutate.with_edges(self, u, v, data, etype))
 
-    def remove_edges(self, eids: object, etype: Any = None, store_ids: bool = False) -> None:
+    def remove_edges(self, eids: object, etype: object = None, store_ids: bool = False) -> None:
         """Remove the edges `eids`. Others keep their order, and with `store_ids` their old numbers as the field
         '_ID'."""
         self._become(mutate.without_edges(self, eids, etype, store_ids))
@@ -211,7 +211,9 @@ class DGLGraph(Graph):
         else:
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
 
-    def pull(self, v: Any, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
+    def pull(
+        self, v: object, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    ) -> None:
         """`Graph.pull`. Where no edge ends in any of the nodes v, only `apply_node_func` changes them."""
         if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
             super().pull(v, message_func, reduce_func, apply_node_func, etype=etype)
@@ -231,7 +233,7 @@ class DGLGraph(Graph):
         message_func: object,
         reduce_func: object,
         apply_node_func: object = None,
-        etype: Any = None,
+        etype: object = None,
     ) -> None:
         """`pull` for each of the groups of nodes, one after the other."""
         for nodes in nodes_generator:
@@ -278,7 +280,7 @@ class DGLGraph(Graph):
         """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
-    def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
+    def adj_tensors(self, fmt: str, etype: object = None) -> tuple[Tensor, ...]:
         """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
         return matrices.adj_tensors(self, fmt, etype)
 

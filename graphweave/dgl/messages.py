@@ -24,7 +24,7 @@ def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str |
         messaging.apply_nodes(g, apply, ntype=r.dsttype)
 
 
-def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) -> None:
+def update_all_relations(g: Structure, message: object, reduce: Any, apply: Any) -> None:
     """`update_all` along all relations whose types have the fields that `message` reads.
 
     Where several of them end in one node type, their results are reduced like messages. Built-in functions only, and

@@ -74,7 +74,7 @@ def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, et
     return transform.replace_edges(g, {**g.relations, key: joined}, edata, batch=g.batch_counts)
 
 
-def without_edges(g: G, eids: Any, etype: Any, store_ids: bool) -> G:
+def without_edges(g: G, eids: object, etype: Any, store_ids: bool) -> G:
     key = g.relation_key(etype)
     num = g.relations[key].num_edges
     removed = query.as_selection(eids, num, g.any_index(), "edge").long()

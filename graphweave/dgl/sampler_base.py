@@ -17,7 +17,7 @@ from graphweave.graph.graph import Graph
 class DGLSampler:
     """A sampler that a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
 
-    def sample(self, g: object, indices: Any) -> Any:
+    def sample(self, g: object, indices: object) -> Any:
         """The batch of `indices`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
 
@@ -27,16 +27,16 @@ class DGLBlockSampler(DGLSampler):
     (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
 
     def __init__(
-        self, prefetch_node_feats: object = None, prefetch_labels: Any = None, prefetch_edge_feats: Any = None,
+        self, prefetch_node_feats: object = None, prefetch_labels: object = None, prefetch_edge_feats: Any = None,
         output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         self.output_device = output_device
 
-    def sample_blocks(self, g: object, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+    def sample_blocks(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
         """The batch of `seed_nodes`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample_blocks(g, seed_nodes). Define it.")
 
-    def sample(self, g: object, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+    def sample(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
         """`sample_blocks`."""
         return self.sample_blocks(g, seed_nodes, exclude_eids)
 

@@ -31,7 +31,7 @@ class ClusterGCNSampler(DGLSampler):
     """
 
     def __init__(
-        self, g: object, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: Any = None,
+        self, g: object, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: object = None,
         balance_edges: bool = False, mode: str = "k-way", prefetch_ndata: Any = None, prefetch_edata: Any = None,
         output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
@@ -106,7 +106,7 @@ class ShaDowKHopSampler(DGLSampler):
         fanouts: Sequence[object],
         replace: bool = False,
         prob: str | None = None,
-        prefetch_node_feats: Any = None,
+        prefetch_node_feats: object = None,
         prefetch_edge_feats: Any = None,
         output_device: torch.device | str | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class LaborSampler(DGLBlockSampler):
 
     def __init__(
         self, fanouts: Sequence[object], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
-        layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: Any = None,
+        layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: object = None,
         prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         wanted = {"edge_dir": "in", "prob": None, "importance_sampling": 0, "batch_dependency": 1}

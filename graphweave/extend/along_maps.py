@@ -98,6 +98,6 @@ def _places(subject: Subject, **names: str) -> list[int]:
 
 
 def _declared(
-    subject: Subject, formula: Formula, key: object, args: Callable[[], list[Any]], hint: str = ""
+    subject: Subject, formula: Formula, key: object, args: Callable[[], list[object]], hint: str = ""
 ) -> Handle:  # fmt: skip
     return declared_by(subject, formula, key, lambda: check_formula(subject, formula, args(), hint))

@@ -64,7 +64,7 @@ def batch(graphs: Sequence[Graph], ndata: object = ALL, edata: object = ALL) -> 
     )
 
 
-def unbatch(g: Graph, node_split: object = None, edge_split: Any = None) -> list[Graph]:
+def unbatch(g: Graph, node_split: object = None, edge_split: object = None) -> list[Graph]:
     """The graphs of a batch. Their fields are views of the batch's.
 
     `node_split`, `edge_split`: numbers of nodes and edges of each graph, int [batch_size], in place of the batch's own;
@@ -108,7 +108,7 @@ def _check_inside(relation: Relation, num_nodes: Mapping[str, int], i: int) -> N
 
 
 def _splits(
-    given: object, keys: Sequence[Any], stored: Callable[[Any], Tensor], name: Callable[[Any], Any]
+    given: object, keys: Sequence[object], stored: Callable[[Any], Tensor], name: Callable[[Any], Any]
 ) -> dict[Any, list[int]]:
     if given is None:
         return {key: stored(key).tolist() for key in keys}

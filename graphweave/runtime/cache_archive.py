@@ -181,7 +181,7 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _unpack(archive: tarfile.TarFile, path: Path, root: Path, members: dict[str, Any]) -> Carried:
+def _unpack(archive: tarfile.TarFile, path: Path, root: Path, members: dict[str, object]) -> Carried:
     """Check all members before the first is written, then write the entries that are missing."""
     contents: dict[str, bytes] = {}
     while (member := archive.next()) is not None:

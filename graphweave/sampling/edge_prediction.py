@@ -98,7 +98,7 @@ class EdgePredictionSampler:
                 parts.setdefault(self._reverse_etypes[key], []).append(ids)
         return {key: torch.cat(ids) for key, ids in parts.items()}
 
-    def _negative(self, edges: Any, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
+    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
         if callable(self._negatives):
             given = self._negatives(self.graph, edges)
             if not isinstance(given, Mapping):
@@ -132,7 +132,7 @@ class EdgePredictionSampler:
 
 def as_edge_prediction_sampler(
     sampler: NodeSampler,
-    exclude: str | Callable[[Any], Any] | None = None,
+    exclude: str | Callable[[object], object] | None = None,
     reverse_eids: Tensor | Mapping[Any, Tensor] | None = None,
     reverse_etypes: Mapping[Any, Any] | None = None,
     negative_sampler: Any = None,
@@ -195,7 +195,7 @@ def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
     return found
 
 
-def _negatives(graph: Graph, given: Any) -> dict[CanonicalEtype, NegativeSampler] | None:
+def _negatives(graph: Graph, given: object) -> dict[CanonicalEtype, NegativeSampler] | None:
     found = _by_relation(graph, given)
     for key, sampler in found.items():
         if not isinstance(sampler, NegativeSampler):

@@ -37,7 +37,7 @@ class DataLoader:
     def __init__(
         self,
         graph: object,
-        indices: Tensor | Mapping[Any, Tensor],
+        indices: Tensor | Mapping[object, Tensor],
         sampler: DrawsBatches,
         *,
         batch_size: int = 1,

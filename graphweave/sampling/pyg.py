@@ -46,7 +46,7 @@ class NeighborSampler(BaseSampler):
     def __init__(
         self,
         data: object,
-        num_neighbors: Any,
+        num_neighbors: object,
         *,
         seed: int = 0,
         replace: bool = False,

@@ -106,7 +106,7 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
     return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
-def call(function: Callable[..., object], *args: Any) -> Any:
+def call(function: Callable[..., object], *args: object) -> Any:
     """`function(*args)`, compiled or eager, for a function of this package over messages."""
     return function(*args) if is_plain() else shared(function, function, *args)
 
@@ -123,7 +123,7 @@ class _Shared:
     compilation after another, they are symbols from then on.
     """
 
-    def __init__(self, function: Callable[..., object], options: Mapping[str, Any] | None) -> None:
+    def __init__(self, function: Callable[..., object], options: Mapping[str, object] | None) -> None:
         self._function, self._options, self._fixed, self._compilations = function, options, True, 0
         self._run = self._compile()
 

@@ -84,7 +84,7 @@ def _of_objects(series: pd.Series) -> TableColumn | None:
     return None
 
 
-def _filled(missing: Array, present: Sequence[object], nothing: Any) -> Array:
+def _filled(missing: Array, present: Sequence[object], nothing: object) -> Array:
     found = np.full(missing.size, nothing)
     found[~missing] = np.array(present, dtype=found.dtype)
     return found

@@ -121,7 +121,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
             args = [next(left) if number is None else number for number in ctx.numbers]
             return _gradients(slopes, args, out, grads[0], ctx.needs_input_grad)
 
-    def called(*args: object, **kwargs: object) -> Any:
+    def called(*args: object, **kwargs: object) -> object:
         return DeclaredCall.apply(*arguments(call, args, kwargs))
 
     called.__name__ = called.__qualname__ = op.value

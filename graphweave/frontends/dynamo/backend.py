@@ -81,7 +81,7 @@ def graphweave(
 
 def _made(
     asked: Asked, module: fx.GraphModule, example_inputs: Sequence[object], about: str, place: Slot | None
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """The graph, compiled, and kept in its `place` on disk."""
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)

@@ -163,7 +163,7 @@ class Captured:
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
-    def __call__(self, *args: object, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if is_traced():
             return self._target(*args, **kwargs)
         for tell in listeners:
@@ -206,7 +206,7 @@ class Captured:
             return given_back(self._call(tuple(map(as_traced, args)), traced, args, kwargs))
 
     def _call(
-        self, args: tuple[object, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
+        self, args: tuple[object, ...], kwargs: dict[str, object], given: tuple[Any, ...], given_by_name: dict[str, Any]
     ) -> object:
         """Call with `args` and `kwargs`, which stand for the arguments as they were given."""
         if not self._traced:

@@ -32,7 +32,7 @@ class LoadedLater:
         self,
         target: Callable[..., object],
         dynamic: bool | None,
-        options: Mapping[str, Any] | None,
+        options: Mapping[str, object] | None,
         fullgraph: bool,
         background: bool = False,
     ) -> None:
@@ -46,7 +46,7 @@ class LoadedLater:
         if options:
             self._load()
 
-    def __call__(self, *args: object, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._captured is None:
             if is_traced():
                 return self._target(*args, **kwargs)

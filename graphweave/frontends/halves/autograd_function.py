@@ -89,7 +89,7 @@ class Gradients:
         return found
 
     def _without_absent(
-        self, results: list[object], tangents: Sequence[Any], missing: frozenset[int], drawn: Mapping[str, Any]
+        self, results: list[object], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, Any]
     ) -> list[Any]:
         """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
         of what is absent."""
@@ -134,7 +134,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
         return
     build = _FACTORY.build
 
-    def built(self: Any) -> Any:
+    def built(self: Any) -> object:
         made, known = build(self), gradients()
         if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
             _equip(made, known, self.spec)

@@ -112,7 +112,7 @@ class JointGraph:
         return self._modules[frozenset()]
 
     def __call__(
-        self, primals: Sequence[object], tangents: Sequence[Any], drawn: Mapping[str, Any],
+        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, Any],
         missing: frozenset[int] = frozenset(),
     ) -> list[Any]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random

@@ -201,7 +201,7 @@ def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[
         on_constant((type(args).__name__, repr(args if other is None else other)))
 
 
-def _key(part: EqualPart, sizes: dict[object, fx.Node]) -> Any:
+def _key(part: EqualPart, sizes: dict[object, fx.Node]) -> object:
     """The key that equal parts share; None if a part takes something else than tensors and sizes. Fills in the part's
     inputs and symbols. Its inputs are what it reads and, of the graph's `sizes`, those of what it reads."""
     inside = {n: i for i, n in enumerate(part.nodes)}
@@ -260,7 +260,7 @@ def _signature(part: EqualPart) -> object:
     return tuple(out)
 
 
-def _numbered(size: object, numbers: dict[object, int], out: list[object]) -> Any:
+def _numbered(size: object, numbers: dict[object, int], out: list[object]) -> object:
     """A size with numbers in place of its symbols."""
     if not isinstance(size, torch.SymInt):
         return size

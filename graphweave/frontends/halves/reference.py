@@ -55,10 +55,10 @@ class Reference:
         `state`."""
         self._check(given, state, results, range(self._gradients))
 
-    def backward(self, given: Mapping[str, object], state: Tensor, results: Sequence[Any]) -> None:
+    def backward(self, given: Mapping[str, object], state: Tensor, results: Sequence[object]) -> None:
         self._check(given, state, results, range(self._gradients, len(self._results)))
 
-    def _check(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any], which: range) -> None:
+    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[Any], which: range) -> None:
         with _random_state(state), torch.no_grad():
             wanted = [self._results[i] for i in which]
             env = self._run(given, wanted)

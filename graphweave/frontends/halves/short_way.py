@@ -75,7 +75,7 @@ def short_backward(function: Any, positions: Sequence[int], long_way: Callable[.
     are those of the backward's tangents among the gradients that autograd gives."""
     layouts = [tangent.memory_format for tangent in function.metadata.subclass_tangent_meta]
 
-    def backward(boxed: tuple[list[Tensor], ...], ctx: Any, *rest: Any) -> Any:
+    def backward(boxed: tuple[list[Tensor], ...], ctx: Any, *rest: object) -> Any:
         run = function.compiled_bw
         if (
             run is None  # not compiled yet

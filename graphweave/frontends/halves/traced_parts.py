@@ -252,7 +252,7 @@ class Trace:
             out["unbacked_bindings"] = {names.get(s, s): path for s, path in bindings.items()}
         return out
 
-    def _value(self, value: object, names: dict[object, object]) -> Any:
+    def _value(self, value: object, names: dict[object, object]) -> object:
         if isinstance(value, torch.SymBool):
             return self._env.create_symboolnode(value.node.expr.xreplace(names))
         if isinstance(value, torch.SymInt):
@@ -270,7 +270,7 @@ class Trace:
                 self._values[alike] = FakeTensor(value.fake_mode, meta, value.device)  # type: ignore[attr-defined]
         return self._values[alike]
 
-    def _size(self, size: object, names: dict[Any, Any]) -> Any:
+    def _size(self, size: object, names: dict[object, object]) -> Any:
         if not isinstance(size, torch.SymInt):
             return size
         expression = size.node.expr
@@ -296,7 +296,7 @@ def _is_written(t: Tensor) -> bool:
     return has_data_mutation(t)
 
 
-def _fresh(value: object, needs: bool) -> Any:
+def _fresh(value: object, needs: bool) -> object:
     if not isinstance(value, Tensor):
         return value
     out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -17,7 +17,7 @@ _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.spa
 _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor
 
 
-def _answered(handler: Callable[..., object], original: Callable[..., Any], args: Any, kwargs: Any) -> object:
+def _answered(handler: Callable[..., object], original: Callable[..., object], args: Any, kwargs: Any) -> object:
     """With a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
     if any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
@@ -25,7 +25,7 @@ def _answered(handler: Callable[..., object], original: Callable[..., Any], args
     return original(*args, **kwargs)
 
 
-def _product(*args: Any, **kwargs: Any) -> object:
+def _product(*args: object, **kwargs: Any) -> object:
     reduces = len(args) == 3 or "reduce" in kwargs
     handler = sparse_functions.product_reduced if reduces else sparse_functions.product
     return _answered(handler, _mm, args, kwargs)
@@ -58,11 +58,11 @@ def _coo_tensor(
     return _coo(indices, values, **given, dtype=dtype, device=device, is_coalesced=is_coalesced, **rest)
 
 
-def _csr_tensor(crow_indices: Any, col_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csr_tensor(crow_indices: object, col_indices: Any, values: Any, size: object = None, **rest: object) -> object:
     return _compressed(torch.sparse_csr, _csr, crow_indices, col_indices, values, size, rest)
 
 
-def _csc_tensor(ccol_indices: Any, row_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csc_tensor(ccol_indices: object, row_indices: Any, values: Any, size: object = None, **rest: object) -> object:
     return _compressed(torch.sparse_csc, _csc, ccol_indices, row_indices, values, size, rest)
 
 
@@ -74,7 +74,7 @@ def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: An
     return original(pointer, other, values, size, **rest)
 
 
-def _is_matrix(values: Any, size: Any, device: torch.device, rest: Any) -> bool:
+def _is_matrix(values: object, size: Any, device: torch.device, rest: Any) -> bool:
     if not isinstance(values, Tensor) or size is None or any([value for value in rest.values()]):
         return False
     return len(size) == values.dim() + 1 and (device is None or torch.device(device) == values.device)

@@ -297,7 +297,7 @@ def _to_coo(a: SparseMatrix) -> SparseMatrix:
 
 
 @answers("to_sparse")
-def _to_sparse(a: SparseMatrix, sparse_dim: Any = None, *, layout: Any = None, **kwargs: Any) -> object:
+def _to_sparse(a: SparseMatrix, sparse_dim: object = None, *, layout: Any = None, **kwargs: Any) -> object:
     return NotImplemented if sparse_dim is not None or kwargs else _to(a, layout or _COO)
 
 
@@ -314,7 +314,7 @@ def _to(a: SparseMatrix, layout: torch.layout) -> Any:
 
 
 @answers("to_dense")
-def dense(a: SparseMatrix, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def dense(a: SparseMatrix, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     n, m = a.gw_rows.shape[0], a.gw_cols.shape[0]
     flat = a.gw_values.new_zeros((n * m, *a.gw_values.shape[1:]))
     out = flat.index_add(0, row_of(a) * m + col_of(a), a.gw_values).reshape(size(a))
@@ -418,7 +418,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 
 @answers("to")
-def _convert(a: SparseMatrix, to: Any = None, *, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
+def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
     """Conversion to another dtype. NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:

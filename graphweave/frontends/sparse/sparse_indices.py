@@ -25,7 +25,7 @@ class Indices(Tensor):
     gw_row: Tensor
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
         given = kwargs or {}
         if func.__name__ in _FUNCTIONS:
             out = _FUNCTIONS[func.__name__](*args, **given)

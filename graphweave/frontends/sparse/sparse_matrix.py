@@ -67,7 +67,7 @@ class SparseMatrix(Tensor):
     gw_real: Tensor | None
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
         given = kwargs or {}
         if _asked_by_compiler():
             return super().__torch_function__(func, types, args, given)

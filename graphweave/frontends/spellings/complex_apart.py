@@ -48,7 +48,7 @@ def _region(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _is_complex(node: Any) -> bool:
+def _is_complex(node: object) -> bool:
     return is_tensor(node) and val(node).is_complex()
 
 
@@ -156,7 +156,7 @@ def _product(apart: _Apart, node: fx.Node) -> Parts:
     return real, apart.call(aten.add.Tensor, apart.call(mul, x, v), apart.call(mul, y, u))
 
 
-def _scaled(apart: _Apart, node: fx.Node, a: Any, b: object) -> Parts:
+def _scaled(apart: _Apart, node: fx.Node, a: object, b: object) -> Parts:
     x, y = apart.parts(a)
     return apart.call(node.target, x, b), apart.call(node.target, y, b)
 

@@ -24,7 +24,7 @@ def through_aot_autograd(
         made: Callable[..., Any] = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, **kwargs)(module, inputs)
         return made
 
-    def backward(*args: object, **given: Any) -> Any:
+    def backward(*args: object, **given: object) -> Any:
         untraced = disable(compiler, reason="do not trace the compiler of the backward")
         return disable(untraced(*args, **given), reason="do not trace the compiled backward")
 

@@ -303,7 +303,7 @@ class _Scripted(variables.VariableTracker):
             return variables.GetAttrVariable(self, name, source=source)
         return variables.VariableTracker.build(tx, value, source)
 
-    def call_function(self, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self, tx: InstructionTranslatorBase, args: object, kwargs: dict[str, Any]) -> Any:
         return self.call_method(tx, "forward", args, kwargs)
 
     def call_method(self, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -48,7 +48,7 @@ _FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
 # ---------------------------------------------------------------- one node
 
 
-def _at_once(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
+def _at_once(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     return function(*args, **kwargs)
 
 
@@ -188,7 +188,7 @@ def _reshaping(node: ir.Node, x: object, t: ir.Type, rows_of: RowsOf) -> object:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _index(index: Any, t: ir.Type, wrap_at: Any) -> object:
+def _index(index: object, t: ir.Type, wrap_at: Any) -> object:
     if t.dtype is not DType.i64:
         index = aten._to_copy.default(index, dtype=torch.int64)
     if wrap_at is None:

@@ -114,7 +114,7 @@ class PGExplainer(nn.Module):
         src, dst = whole.edges()
         return values, (values + values[whole.edge_ids(dst, src).long()]) / 2
 
-    def _ends(self, graph: object, feat: Any, kwargs: Mapping[str, Any], center: Any = None) -> Tensor:
+    def _ends(self, graph: object, feat: object, kwargs: Mapping[str, Any], center: Any = None) -> Tensor:
         """The inputs of the network: embeddings of both ends of each edge, and of the node `center`."""
         with torch.no_grad():
             embedded = self.model(graph, feat, embed=True, **kwargs)
