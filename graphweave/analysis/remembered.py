@@ -23,7 +23,7 @@ class remembered(Generic[P, R]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, asked: Any, owner: type | None = None) -> Callable[P, R]:
+    def __get__(self, asked: object, owner: type | None = None) -> Callable[P, R]:
         ask = cast(Callable[P, R], cache(partial(self._method, asked)))
         asked.__dict__[self._name] = ask  # Python finds it there before it looks at this descriptor
         return ask

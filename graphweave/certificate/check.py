@@ -39,8 +39,8 @@ _TURNS = 15
 
 
 def check(
-    fn: Callable[..., Any], *args: Any, others: Sequence[Sequence[Any]] = (), inductor: bool = False,
-    seconds: float = 10.0, seed: int = 0, **kwargs: Any,
+    fn: Callable[..., object], *args: object, others: Sequence[Sequence[object]] = (), inductor: bool = False,
+    seconds: float = 10.0, seed: int = 0, **kwargs: object,
 ) -> Certificate:  # fmt: skip
     """Compile `fn` again and certify it on these arguments: errors, repeatability, fallbacks, speed and memory.
 
@@ -77,7 +77,7 @@ class _Check:
     """One function in eager mode and compiled, each on a copy of its own."""
 
     def __init__(
-        self, target: Callable[..., Any], calls: Sequence[Arguments], dynamic: bool | None,
+        self, target: Callable[..., object], calls: Sequence[Arguments], dynamic: bool | None,
         options: Mapping[str, Any] | None, seed: int,
     ) -> None:  # fmt: skip
         self._target, self._calls, self._seed = target, calls, seed

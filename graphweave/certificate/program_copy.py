@@ -37,7 +37,7 @@ class _Variable:
     def key(self) -> tuple[int, str]:
         return id(self.holder), self.name
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         if isinstance(self.holder, CellType):
             self.holder.cell_contents = value
         else:
@@ -66,7 +66,7 @@ class ProgramCopy:
     that cannot be copied: the function reads and changes the user's own.
     """
 
-    def __init__(self, target: Callable[..., Any], calls: Sequence[Arguments], *, wide: bool = False) -> None:
+    def __init__(self, target: Callable[..., object], calls: Sequence[Arguments], *, wide: bool = False) -> None:
         """`wide`: the copy has float64 in place of every other type of floating-point numbers."""
         self._memo: dict[int, Any] = {}
         self._wide = wide
@@ -145,7 +145,7 @@ class ProgramCopy:
             for variable, _ in self._variables:
                 variable.set(variable.value)
 
-    def _copied(self, name: str, value: Any) -> Any:
+    def _copied(self, name: str, value: object) -> Any:
         memo = dict(self._memo)
         for leaf in tree_leaves(value):  # deepcopy takes neither tensors that were computed from others nor all layouts
             if isinstance(leaf, Tensor) and not (leaf.is_leaf and leaf.layout is torch.strided):
@@ -162,7 +162,7 @@ class ProgramCopy:
         self._memo.update(memo)
         return copied
 
-    def _copied_variables(self, target: Callable[..., Any]) -> Iterator[tuple[_Variable, Any]]:
+    def _copied_variables(self, target: Callable[..., object]) -> Iterator[tuple[_Variable, object]]:
         for variable in _read_by(target):
             try:
                 yield variable, self._copied(variable.name, variable.value)
@@ -208,7 +208,7 @@ def _argument(path: Sequence[Any], parameters: Sequence[str]) -> str:
     return (f"argument {first.idx + 1}" if named.startswith("*") else named) + keystr(tuple(inner))
 
 
-def _tensors_of(root: Any) -> Iterator[tuple[str, Tensor]]:
+def _tensors_of(root: object) -> Iterator[tuple[str, Tensor]]:
     if isinstance(root, Tensor):
         yield "", root
     elif isinstance(root, nn.Module):
@@ -216,7 +216,7 @@ def _tensors_of(root: Any) -> Iterator[tuple[str, Tensor]]:
         yield from root.named_buffers()
 
 
-def _read_by(target: Callable[..., Any]) -> Iterator[_Variable]:
+def _read_by(target: Callable[..., object]) -> Iterator[_Variable]:
     """The variables that a call of `target` reads, in closures and in the user's modules, as far as they hold data."""
     todo, seen = [*_functions_of(target)], set[Any]()
     while todo:
@@ -235,7 +235,7 @@ def _read_by(target: Callable[..., Any]) -> Iterator[_Variable]:
                 yield variable
 
 
-def _functions_of(value: Any) -> Iterator[FunctionType]:
+def _functions_of(value: object) -> Iterator[FunctionType]:
     """The functions that a call of `value` runs and that may read the user's variables, as far as can be told."""
     if isinstance(value, ModuleType):
         return

@@ -27,7 +27,7 @@ class CounterBased(TorchDispatchMode):
         self._drawn = drawn
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         drawn = _DRAWS.get(func)
         if drawn is None:
@@ -62,7 +62,7 @@ class DrawnAs(TorchDispatchMode):
             return args[0].copy_(out)
         return out.double() if isinstance(out, Tensor) and out.is_floating_point() else out
 
-    def _narrow(self, value: Any) -> Any:
+    def _narrow(self, value: object) -> object:
         return value.to(self._dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
 
 
@@ -102,7 +102,7 @@ def _dropped(x: Tensor, p: float, kept: Tensor) -> tuple[Tensor, Tensor]:
     return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _rand_like(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def _rand_like(x: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     return draw(x, dtype)
 
 

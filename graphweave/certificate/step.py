@@ -39,7 +39,7 @@ class StepValues:
 class Stepper:
     """Steps of one copy of a program by one way of running it. Every step begins in the same state, with `seed`."""
 
-    def __init__(self, program: ProgramCopy, call: Callable[..., Any], seed: int = 0) -> None:
+    def __init__(self, program: ProgramCopy, call: Callable[..., object], seed: int = 0) -> None:
         """`call` runs `program`: its own function, or that compiled."""
         self.program, self._call, self._seed = program, call, seed
         self._weights: dict[tuple[int, torch.Size], Tensor] = {}

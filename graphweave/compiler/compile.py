@@ -136,7 +136,7 @@ def _watched(given: Iterable[Ref | None], request: Request) -> frozenset[Ref] | 
     return frozenset(r for r in given if r is not None) if request.facts.choices.unseen_edits else None
 
 
-def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
+def _named(program: Program, constants: Mapping[Ref, object]) -> dict[str, object]:
     return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
 
 

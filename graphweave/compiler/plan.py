@@ -114,9 +114,13 @@ class Plan:
 
 
 def make_plan(
-    name: PlanName, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None,
+    name: PlanName,
+    facts: Facts,
+    options: Options,
+    constants: Mapping[str, object],
+    statistics: Statistics | None = None,
     prelude_passes: Sequence[Pass] = PRELUDE,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts.
 
     Regions that cannot be lowered stay with PyTorch and are listed in `refused`.

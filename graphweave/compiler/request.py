@@ -88,7 +88,7 @@ class Halves:
         """The joint program."""
         return self.joint.program
 
-    def moved(self, values: Mapping[Ref, Any]) -> dict[Ref, Any]:
+    def moved(self, values: Mapping[Ref, object]) -> dict[Ref, Any]:
         """`values` of nodes of the request's program, by their places in the joint program."""
         where = self.joint.where
         return {where[r]: value for r, value in values.items() if r in where}

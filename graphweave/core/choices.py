@@ -29,8 +29,8 @@ class Option:
     stays: str = ""
 
 
-def _one_of(*allowed: Any) -> Callable[[str, Any], str]:
-    def check(name: str, value: Any) -> str:
+def _one_of(*allowed: object) -> Callable[[str, object], str]:
+    def check(name: str, value: object) -> str:
         if any(value is one or (isinstance(one, str) and value == one) for one in allowed):
             return ""
         *most, last = map(repr, allowed)
@@ -39,7 +39,7 @@ def _one_of(*allowed: Any) -> Callable[[str, Any], str]:
     return check
 
 
-def _is_schedule(name: str, value: Any) -> str:
+def _is_schedule(name: str, value: object) -> str:
     if value is None or isinstance(value, Schedule) or value == "tune":
         return ""
     return (
@@ -47,13 +47,13 @@ def _is_schedule(name: str, value: Any) -> str:
     )
 
 
-def _is_budget(name: str, value: Any) -> str:
+def _is_budget(name: str, value: object) -> str:
     if not isinstance(value, bool) and isinstance(value, int | float) and value > 0:
         return ""
     return f"{name} must be a number of seconds above 0 (got {value!r}). Pass one, such as 60."
 
 
-def _is_list_of_passes(name: str, value: Any) -> str:
+def _is_list_of_passes(name: str, value: object) -> str:
     if isinstance(value, str) and all(word.strip().startswith("-") for word in value.split(",") if word.strip()):
         return ""
     return (
@@ -66,7 +66,7 @@ _SWITCH = _one_of(True, False)
 _DECISION = _one_of(None, True, False)
 
 
-def _option(check: Callable[[str, Any], str], *told: str) -> dict[str, Option]:
+def _option(check: Callable[[str, object], str], *told: str) -> dict[str, Option]:
     return {"option": Option(check, *told)}
 
 
@@ -144,7 +144,7 @@ class Choices:
         return frozenset(word.strip().removeprefix("-") for word in self.passes.split(",") if word.strip())
 
 
-def option_of(described: Field[Any]) -> Option:
+def option_of(described: Field[object]) -> Option:
     """The option that a field of `Choices` is."""
     found: Option = described.metadata["option"]
     return found
@@ -166,7 +166,7 @@ def choices_of(options: Mapping[str, Any] | None) -> Choices:
     return Choices(**given)
 
 
-def check_option(name: str, value: Any) -> None:
+def check_option(name: str, value: object) -> None:
     """SettingsError if the option cannot have this value."""
     if wrong := OPTIONS[name].check(name, value):
         raise SettingsError(wrong)

@@ -36,7 +36,7 @@ def refusal_in(error: BaseException) -> BaseException | None:
     return None
 
 
-def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:
+def _find(error: object, codes: set[CodeType], seen: set[int]) -> BaseException | None:
     """The first exception in the chain behind `error` that was raised while one of `codes` ran; None if there is none.
 
     The chain is searched from its oldest exception on, because PyTorch's wrappers take over the traceback of the

@@ -80,23 +80,23 @@ def _held(known: Mapping[_N, _L], name: _N) -> _L:
     return found
 
 
-def exchanged(x: Any, link: LinkName, slot: int = 0) -> Any:
+def exchanged(x: object, link: LinkName, slot: int = 0) -> Any:
     """`x` [own rows, ...], then the halo rows from their owners; those of the last call of a slot above 0."""
     return link_of(link).begin(x, slot)()
 
 
-def summed_back(x: Any, fold: str, link: LinkName) -> Any:
+def summed_back(x: object, fold: str, link: LinkName) -> Any:
     """`x` [own and halo rows, ...], folded into the rows of the owners: [own rows, ...]."""
     return link_of(link).begin_sum(x, fold)()
 
 
-def begun(x: Any, link: LinkName, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
+def begun(x: object, link: LinkName, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
     """`exchanged`, begun: the result is a function that waits for the rows and returns them. It has the tensor of the
     `rows`, of which the own ones are there."""
     return link_of(link).begin(x, slot, in_place=in_place)
 
 
-def begun_back(x: Any, fold: str, link: LinkName, *, in_place: bool = False) -> Callable[[], Any]:
+def begun_back(x: object, fold: str, link: LinkName, *, in_place: bool = False) -> Callable[[], Any]:
     """`summed_back`, begun: the result is a function that waits for the rows and returns the folded ones."""
     return link_of(link).begin_sum(x, fold, in_place=in_place)
 
@@ -106,11 +106,11 @@ def halo_rows(link: LinkName) -> int:
     return link_of(link).num_halo
 
 
-def steady_rows(x: Any, link: LinkName) -> Any:
+def steady_rows(x: object, link: LinkName) -> Any:
     """`exchanged`, kept for as long as x stays the same on all ranks."""
     return link_of(link).steady(x)
 
 
-def all_reduced(x: Any, fold: str, group: str) -> Any:
+def all_reduced(x: object, fold: str, group: str) -> Any:
     """The fold of `x` over all ranks, on every rank."""
     return group_of(group).all_reduce(x, fold)

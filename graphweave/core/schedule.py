@@ -188,7 +188,7 @@ class Schedule:
         Path(path).write_text(self.draw(features=features, dark=dark), encoding="utf-8")
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Schedule:
+    def from_dict(cls, given: Mapping[str, object]) -> Schedule:
         """The schedule that `to_dict` gave. ScheduleError for a name that is no field, or a value a field cannot
         have."""
         known = [f.name for f in fields(cls)]

@@ -24,7 +24,7 @@ _MOST_THREADS = 4
 Edge = tuple[int, int]
 
 
-def draw_schedule(given: Mapping[str, Any], features: int, *, dark: bool = False) -> str:
+def draw_schedule(given: Mapping[str, object], features: int, *, dark: bool = False) -> str:
     """SVG of a schedule with the fields `given`, for rows of so many features."""
     lines = loops(given, features)
     name = ", ".join(f"{field}={value!r}" for field, value in given.items())
@@ -149,7 +149,7 @@ def _draw_edges(drawing: SvgDrawing, given: Mapping[str, Any]) -> None:
         drawing.words(_LEFT + side / 2, _TOP + side + 18, words, size=11, colour=colours.faint, anchor="middle")
 
 
-def _visited(given: Mapping[str, Any], ranges: int) -> list[Edge]:
+def _visited(given: Mapping[str, object], ranges: int) -> list[Edge]:
     """All edges in the order in which one thread would visit them."""
     rows, sources = _row_places(given), _source_places(given)
     within = {edge: number for number, edge in enumerate(_EDGES)}
@@ -164,7 +164,7 @@ def _visited(given: Mapping[str, Any], ranges: int) -> list[Edge]:
     return sorted(_EDGES, key=place)
 
 
-def _row_places(given: Mapping[str, Any]) -> list[int]:
+def _row_places(given: Mapping[str, object]) -> list[int]:
     match given.get("row_order"):
         case "degree":
             return _places(sorted(range(_NODES), key=lambda row: -_DEGREES[row]))
@@ -173,7 +173,7 @@ def _row_places(given: Mapping[str, Any]) -> list[int]:
     return list(range(_NODES))
 
 
-def _source_places(given: Mapping[str, Any]) -> list[int] | None:
+def _source_places(given: Mapping[str, object]) -> list[int] | None:
     """The places of sources in the order of a row's edges; None for the user's order of edges."""
     match given.get("edge_order"):
         case "source":
@@ -231,7 +231,7 @@ def _shared(visited: list[Edge], given: Mapping[str, Any]) -> list[list[Edge]]:
 # ------------------------------------------------------------ features
 
 
-def _draw_features(drawing: SvgDrawing, given: Mapping[str, Any], features: int) -> None:
+def _draw_features(drawing: SvgDrawing, given: Mapping[str, object], features: int) -> None:
     """The features of one row as a strip that is cut into tiles."""
     colours, width = drawing.colours, _width(given, features)
     drawing.words(_STRIP, _TOP - 6, f"{features} features of a row", size=12, colour=colours.faint)

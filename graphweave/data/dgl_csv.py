@@ -120,7 +120,7 @@ def _read_meta(file: Path) -> dict[str, Any]:
     return meta
 
 
-def _settings(found: Any, part: str, file: Path) -> dict[str, Any]:
+def _settings(found: object, part: str, file: Path) -> dict[str, Any]:
     """A part of `meta.yaml` with the defaults of what is not there."""
     known = _SETTINGS[part]
     needed = {name for name, default in known.items() if default is None}
@@ -155,7 +155,7 @@ def _read_table(folder: Path, own: dict[str, Any], separator: str, *needed: str)
     return table, own
 
 
-def _graph_of_rows(table: pd.DataFrame, own: dict[str, Any], numbers: pd.Index, file: Path) -> np.ndarray:
+def _graph_of_rows(table: pd.DataFrame, own: dict[str, object], numbers: pd.Index, file: Path) -> np.ndarray:
     """The place in `numbers` of each row's graph."""
     column = own["graph_id_field"]
     named = table[column] if column in table else pd.Series(np.zeros(len(table), dtype=np.int64))
@@ -166,7 +166,7 @@ def _graph_of_rows(table: pd.DataFrame, own: dict[str, Any], numbers: pd.Index, 
     return graph
 
 
-def _read_nodes(folder: Path, settings: dict[str, Any], separator: str, numbers: pd.Index) -> _Nodes:
+def _read_nodes(folder: Path, settings: dict[str, object], separator: str, numbers: pd.Index) -> _Nodes:
     table, own = _read_table(folder, settings, separator, "node_id_field")
     file, column = folder / own["file_name"], own["node_id_field"]
     graph = _graph_of_rows(table, own, numbers, file)
@@ -183,7 +183,7 @@ def _read_nodes(folder: Path, settings: dict[str, Any], separator: str, numbers:
 
 
 def _read_edges(
-    folder: Path, settings: dict[str, Any], separator: str, numbers: pd.Index, nodes: Mapping[str, _Nodes]
+    folder: Path, settings: dict[str, object], separator: str, numbers: pd.Index, nodes: Mapping[str, _Nodes]
 ) -> tuple[np.ndarray, Tensor, Fields]:
     """Where the edges of each graph begin [graphs + 1], the ends [2, E] within the graphs, and the fields."""
     table, own = _read_table(folder, settings, separator, "src_id_field", "dst_id_field")

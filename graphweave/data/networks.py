@@ -66,7 +66,7 @@ def graphml(
 
 
 def _node_data(
-    name: str, ends: np.ndarray, rows: Sequence[Mapping[str, Any]], features: Sequence[str] | None, label: str,
+    name: str, ends: np.ndarray, rows: Sequence[Mapping[str, object]], features: Sequence[str] | None, label: str,
     split: str, seed: int,
 ) -> NodeData:  # fmt: skip
     arrays = {"src": ends[:, 0], "dst": ends[:, 1], "num_nodes": np.array(len(rows))}
@@ -86,7 +86,7 @@ def _node_data(
     return node_data(Archive.of(arrays, name, LAYOUT), seed=seed)
 
 
-def _numeric(rows: Sequence[Mapping[str, Any]], others: set[str]) -> list[str]:
+def _numeric(rows: Sequence[Mapping[str, object]], others: set[str]) -> list[str]:
     """Attributes that every node has, as numbers or lists of numbers of one length."""
     found = []
     for attribute in rows[0] if rows else ():
@@ -96,7 +96,7 @@ def _numeric(rows: Sequence[Mapping[str, Any]], others: set[str]) -> list[str]:
     return found
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
+def _shape(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, (bool, int, float, list, tuple, np.ndarray, np.number)):
         return None
     try:
@@ -106,7 +106,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return array.shape if array.dtype.kind in "biuf" else None
 
 
-def _column(rows: Sequence[Mapping[str, Any]], attribute: str, name: str) -> np.ndarray:
+def _column(rows: Sequence[Mapping[str, object]], attribute: str, name: str) -> np.ndarray:
     shapes = {_shape(row.get(attribute)) for row in rows}
     if len(shapes) != 1 or None in shapes:
         raise DataError(f"{name}: {attribute} must be numbers of one length at each node. Set it, or leave it out.")

@@ -137,13 +137,13 @@ def _links(raw: RawGraphs, split: Mapping[str, Any], name: str, seed: int) -> Li
     return LinkData(x, joined, others, name)
 
 
-def _pairs(found: Mapping[str, Any]) -> Tensor:
+def _pairs(found: Mapping[str, object]) -> Tensor:
     if "edge" in found:
         return torch.as_tensor(found["edge"]).long().T.contiguous()
     return torch.stack([torch.as_tensor(found[f"{end}_node"]).long() for end in ("source", "target")])
 
 
-def _other_pairs(found: Mapping[str, Any]) -> Tensor:
+def _other_pairs(found: Mapping[str, object]) -> Tensor:
     """The pairs that are not joined. Where each source has many other targets, the first of them counts."""
     if "edge_neg" in found:
         return torch.as_tensor(found["edge_neg"]).long().T.contiguous()

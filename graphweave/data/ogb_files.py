@@ -200,7 +200,7 @@ def _check_there(file: Path) -> None:
         raise DataError(f"{file}: no such file, which OGB's layout has. Check the folder.")
 
 
-def _saved(file: Path) -> Any:
+def _saved(file: Path) -> object:
     """The object that `torch.save` wrote, read without running what a pickle says, apart from arrays of NumPy."""
     _check_there(file)
     rebuild = np.empty(0).__reduce__()[0]

@@ -67,7 +67,7 @@ def _file(path: Path) -> Path:
     return found[0]
 
 
-def _stores(found: Any, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any] | None]:
+def _stores(found: object, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any] | None]:
     """The attributes of `Data`, or type -> attributes of `HeteroData`; and where each graph of a set begins."""
     data, slices = (found[0], found[1]) if isinstance(found, tuple) and len(found) in (2, 3) else (found, None)
     if not isinstance(data, dict) and hasattr(data, "to_dict"):

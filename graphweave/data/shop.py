@@ -117,7 +117,7 @@ def _happens(wish: float, draw: np.random.Generator) -> bool:
     return bool(draw.random() < 1 / (1 + np.exp(-wish)))
 
 
-def _or_none(value: Any, draw: np.random.Generator) -> Any:
+def _or_none(value: object, draw: np.random.Generator) -> object:
     return value if draw.random() < 0.9 else None
 
 

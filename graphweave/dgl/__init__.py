@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
 class _DoorModule(ModuleType):
     """This package. Where a module has the name of a function (`batch`), the name stays the function's."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not (isinstance(value, ModuleType) and name in _NAMES):
             super().__setattr__(name, value)
 

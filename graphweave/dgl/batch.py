@@ -16,7 +16,7 @@ from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
 
 
-def batch(graphs: Sequence[DGLGraph], ndata: Any = query.ALL, edata: Any = query.ALL) -> Any:
+def batch(graphs: Sequence[DGLGraph], ndata: object = query.ALL, edata: object = query.ALL) -> Any:
     """`graphweave.batch`: one graph of all these graphs, one after the other. DataError for blocks, which have no
     batch."""
     graphs = list(graphs)

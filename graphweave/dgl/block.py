@@ -63,7 +63,7 @@ class DGLBlock(DGLGraph):
     def to_canonical_etype(self, etype: Any) -> CanonicalEtype:
         return _outside(self.relation_key(etype))
 
-    def relation_key(self, etype: Any) -> CanonicalEtype:
+    def relation_key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
         if isinstance(etype, tuple) and len(etype) == 3 and etype not in self.relations:
             etype = (etype[0], etype[1], etype[2] + DST)
         return super().to_canonical_etype(etype)
@@ -144,8 +144,8 @@ def make_block(
 
 
 def create_block(
-    data_dict: Any, num_src_nodes: Any = None, num_dst_nodes: Any = None, idtype: torch.dtype | None = None,
-    device: Any = None, node_count_check: bool = True,
+    data_dict: object, num_src_nodes: object = None, num_dst_nodes: Any = None, idtype: torch.dtype | None = None,
+    device: torch.device | str | None = None, node_count_check: bool = True,
 ) -> DGLBlock:  # fmt: skip
     """A block from edges in any form that `graph` takes, or relation -> edges. Without a dict its types are "_N" and
     its relation "_E".

@@ -9,27 +9,27 @@ import torch
 from graphweave.core.errors import DataError
 
 
-def to_half(g: Any) -> Any:
+def to_half(g: object) -> Any:
     """The graph with its float fields in float16."""
     return _cast(g, torch.float16)
 
 
-def to_bfloat16(g: Any) -> Any:
+def to_bfloat16(g: object) -> Any:
     """The graph with its float fields in bfloat16."""
     return _cast(g, torch.bfloat16)
 
 
-def to_float(g: Any) -> Any:
+def to_float(g: object) -> Any:
     """The graph with its float fields in float32."""
     return _cast(g, torch.float32)
 
 
-def to_double(g: Any) -> Any:
+def to_double(g: object) -> Any:
     """The graph with its float fields in float64."""
     return _cast(g, torch.float64)
 
 
-def _cast(g: Any, dtype: torch.dtype) -> Any:
+def _cast(g: Any, dtype: torch.dtype) -> object:
     out = g.local_var()
     for frame in (*out.node_frames.values(), *out.edge_frames.values()):
         for name, x in list(frame.items()):
@@ -38,6 +38,6 @@ def _cast(g: Any, dtype: torch.dtype) -> Any:
     return out
 
 
-def to_cugraph(g: Any) -> Any:
+def to_cugraph(g: object) -> Any:
     """DataError: cuGraph's graphs are not made here."""
     raise DataError(f"to_cugraph: {g!r} cannot become a cuGraph graph here. Pass g.edges() to cugraph.Graph.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from graphweave.graph.relation import CanonicalEtype
 
 
 def graph(
-    data: Any,
+    data: object,
     *,
     num_nodes: int | None = None,
     idtype: torch.dtype | None = None,
@@ -38,7 +37,7 @@ def graph(
 
 
 def heterograph(
-    data_dict: Mapping[CanonicalEtype, Any],
+    data_dict: Mapping[CanonicalEtype, object],
     num_nodes_dict: Mapping[str, int] | None = None,
     idtype: torch.dtype | None = None,
     device: torch.device | str | None = None,

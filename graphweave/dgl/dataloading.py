@@ -22,6 +22,7 @@ from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph import transform
+from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
@@ -47,7 +48,7 @@ class LayerSampler(DGLBlockSampler):
     def __init__(
         self, fanouts: Sequence[Any], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
         replace: bool = False, prefetch_node_feats: Any = None, prefetch_labels: Any = None,
-        prefetch_edge_feats: Any = None, output_device: Any = None, fused: bool = True,
+        prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
         if edge_dir != "in":
             raise DataError(f"edge_dir must be 'in' (got {edge_dir!r}). Pass dgl.reverse(g) to draw outgoing edges.")
@@ -104,17 +105,17 @@ EdgePredictionSampler = DGLEdgePredictionSampler
 class _OfGraph:
     """A sampler of DGL's form with its graph, as `graphweave.sampling` takes it."""
 
-    def __init__(self, sampler: DGLBlockSampler, graph: Any) -> None:
+    def __init__(self, sampler: DGLBlockSampler, graph: DGLGraph) -> None:
         self.graph, self._sampler = graph, sampler
 
-    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Any]]:
+    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None) -> tuple[Any, Any, list[Any]]:
         """(input nodes, output nodes, blocks). A graph of one type has no names of types."""
         alone = len(self.graph.ntypes) == 1
         return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)
 
 
 def as_edge_prediction_sampler(
-    sampler: DGLBlockSampler, exclude: Any = None, reverse_eids: Any = None, reverse_etypes: Any = None,
+    sampler: DGLBlockSampler, exclude: object = None, reverse_eids: Any = None, reverse_etypes: Any = None,
     negative_sampler: Any = None, prefetch_labels: Any = None,
 ) -> DGLEdgePredictionSampler:  # fmt: skip
     """A sampler for a `DataLoader` whose indices are edges: a batch is (input nodes, pair graph, blocks), or (input
@@ -137,9 +138,18 @@ class BatchLoader:
     """
 
     def __init__(
-        self, graph: Any, indices: Any, graph_sampler: Any, device: Any = None, use_ddp: bool = False,
-        ddp_seed: int = 0, batch_size: int = 1, drop_last: bool = False, shuffle: bool = False, **ignored: Any,
-    ) -> None:  # fmt: skip
+        self,
+        graph: object,
+        indices: object,
+        graph_sampler: Any,
+        device: torch.device | str | None = None,
+        use_ddp: bool = False,
+        ddp_seed: int = 0,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        **ignored: Any,
+    ) -> None:
         if use_ddp:
             raise DataError("use_ddp=True is not supported. Pass each rank its own part of the indices.")
         given = indices if isinstance(indices, Mapping) else {None: indices}
@@ -176,12 +186,12 @@ class NodeCollator:
     `nids`: seed nodes, or type -> nodes. `graph_sampler`: a sampler of blocks. Source: DGL's loader before 0.9.
     """
 
-    def __init__(self, g: Any, nids: Any, graph_sampler: DGLBlockSampler) -> None:
+    def __init__(self, g: object, nids: object, graph_sampler: DGLBlockSampler) -> None:
         self.g, self.nids, self.graph_sampler = g, nids, graph_sampler
         pairs = [(t, int(x)) for t, ids in nids.items() for x in ids] if isinstance(nids, Mapping) else None
         self.dataset: Any = nids if pairs is None else pairs
 
-    def collate(self, items: Sequence[Any]) -> tuple[Any, Any, list[DGLBlock]]:
+    def collate(self, items: Sequence[Any]) -> tuple[object, object, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of some items of `dataset`."""
         if isinstance(items[0], tuple):
             seeds: Any = {t: torch.tensor([x for kind, x in items if kind == t]) for t in dict(items)}
@@ -216,12 +226,12 @@ def _collated(items: list[Any]) -> Any:
     return data.default_collate(items)
 
 
-def _with_methods(g: Any) -> DGLGraph:
+def _with_methods(g: Graph) -> DGLGraph:
     """A graph of `graphweave.sampling` with DGL's methods."""
     return transform.shared(DGLGraph, g)
 
 
-def _moved(made: Any, device: Any) -> Any:
+def _moved(made: object, device: Any) -> Any:
     if isinstance(made, (tuple, list)):
         return type(made)(_moved(x, device) for x in made)
     if isinstance(made, Mapping):

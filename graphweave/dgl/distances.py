@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 
 
-def shortest_dist(g: Any, root: int | None = None, return_paths: bool = False) -> Any:
+def shortest_dist(g: DGLGraph, root: int | None = None, return_paths: bool = False) -> Any:
     """The number of edges of a shortest walk from `root` to each node, int64 [N]; from each node to each, [N, N],
     without a root. -1 where there is none.
 
@@ -44,7 +45,7 @@ def shortest_dist(g: Any, root: int | None = None, return_paths: bool = False) -
     return dist, torch.from_numpy(paths).to(g.device)
 
 
-def double_radius_node_labeling(g: Any, src: int, dst: int) -> Tensor:
+def double_radius_node_labeling(g: DGLGraph, src: int, dst: int) -> Tensor:
     """A label for each node of its distances to two nodes, int64 [N], for edges taken both ways.
 
     With the distance a to `src`, measured without `dst`, the distance b to `dst`, measured without `src`, and d = a +

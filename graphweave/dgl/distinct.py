@@ -78,7 +78,7 @@ def _joined(x: Tensor, place: Tensor, num: int, how: str) -> Tensor:
 
 def add_reverse_edges(
     g: G,
-    readonly: Any = None,
+    readonly: object = None,
     copy_ndata: bool = True,
     copy_edata: bool = False,
     ignore_bipartite: bool = False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphweave.core.errors import DataError
+from graphweave.graph.graph import Graph
 
 FORMATS: tuple[str, ...] = ("coo", "csr", "csc")
 
@@ -20,7 +21,7 @@ def created(g: Any) -> dict[str, list[str]]:
     }
 
 
-def restricted(g: Any, chosen: Any) -> Any:
+def restricted(g: Any, chosen: Any) -> Graph:
     names = [chosen] if isinstance(chosen, str) else list(chosen)
     wrong = [name for name in names if name not in FORMATS]
     if wrong or not names:

@@ -12,10 +12,14 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.construct import graph, heterograph
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph.convert_from import stacked_attribute
+from graphweave.graph.frame import Frame
 
 
 def from_scipy(
-    sp_mat: Any, eweight_name: str | None = None, idtype: torch.dtype | None = None, device: Any = None
+    sp_mat: Any,
+    eweight_name: str | None = None,
+    idtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
 ) -> DGLGraph:
     """A homogeneous graph with an edge r -> c for each stored entry of a square matrix; `eweight_name` gets the
     entries. DataError unless the matrix is square."""
@@ -30,7 +34,7 @@ def from_scipy(
 
 def bipartite_from_scipy(
     sp_mat: Any, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
-    idtype: torch.dtype | None = None, device: Any = None,
+    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation, with an edge from node r of `utype` to node c of `vtype` for each stored entry."""
     coo = sp_mat.tocoo()
@@ -42,7 +46,7 @@ def bipartite_from_scipy(
 
 def from_networkx(
     nx_graph: Any, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
-    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: Any = None,
+    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: torch.device | str | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A homogeneous graph. An undirected edge becomes two edges, and nodes are in the order of their sorted labels.
 
@@ -64,7 +68,7 @@ def from_networkx(
 def bipartite_from_networkx(
     nx_graph: Any, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
     e_attrs: Sequence[str] | None = None, v_attrs: Sequence[str] | None = None, edge_id_attr_name: str | None = None,
-    idtype: torch.dtype | None = None, device: Any = None,
+    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation. Nodes with the attribute `bipartite` 0 are sources, those with 1 destinations, each in
     the order of their sorted labels. DataError if a node has no such attribute, or an edge runs the other way."""
@@ -92,9 +96,13 @@ def bipartite_from_networkx(
 
 
 def to_networkx(
-    g: DGLGraph, node_attrs: Any = None, edge_attrs: Any = None, ntype_attr: str = "ntype", etype_attr: str = "etype",
+    g: DGLGraph,
+    node_attrs: object = None,
+    edge_attrs: object = None,
+    ntype_attr: str = "ntype",
+    etype_attr: str = "etype",
     eid_attr: str = "id",
-) -> Any:  # fmt: skip
+) -> Any:
     """networkx.MultiDiGraph with the attribute `eid_attr` on edges, their numbers. DataError if g is not on the CPU.
 
     Rows of the fields named in `node_attrs` and `edge_attrs` become attributes. In a graph of several types nodes are
@@ -126,20 +134,20 @@ def to_networkx(
     return out
 
 
-def _names(chosen: Any, data: Any, *types: Any) -> list[str]:
+def _names(chosen: Any, data: Any, *types: object) -> list[str]:
     """The fields that `chosen` names for what has one of the names `types`."""
     if isinstance(chosen, Mapping):
         return next((list(chosen[t]) for t in types if t in chosen), [])
     return [name for name in chosen or () if name in data]
 
 
-def _numbers_renamed(nx_graph: Any, name: str) -> Any:
+def _numbers_renamed(nx_graph: Any, name: str) -> object:
     for _, _, attributes in nx_graph.edges(data=True):
         attributes[name] = attributes.pop("id")
     return nx_graph
 
 
-def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | None, where: str) -> Any:
+def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | None, where: str) -> object:
     if nx_graph.is_directed():
         return nx_graph
     if number is not None or attributes:
@@ -150,7 +158,7 @@ def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | Non
     return nx_graph.to_directed()
 
 
-def _numbered(directed: Any, name: str | None) -> list[tuple[Any, Any, dict[str, Any]]]:
+def _numbered(directed: Any, name: str | None) -> list[tuple[object, object, dict[str, object]]]:
     edges = list(directed.edges(data=True))
     if name is None:
         return edges
@@ -159,7 +167,13 @@ def _numbered(directed: Any, name: str | None) -> list[tuple[Any, Any, dict[str,
     return sorted(edges, key=lambda edge: edge[2][name])
 
 
-def _set(frame: Any, rows: list[dict[str, Any]], names: Sequence[str] | None, what: str, device: Any) -> None:
+def _set(
+    frame: Frame,
+    rows: list[dict[str, object]],
+    names: Sequence[str] | None,
+    what: str,
+    device: torch.device | str | None,
+) -> None:
     for name in names or ():
         value: Tensor = stacked_attribute(rows, name, what)
         frame[name] = value.to(frame.rows.device) if device is None else value.to(device)

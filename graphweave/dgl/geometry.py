@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 
 __all__ = ["farthest_point_sampler", "neighbor_matching"]
 
@@ -39,7 +38,7 @@ def farthest_point_sampler(pos: Tensor, npoints: int, start_idx: int | None = No
     return out
 
 
-def neighbor_matching(graph: Any, e_weights: Tensor | None = None, relabel_idx: bool = True) -> Tensor:
+def neighbor_matching(graph: DGLGraph, e_weights: Tensor | None = None, relabel_idx: bool = True) -> Tensor:
     """A matching of neighbours that no further pair fits into: the label of each node, equal for the two of a pair,
     int64 [N].
 

@@ -61,7 +61,7 @@ class DGLGraph(Graph):
         self._created: tuple[str, ...] = ("coo",)
 
     @classmethod
-    def like(cls, graph: Structure) -> Any:
+    def like(cls, graph: Structure) -> DGLGraph:
         """A graph of this class with the structure of `graph`. Fields are shared: set in one, they are set in both."""
         return transform.shared(cls, graph)
 
@@ -82,7 +82,7 @@ class DGLGraph(Graph):
         """The position of a node type in `ntypes`."""
         return list(self.node_frames).index(self.to_ntype(ntype))
 
-    def get_etype_id(self, etype: Any) -> int:
+    def get_etype_id(self, etype: str | CanonicalEtype | None) -> int:
         """The position of a relation in `canonical_etypes`."""
         return list(self.relations).index(self.relation_key(etype))
 
@@ -92,7 +92,7 @@ class DGLGraph(Graph):
         return any(matrices.has_parallel_edges(self, relation) for relation in self.relations.values())
 
     @property
-    def _etype2canonical(self) -> dict[str, Any]:
+    def _etype2canonical(self) -> dict[str, object]:
         """Name -> canonical relation, or () where several relations have the name. (DGL's tests and scripts read
         it.)"""
         names = self.etypes
@@ -113,33 +113,33 @@ class DGLGraph(Graph):
 
     # Queries that DGL knows by several names
 
-    def has_node(self, vid: Any, ntype: str | None = None) -> Any:
+    def has_node(self, vid: object, ntype: str | None = None) -> Any:
         """`has_nodes`."""
         return self.has_nodes(vid, ntype)
 
-    def has_edge_between(self, u: Any, v: Any, etype: Any = None) -> Any:
+    def has_edge_between(self, u: object, v: object, etype: str | CanonicalEtype | None = None) -> Any:
         """`has_edges_between`."""
         return self.has_edges_between(u, v, etype)
 
-    def in_degree(self, v: Any, etype: Any = None) -> Any:
+    def in_degree(self, v: object, etype: Any = None) -> Any:
         """`in_degrees`."""
         return self.in_degrees(v, etype)
 
-    def out_degree(self, u: Any, etype: Any = None) -> Any:
+    def out_degree(self, u: object, etype: Any = None) -> Any:
         """`out_degrees`."""
         return self.out_degrees(u, etype)
 
-    def in_degrees(self, v: Any = query.ALL, etype: Any = None) -> Any:
+    def in_degrees(self, v: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
         formats.require(self, ("coo", "csc"), "in_degrees")
         return super().in_degrees(v, etype)
 
-    def out_degrees(self, u: Any = query.ALL, etype: Any = None) -> Any:
+    def out_degrees(self, u: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
         formats.require(self, ("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
 
-    def __getitem__(self, etype: Any) -> Any:
+    def __getitem__(self, etype: object) -> Any:
         """One relation as a graph that shares this graph's fields; a slice that names several joins them
         (`slices.joined`)."""
         return slices.sliced(self, etype)
@@ -150,16 +150,16 @@ class DGLGraph(Graph):
         """`num` further nodes after the nodes of `ntype`, with the fields `data` [num, ...]; see `mutate.add_nodes`."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
-    def add_edges(self, u: Any, v: Any, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> None:
+    def add_edges(self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> None:
         """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
         self._become(mutate.with_edges(self, u, v, data, etype))
 
-    def remove_edges(self, eids: Any, etype: Any = None, store_ids: bool = False) -> None:
+    def remove_edges(self, eids: object, etype: object = None, store_ids: bool = False) -> None:
         """Remove the edges `eids`. Others keep their order, and with `store_ids` their old numbers as the field
         '_ID'."""
         self._become(mutate.without_edges(self, eids, etype, store_ids))
 
-    def remove_nodes(self, nids: Any, ntype: str | None = None, store_ids: bool = False) -> None:
+    def remove_nodes(self, nids: object, ntype: str | None = None, store_ids: bool = False) -> None:
         """Remove the nodes `nids` and the edges that start or end there; `store_ids` as in `remove_edges`."""
         self._become(mutate.without_nodes(self, nids, ntype, store_ids))
 
@@ -174,13 +174,13 @@ class DGLGraph(Graph):
         self.node_frames, self.edge_frames = other.node_frames, other.edge_frames
         self._created = ("coo",)
 
-    def set_batch_num_nodes(self, val: Any) -> None:
+    def set_batch_num_nodes(self, val: object) -> None:
         """Say how many nodes each batched graph has: int [batch_size], or node type -> such numbers."""
         named = val if isinstance(val, Mapping) else {None: val}
         nodes = {self.to_ntype(t): torch.as_tensor(n).to(self.device) for t, n in named.items()}
         self.batch_counts = nodes, (self.batch_counts or ({}, {}))[1]
 
-    def set_batch_num_edges(self, val: Any) -> None:
+    def set_batch_num_edges(self, val: object) -> None:
         """Say how many edges each batched graph has: int [batch_size], or relation -> such numbers."""
         named = val if isinstance(val, Mapping) else {None: val}
         edges = {self.relation_key(e): torch.as_tensor(n).to(self.device) for e, n in named.items()}
@@ -194,14 +194,16 @@ class DGLGraph(Graph):
         self.node_frame(ntype).initializers[field] = initializer
 
     def set_e_initializer(
-        self, initializer: Callable[..., Tensor], field: str | None = None, etype: Any = None
+        self, initializer: Callable[..., Tensor], field: str | None = None, etype: str | CanonicalEtype | None = None
     ) -> None:
         """Like `set_n_initializer`, for new edges."""
         self.edge_frame(etype).initializers[field] = initializer
 
     # Messages
 
-    def update_all(self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
+    def update_all(
+        self, message_func: object, reduce_func: object, apply_node_func: object = None, etype: Any = None
+    ) -> None:
         """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
         `messages.update_all_relations`."""
         if etype is None and len(self.relations) > 1:
@@ -209,14 +211,16 @@ class DGLGraph(Graph):
         else:
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
 
-    def pull(self, v: Any, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None) -> None:
+    def pull(
+        self, v: object, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    ) -> None:
         """`Graph.pull`. Where no edge ends in any of the nodes v, only `apply_node_func` changes them."""
         if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
             super().pull(v, message_func, reduce_func, apply_node_func, etype=etype)
         elif apply_node_func is not None:
             self.apply_nodes(apply_node_func, v, self.relation(etype).dsttype)
 
-    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Any = None) -> None:
+    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: str | CanonicalEtype | None = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
         if etype is None and len(self.relations) > 1:
             messages.apply_edges_of_relations(self, func, edges)
@@ -224,26 +228,30 @@ class DGLGraph(Graph):
             super().apply_edges(func, edges, etype)
 
     def prop_nodes(
-        self, nodes_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
-        etype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        nodes_generator: Iterable[object],
+        message_func: object,
+        reduce_func: object,
+        apply_node_func: object = None,
+        etype: object = None,
+    ) -> None:
         """`pull` for each of the groups of nodes, one after the other."""
         for nodes in nodes_generator:
             self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
 
     def prop_edges(
-        self, edges_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
-        etype: Any = None,
+        self, edges_generator: Iterable[object], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
+        etype: object = None,
     ) -> None:  # fmt: skip
         """`send_and_recv` for each of the groups of edges, one after the other."""
         for edges in edges_generator:
             self.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
 
-    def filter_nodes(self, predicate: Any, nodes: Any = query.ALL, ntype: str | None = None) -> Tensor:
+    def filter_nodes(self, predicate: object, nodes: object = query.ALL, ntype: str | None = None) -> Tensor:
         """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
         return select.nodes(self, predicate, nodes, ntype)
 
-    def filter_edges(self, predicate: Any, edges: Any = query.ALL, etype: Any = None) -> Tensor:
+    def filter_edges(self, predicate: object, edges: object = query.ALL, etype: object = None) -> Tensor:
         """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
         return select.edges(self, predicate, edges, etype)
 
@@ -253,7 +261,7 @@ class DGLGraph(Graph):
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.node_frame(ntype).schemes().items()}
 
-    def edge_attr_schemes(self, etype: Any = None) -> dict[str, Scheme]:
+    def edge_attr_schemes(self, etype: str | CanonicalEtype | None = None) -> dict[str, Scheme]:
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.edge_frame(etype).schemes().items()}
 
@@ -272,7 +280,7 @@ class DGLGraph(Graph):
         """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
-    def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
+    def adj_tensors(self, fmt: str, etype: object = None) -> tuple[Tensor, ...]:
         """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
         return matrices.adj_tensors(self, fmt, etype)
 
@@ -285,7 +293,7 @@ class DGLGraph(Graph):
 
     # Formats
 
-    def formats(self, formats_: Any = None) -> Any:
+    def formats(self, formats_: object = None) -> Any:
         """Which formats exist already and which do not (None), or a graph that has only the given ones."""
         return formats.created(self) if formats_ is None else formats.restricted(self, formats_)
 
@@ -313,25 +321,25 @@ class DGLGraph(Graph):
         return super().to(device)
 
     def subgraph(
-        self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
     ) -> Any:
         """`Graph.subgraph`, on `output_device`."""
         return _on(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def edge_subgraph(
-        self, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
-    ) -> Any:
+        self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    ) -> DGLGraph:
         """`Graph.edge_subgraph`, on `output_device`."""
         return _on(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def in_subgraph(
-        self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
     ) -> Any:
         """`Graph.in_subgraph`, on `output_device`."""
         return _on(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def out_subgraph(
-        self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
     ) -> Any:
         """`Graph.out_subgraph`, on `output_device`."""
         return _on(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
@@ -340,7 +348,7 @@ class DGLGraph(Graph):
         """False: nothing pins the memory of a graph."""
         return False
 
-    def shared_memory(self, name: str, formats: Any = None) -> Any:
+    def shared_memory(self, name: str, formats: object = None) -> Any:
         """DataError: graphs in named shared memory do not exist here."""
         raise DataError(
             f"shared_memory({name!r}): graphs are not kept in named shared memory. Pass the graph to the process, which"
@@ -361,5 +369,5 @@ class DGLGraph(Graph):
         return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
 
 
-def _on(graph: Any, device: Any) -> Any:
+def _on(graph: Any, device: torch.device | str | None) -> Any:
     return graph if device is None else graph.to(device)

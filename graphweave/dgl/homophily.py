@@ -18,7 +18,7 @@ def node_homophily(graph: Any, y: Tensor) -> float:
     return float((_sums((y[src] == y[dst]).float(), dst, graph.num_nodes()) / degree.clamp(min=1)).mean())
 
 
-def edge_homophily(graph: Any, y: Tensor) -> float:
+def edge_homophily(graph: object, y: Tensor) -> float:
     """The fraction of edges that join nodes of one class (Zhu et al., "Beyond homophily", 2020)."""
     src, dst = _ends(graph)
     return float((y[src] == y[dst]).float().mean())

@@ -6,11 +6,12 @@ from typing import Any
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
+from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 
 
-def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: Any) -> None:
+def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str | CanonicalEtype | None) -> None:
     """`update_all` along one relation. Nodes without messages keep what their initializer gives (`set_n_initializer`)
     from a reduce function of one's own, which DGL does not call for them."""
     r = g.relation(etype)
@@ -23,7 +24,7 @@ def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: Any) 
         messaging.apply_nodes(g, apply, ntype=r.dsttype)
 
 
-def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) -> None:
+def update_all_relations(g: Structure, message: object, reduce: Any, apply: Any) -> None:
     """`update_all` along all relations whose types have the fields that `message` reads.
 
     Where several of them end in one node type, their results are reduced like messages. Built-in functions only, and
@@ -43,7 +44,7 @@ def update_all_relations(g: Structure, message: Any, reduce: Any, apply: Any) ->
             messaging.apply_nodes(g, apply, ntype=ntype)
 
 
-def apply_edges_of_relations(g: Structure, function: Any, edges: Any) -> None:
+def apply_edges_of_relations(g: Structure, function: object, edges: object) -> None:
     """`apply_edges` on all relations whose types have the fields that the built-in `function` reads."""
     if not isinstance(function, (CopyMessage, BinaryMessage)) or not (edges is None or query.is_all(edges)):
         raise DataError(

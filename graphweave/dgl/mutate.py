@@ -24,7 +24,7 @@ def add_nodes(g: Any, num: int, data: Mapping[str, Tensor] | None = None, ntype:
     return out
 
 
-def add_edges(g: Any, u: Any, v: Any, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> Any:
+def add_edges(g: Any, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: object = None) -> Any:
     """A graph with further edges u[i] -> v[i], after the others. If one of u and v is a single node, it is repeated.
     Nodes that do not exist yet are added; `data` as in `add_nodes`."""
     out = g.clone()
@@ -32,14 +32,14 @@ def add_edges(g: Any, u: Any, v: Any, data: Mapping[str, Tensor] | None = None, 
     return out
 
 
-def remove_edges(g: Any, eids: Any, etype: Any = None, store_ids: bool = False) -> Any:
+def remove_edges(g: Any, eids: object, etype: object = None, store_ids: bool = False) -> Any:
     """A graph without the edges `eids`. With `store_ids` the field '_ID' holds the numbers that edges had."""
     out = g.clone()
     out.remove_edges(eids, etype, store_ids)
     return out
 
 
-def remove_nodes(g: Any, nids: Any, ntype: str | None = None, store_ids: bool = False) -> Any:
+def remove_nodes(g: Any, nids: object, ntype: str | None = None, store_ids: bool = False) -> Any:
     """A graph without the nodes `nids` and without the edges at them. `store_ids` as in `remove_edges`, for both."""
     out = g.clone()
     out.remove_nodes(nids, ntype, store_ids)
@@ -55,7 +55,7 @@ def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | N
     return transform.replace_edges(g, g.relations, _edata(g), num_nodes=sizes, ndata=ndata, batch=g.batch_counts)
 
 
-def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: Any) -> G:
+def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, etype: str | CanonicalEtype | None) -> G:
     key = g.relation_key(etype)
     relation = g.relations[key]
     most = torch.iinfo(g.idtype).max
@@ -74,7 +74,7 @@ def with_edges(g: G, u: Any, v: Any, data: Mapping[str, Tensor] | None, etype: A
     return transform.replace_edges(g, {**g.relations, key: joined}, edata, batch=g.batch_counts)
 
 
-def without_edges(g: G, eids: Any, etype: Any, store_ids: bool) -> G:
+def without_edges(g: G, eids: object, etype: Any, store_ids: bool) -> G:
     key = g.relation_key(etype)
     num = g.relations[key].num_edges
     removed = query.as_selection(eids, num, g.any_index(), "edge").long()
@@ -88,7 +88,7 @@ def without_edges(g: G, eids: Any, etype: Any, store_ids: bool) -> G:
     return out
 
 
-def without_nodes(g: G, nids: Any, ntype: str | None, store_ids: bool) -> G:
+def without_nodes(g: G, nids: object, ntype: str | None, store_ids: bool) -> G:
     ntype = g.to_ntype(ntype)
     num = g.node_frames[ntype].num_rows
     removed = query.as_selection(nids, num, g.any_index(), "node").long()

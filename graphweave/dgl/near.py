@@ -12,13 +12,14 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.base import dgl_warning
 from graphweave.dgl.construct import graph
+from graphweave.dgl.graph import DGLGraph
 
 _DISTANCES = ("euclidean", "cosine")
 
 
 def knn_graph(
     x: Tensor, k: int, algorithm: str = "bruteforce-blas", dist: str = "euclidean", exclude_self: bool = False
-) -> Any:
+) -> DGLGraph:
     """An edge to each point from each of its k nearest points, itself among them unless `exclude_self`.
 
     `x`: points [N, D], or several sets [B, N, D], which are the graphs of a batch. Where a set has fewer points, k is
@@ -42,7 +43,7 @@ def segmented_knn_graph(
     algorithm: str = "bruteforce-blas",
     dist: str = "euclidean",
     exclude_self: bool = False,
-) -> Any:
+) -> DGLGraph:
     """`knn_graph` of several sets of points, one after the other in x [sum of segs, D], with segs[i] points each."""
     if x.dim() != 2 or k + exclude_self < 1:
         raise DataError(f"segmented_knn_graph: expected points [N, D], k > 0 (got {list(x.shape)}, {k}). Pass these.")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampling import global_uniform_negative_sampling
 
 __all__ = ["GlobalUniform", "PerSourceUniform", "Uniform"]
@@ -25,7 +26,7 @@ class PerSourceUniform:
         """(sources, destinations) of edges, or relation -> these."""
         return _by_relation(g, eids, self._pairs)
 
-    def _pairs(self, g: Any, eids: Tensor, key: Any) -> tuple[Tensor, Tensor]:
+    def _pairs(self, g: DGLGraph, eids: Tensor, key: Any) -> tuple[Tensor, Tensor]:
         src, _ = g.find_edges(eids, etype=key)
         src = src.repeat_interleave(self.k)
         return src, torch.randint(g.num_nodes(key[2]), src.shape, dtype=src.dtype)
@@ -53,7 +54,7 @@ class GlobalUniform:
         )
 
 
-def _by_relation(g: Any, eids: Any, pairs: Any) -> Any:
+def _by_relation(g: DGLGraph, eids: Tensor, pairs: Any) -> Any:
     if isinstance(eids, Mapping):
         found = {g.to_canonical_etype(name): torch.as_tensor(ids) for name, ids in eids.items()}
         return {key: pairs(g, ids, key) for key, ids in found.items()}

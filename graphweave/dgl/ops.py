@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging
 from graphweave.graph.readout import owners, reduced
+from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
 from graphweave.graph.softmax import softmax
 from graphweave.graph.structure import Structure
@@ -82,7 +83,7 @@ def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str 
     return tuple(out)
 
 
-def _at_ends(g: Structure, key: Any, message: Any, lhs: tuple[str, Any], rhs: tuple[str, Any]) -> Tensor:
+def _at_ends(g: Structure, key: Any, message: Any, lhs: tuple[str, object], rhs: tuple[str, object]) -> Tensor:
     fields: dict[str, dict[str, Any]] = {"u": {}, "v": {}, "e": {}}
     for name, (target, x) in zip("xy", (lhs, rhs), strict=True):
         if x is not None:
@@ -117,7 +118,7 @@ def copy_e(g: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def edge_softmax(graph: Any, logits: Any, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
+def edge_softmax(graph: Any, logits: object, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
     """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node. A dict
     of several relations' logits gives a dict by canonical relation."""
     if isinstance(logits, Mapping):
@@ -152,20 +153,20 @@ def _segments(seglen: Tensor, value: Tensor) -> Any:
     return owners(lengths, value, lengths.shape[0])
 
 
-def _of(g: Any, etype: Any) -> Any:
+def _of(g: Any, etype: str | CanonicalEtype | None) -> Any:
     return g if etype is None else g[etype]
 
 
-def _spmm(op: str, reducer: str) -> Callable[..., Any]:
-    def function(g: Structure, x: Any, y: Any) -> Any:
+def _spmm(op: str, reducer: str) -> Callable[..., object]:
+    def function(g: Structure, x: object, y: object) -> object:
         return gspmm(g, op, reducer, x, y)
 
     function.__doc__ = f"`gspmm`: the {reducer} over incoming edges of {op} of the source's x and the edge's y."
     return _named(function, f"u_{op}_e_{reducer}")
 
 
-def _copied(target: str, reducer: str) -> Callable[..., Any]:
-    def function(g: Structure, x: Any) -> Any:
+def _copied(target: str, reducer: str) -> Callable[..., object]:
+    def function(g: Structure, x: object) -> object:
         return gspmm(g, "copy_lhs", reducer, x, None) if target == "u" else gspmm(g, "copy_rhs", reducer, None, x)
 
     function.__doc__ = (
@@ -174,20 +175,20 @@ def _copied(target: str, reducer: str) -> Callable[..., Any]:
     return _named(function, f"copy_{target}_{reducer}")
 
 
-def _sddmm(lhs: str, op: str, rhs: str) -> Callable[..., Any]:
-    def function(g: Structure, x: Any, y: Any, etype: Any = None) -> Any:
+def _sddmm(lhs: str, op: str, rhs: str) -> Callable[..., object]:
+    def function(g: Structure, x: object, y: object, etype: Any = None) -> Any:
         return gsddmm(_of(g, etype), op, x, y, lhs, rhs)
 
     function.__doc__ = f"`gsddmm`: {op} of x at {lhs} and y at {rhs} of each edge."
     return _named(function, f"{lhs}_{op}_{rhs}")
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
     function.__name__ = function.__qualname__ = name
     return function
 
 
-def _made() -> Sequence[Callable[..., Any]]:
+def _made() -> Sequence[Callable[..., object]]:
     return [
         *(_spmm(op, reducer) for op in _BINARY[:-1] for reducer in _REDUCERS),
         *(_copied(target, reducer) for target in "ue" for reducer in _REDUCERS),

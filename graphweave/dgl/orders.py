@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.locality import cuthill_mckee
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import transform
 from graphweave.graph.frame import EID, NID
@@ -22,11 +23,11 @@ _NODES, _EDGES = ("rcmk", "metis", "custom"), ("src", "dst", "custom")
 
 
 def reorder_graph(
-    g: Any,
+    g: DGLGraph,
     node_permute_algo: str | None = None,
     edge_permute_algo: str = "src",
     store_ids: bool = True,
-    permute_config: Mapping[str, Any] | None = None,
+    permute_config: Mapping[str, object] | None = None,
 ) -> Any:
     """The graph with its nodes and edges renumbered.
 
@@ -69,13 +70,13 @@ def reorder_graph(
     return transform.replace_edges(g, {r.key: reordered}, {r.key: edata}, ndata={r.srctype: ndata})
 
 
-def _entry(config: Mapping[str, Any], name: str) -> Any:
+def _entry(config: Mapping[str, object], name: str) -> Any:
     if name not in config:
         raise DataError(f"reorder_graph: permute_config lacks {name!r}. Add it.")
     return config[name]
 
 
-def _permutation(config: Mapping[str, Any], name: str, num: int) -> Tensor:
+def _permutation(config: Mapping[str, object], name: str, num: int) -> Tensor:
     found = torch.as_tensor(_entry(config, name)).long()
     if not torch.equal(found.sort().values, torch.arange(num)):
         raise DataError(
@@ -85,14 +86,14 @@ def _permutation(config: Mapping[str, Any], name: str, num: int) -> Tensor:
     return found
 
 
-def norm_by_dst(g: Any, etype: Any = None) -> Tensor:
+def norm_by_dst(g: Any, etype: object = None) -> Tensor:
     """1 / (the number of edges that end where edge e ends), float32 [num_edges]."""
     r = g.relation(etype)
     degree = torch.bincount(r.dst.long(), minlength=g.num_destinations(r))
     return 1 / degree[r.dst.long()].float()
 
 
-def sort_csr_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
+def sort_csr_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> DGLGraph:
     """The graph with its edges sorted by source, then by tag, so that the edges of a source with one tag lie together.
 
     `tag`: int [num_dst] ("node"), or [num_edges] ("edge"), from 0 up. The field `tag_offset_name` of sources, int
@@ -107,7 +108,7 @@ def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", t
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 
 
-def _sorted_by_tag(g: Any, tag: Tensor, name: str, tag_type: str, rows: str) -> Any:
+def _sorted_by_tag(g: DGLGraph, tag: Tensor, name: str, tag_type: str, rows: str) -> Any:
     r = g.relation(None)
     row, other = (r.src, r.dst) if rows == "src" else (r.dst, r.src)
     num_rows, num_others = g.num_sources(r), g.num_destinations(r)

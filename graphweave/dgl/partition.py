@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphweave import sampling
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.shared_transforms import edge_subgraph
 from graphweave.graph.frame import NID
 
@@ -16,7 +17,12 @@ __all__ = ["metis_partition", "metis_partition_assignment"]
 
 
 def metis_partition_assignment(
-    g: Any, k: int, balance_ntypes: Any = None, balance_edges: bool = False, mode: str = "k-way", objtype: str = "cut"
+    g: object,
+    k: int,
+    balance_ntypes: object = None,
+    balance_edges: bool = False,
+    mode: str = "k-way",
+    objtype: str = "cut",
 ) -> Tensor:
     """The part of each node, int64 [N], below `k`: by METIS where `pymetis` is installed, else by label propagation.
 
@@ -32,7 +38,7 @@ def metis_partition_assignment(
 
 
 def metis_partition(
-    g: Any, k: int, extra_cached_hops: int = 0, reshuffle: bool = False, balance_ntypes: Any = None,
+    g: DGLGraph, k: int, extra_cached_hops: int = 0, reshuffle: bool = False, balance_ntypes: object = None,
     balance_edges: bool = False, mode: str = "k-way",
 ) -> dict[int, Any]:  # fmt: skip
     """Part -> the subgraph of its nodes, with the edges between them.
@@ -58,7 +64,7 @@ def metis_partition(
     return found
 
 
-def _part(g: Any, nodes: Tensor, edges: Tensor, parts: Tensor, part: int) -> Any:
+def _part(g: DGLGraph, nodes: Tensor, edges: Tensor, parts: Tensor, part: int) -> DGLGraph:
     kept = edge_subgraph(g, edges.to(g.idtype), relabel_nodes=False)
     out = kept.subgraph(nodes.to(g.idtype))
     out.edata[NID] = edges.to(g.idtype)[out.edata[NID].long()]

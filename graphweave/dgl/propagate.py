@@ -7,14 +7,22 @@ from typing import Any
 
 
 def prop_nodes(
-    graph: Any, nodes_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None
+    graph: Any,
+    nodes_generator: Iterable[object],
+    message_func: object,
+    reduce_func: object,
+    apply_node_func: object = None,
 ) -> None:
     """`graph.pull` for each group of nodes."""
     graph.prop_nodes(nodes_generator, message_func, reduce_func, apply_node_func)
 
 
 def prop_edges(
-    graph: Any, edges_generator: Iterable[Any], message_func: Any, reduce_func: Any, apply_node_func: Any = None
+    graph: Any,
+    edges_generator: Iterable[object],
+    message_func: object,
+    reduce_func: object,
+    apply_node_func: object = None,
 ) -> None:
     """`graph.send_and_recv` for each group of edges."""
     graph.prop_edges(edges_generator, message_func, reduce_func, apply_node_func)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ def seed(val: int) -> None:
     torch.manual_seed(val)
 
 
-def choice(a: Any, size: int, replace: bool = True, prob: Tensor | None = None) -> Tensor:
+def choice(a: object, size: int, replace: bool = True, prob: Tensor | None = None) -> Tensor:
     """`size` elements of `a`, or of 0 .. a - 1 if it is a number; with or without replacement. [size].
 
     `prob` [k] are proportional to their probabilities; all are equally likely if it is None. DataError if more are

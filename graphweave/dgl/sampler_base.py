@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 from graphweave.dgl.block import DST, DGLBlock
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import transform
 from graphweave.graph.frame import EID, NID, Frame
+from graphweave.graph.graph import Graph
 
 
 class DGLSampler:
     """A sampler that a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
 
-    def sample(self, g: Any, indices: Any) -> Any:
+    def sample(self, g: object, indices: object) -> Any:
         """The batch of `indices`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
 
@@ -25,21 +27,21 @@ class DGLBlockSampler(DGLSampler):
     (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
 
     def __init__(
-        self, prefetch_node_feats: Any = None, prefetch_labels: Any = None, prefetch_edge_feats: Any = None,
-        output_device: Any = None,
+        self, prefetch_node_feats: object = None, prefetch_labels: object = None, prefetch_edge_feats: Any = None,
+        output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         self.output_device = output_device
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+    def sample_blocks(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
         """The batch of `seed_nodes`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample_blocks(g, seed_nodes). Define it.")
 
-    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> Any:
+    def sample(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
         """`sample_blocks`."""
         return self.sample_blocks(g, seed_nodes, exclude_eids)
 
 
-def with_fields(g: Any, block: Any, first: bool, last: bool) -> DGLBlock:
+def with_fields(g: DGLGraph, block: Graph, first: bool, last: bool) -> DGLBlock:
     """A block of the graph with the fields of its edges, its sources (`first`) and its destinations (`last`)."""
     out = transform.shared(DGLBlock, block)
     for t, frame in out.node_frames.items():
@@ -57,7 +59,7 @@ def _take(frame: Frame, whole: Frame, ids: str) -> None:
             frame[name] = x[rows]
 
 
-def long_ids(seeds: Any) -> Any:
+def long_ids(seeds: object) -> Any:
     """Seeds as int64 ids, or type -> ids."""
     if isinstance(seeds, Mapping):
         return {t: torch.as_tensor(x).long().view(-1) for t, x in seeds.items()}

@@ -16,8 +16,10 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.block import DST
 from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
 from graphweave.graph.frame import EID
+from graphweave.graph.relation import CanonicalEtype
 
 __all__ = [
     "PinSAGESampler", "RandomWalkNeighborSampler", "global_uniform_negative_sampling", "node2vec_random_walk",
@@ -29,9 +31,9 @@ _ENOUGH = 1.3
 
 
 def sample_neighbors(
-    g: Any, nodes: Any, fanout: Any, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
-    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: Any = None, output_device: Any = None,
-) -> Any:  # fmt: skip
+    g: DGLGraph, nodes: object, fanout: Any, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
+    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Any = None,
+) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the incoming edges ("out": the outgoing) that each of `nodes` draws; '_ID' of an edge is
     its number in `g`.
 
@@ -51,9 +53,9 @@ def sample_neighbors(
 
 
 def select_topk(
-    g: Any, k: Any, weight: str, nodes: Any = None, *, edge_dir: str = "in", ascending: bool = False,
+    g: DGLGraph, k: object, weight: str, nodes: object = None, *, edge_dir: str = "in", ascending: bool = False,
     copy_ndata: bool = True, copy_edata: bool = True, output_device: Any = None,
-) -> Any:  # fmt: skip
+) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the `k` incoming edges ("out": the outgoing) of each of `nodes` (None: all) whose field
     `weight` is largest, or smallest if `ascending`; '_ID' of an edge is its number in `g`.
 
@@ -79,9 +81,13 @@ def select_topk(
 
 
 def global_uniform_negative_sampling(
-    g: Any, num_samples: int, exclude_self_loops: bool = True, replace: bool = False, etype: Any = None,
+    g: DGLGraph,
+    num_samples: int,
+    exclude_self_loops: bool = True,
+    replace: bool = False,
+    etype: str | CanonicalEtype | None = None,
     redundancy: float | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(sources, destinations) of at most `num_samples` pairs of nodes that no edge of the relation joins, each equally
     likely. `redundancy`: how many more pairs are drawn, as a share, where self-loops or repeated pairs are left out."""
     extra = _ENOUGH if redundancy is None else 1 + redundancy
@@ -163,12 +169,12 @@ class PinSAGESampler(RandomWalkNeighborSampler):
         super().__init__(G, num_traversals, termination_prob, num_random_walks, num_neighbors, path, weight_column)
 
 
-def _by_type(g: Any, nodes: Any) -> dict[str, Tensor]:
+def _by_type(g: DGLGraph, nodes: object) -> dict[str, Tensor]:
     given = nodes if isinstance(nodes, Mapping) else {g.ntypes[0] if len(g.ntypes) == 1 else None: nodes}
     return {g.to_ntype(t): torch.as_tensor(x).long().view(-1) for t, x in given.items()}
 
 
-def _towards(g: Any, edge_dir: str) -> Any:
+def _towards(g: DGLGraph, edge_dir: str) -> Any:
     if edge_dir not in ("in", "out"):
         raise DataError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r}). Pass one of them.")
     return g if edge_dir == "in" else g.reverse(copy_ndata=False, copy_edata=True)
@@ -185,7 +191,9 @@ def _strongest(ends: Tensor, weight: Tensor, k: int, ascending: bool) -> Tensor:
     return order[torch.arange(len(order)) - first < k].sort().values
 
 
-def edges_of(g: Any, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: Any) -> Any:
+def edges_of(
+    g: DGLGraph, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: torch.device | str | None
+) -> DGLGraph:
     out = g.edge_subgraph(dict(found), relabel_nodes=False)
     for t in () if copy_ndata else out.ntypes:
         for name in list(out.node_frames[t]):

@@ -105,7 +105,7 @@ def _from_stored(graph: StoredGraph) -> DGLGraph:
     return assemble(DGLGraph, graph.num_nodes, relations, graph.node_fields, graph.edge_fields)
 
 
-def _described(g: Any, at: str, arrays: dict[str, Any]) -> dict[str, Any]:
+def _described(g: DGLGraph, at: str, arrays: dict[str, object]) -> dict[str, Any]:
     nodes = [
         {"type": t, "rows": frame.num_rows, "data": _fields(frame, f"{at}/nodes/{i}/data", arrays)}
         for i, (t, frame) in enumerate(g.node_frames.items())
@@ -125,14 +125,14 @@ def _described(g: Any, at: str, arrays: dict[str, Any]) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges, "batch": batch}
 
 
-def _fields(fields: Mapping[str, Tensor], at: str, arrays: dict[str, Any]) -> list[list[str]]:
+def _fields(fields: Mapping[str, Tensor], at: str, arrays: dict[str, object]) -> list[list[str]]:
     """[[name, dtype], ...]; the values are added to `arrays`."""
     for i, x in enumerate(fields.values()):
         arrays[f"{at}/{i}"] = x
     return [[name, str(x.dtype).removeprefix("torch.")] for name, x in fields.items()]
 
 
-def _write(path: Path, manifest: dict[str, Any], arrays: Mapping[str, Tensor]) -> None:
+def _write(path: Path, manifest: dict[str, object], arrays: Mapping[str, Tensor]) -> None:
     text = np.frombuffer(json.dumps(manifest).encode(), dtype=np.uint8)
     with written_whole(path) as partial, partial.open("wb") as file:
         np.savez(file, manifest=text, **{name: _array(x) for name, x in arrays.items()})

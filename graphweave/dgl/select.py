@@ -14,7 +14,7 @@ from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
-def nodes(g: Structure, predicate: Any, chosen: Any, ntype: str | None) -> Tensor:
+def nodes(g: Structure, predicate: Any, chosen: object, ntype: str | None) -> Tensor:
     """The ids among `chosen` for which `predicate(nodes)`, bool [k], is true. `nodes.data` holds their fields."""
     ntype = g.to_ntype(ntype)
     frame = g.node_frames[ntype]
@@ -24,14 +24,14 @@ def nodes(g: Structure, predicate: Any, chosen: Any, ntype: str | None) -> Tenso
     return ids[_mask(predicate(batch), ids)]
 
 
-def edges(g: Structure, predicate: Any, chosen: Any, etype: Any) -> Tensor:
+def edges(g: Structure, predicate: Any, chosen: object, etype: Any) -> Tensor:
     """The ids among `chosen` (or of the edges between two lists of nodes) for which `predicate(edges)` is true."""
     ids = _edge_numbers(g, chosen, etype)
     batch = EdgeBatch(_some(ends_of(g, etype), ids.long()), _around(g, etype))
     return ids[_mask(predicate(batch), ids)]
 
 
-def _mask(found: Any, ids: Tensor) -> Tensor:
+def _mask(found: object, ids: Tensor) -> Tensor:
     if not isinstance(found, Tensor) or found.reshape(-1).shape != ids.shape:
         got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise DataError(f"the predicate must return a bool for each of {ids.shape[0]} rows (got {got}). Reduce it.")

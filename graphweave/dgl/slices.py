@@ -14,7 +14,7 @@ from graphweave.graph.frame import EID, ETYPE, NID, NTYPE, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
 
 
-def sliced(g: Any, etype: Any) -> Any:
+def sliced(g: Any, etype: object) -> Any:
     """The relation that a slice names, sharing the graph's fields, or several relations `joined`.
 
     `etype`: a name, or (source type, name, destination type), where ":" stands for any. DataError if it names none.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.batch import unbatch
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 
 
@@ -19,7 +20,7 @@ def laplacian_lambda_max(g: Any) -> list[float]:
     return [float(np.linalg.eigvals(_laplacian(one)).real.max()) for one in graphs]
 
 
-def laplacian_pe(g: Any, k: int, padding: bool = False, return_eigval: bool = False) -> Any:
+def laplacian_pe(g: DGLGraph, k: int, padding: bool = False, return_eigval: bool = False) -> Any:
     """The eigenvectors of the k smallest eigenvalues but the first of I - D^-1/2 A D^-1/2, float32 [N, k].
 
     The sign of each is arbitrary. A graph of N nodes has N - 1 of them: with `padding` further columns are 0, and
@@ -45,7 +46,7 @@ def laplacian_pe(g: Any, k: int, padding: bool = False, return_eigval: bool = Fa
 lap_pe = laplacian_pe
 
 
-def random_walk_pe(g: Any, k: int, eweight_name: str | None = None) -> Tensor:
+def random_walk_pe(g: DGLGraph, k: int, eweight_name: str | None = None) -> Tensor:
     """The chance that a random walk from a node is back after 1 to k steps, float32 [N, k].
 
     A step takes each outgoing edge with the same chance, or in proportion to the field `eweight_name`. Source: Dwivedi
@@ -60,7 +61,7 @@ def random_walk_pe(g: Any, k: int, eweight_name: str | None = None) -> Tensor:
     return torch.from_numpy(np.stack(found, axis=1) if k else np.zeros((len(walk), 0))).float().to(g.device)
 
 
-def svd_pe(g: Any, k: int, padding: bool = False, random_flip: bool = True) -> Tensor:
+def svd_pe(g: DGLGraph, k: int, padding: bool = False, random_flip: bool = True) -> Tensor:
     """The left and right singular vectors of A times the roots of the k largest singular values, float32 [N, 2k].
 
     With `random_flip` the sign of each pair is random. With `padding` columns beyond the N-th are 0; without it,
@@ -80,7 +81,7 @@ def svd_pe(g: Any, k: int, padding: bool = False, random_flip: bool = True) -> T
     return torch.from_numpy(np.concatenate([pairs[0], pairs[1]], axis=1)).float().to(g.device)
 
 
-def _dense(g: Any, eweight_name: str | None) -> np.ndarray:
+def _dense(g: DGLGraph, eweight_name: str | None) -> np.ndarray:
     """The numbers, or sums of weights, of edges from u to v: float64 [N, N] at (u, v)."""
     r = one_relation(g, "positions in a graph")
     out = np.zeros((g.num_nodes(), g.num_nodes()))
@@ -89,7 +90,7 @@ def _dense(g: Any, eweight_name: str | None) -> np.ndarray:
     return out
 
 
-def _laplacian(g: Any) -> np.ndarray:
+def _laplacian(g: DGLGraph) -> np.ndarray:
     adjacency = _dense(g, None)
     root = adjacency.sum(0).clip(min=1) ** -0.5
     out: np.ndarray = np.eye(len(adjacency)) - root[:, None] * adjacency * root

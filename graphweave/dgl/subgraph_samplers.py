@@ -11,6 +11,7 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.block import DGLBlock
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.mutate import remove_edges
 from graphweave.dgl.random import choice
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
@@ -30,9 +31,9 @@ class ClusterGCNSampler(DGLSampler):
     """
 
     def __init__(
-        self, g: Any, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: Any = None,
+        self, g: object, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: object = None,
         balance_edges: bool = False, mode: str = "k-way", prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: Any = None,
+        output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         if balance_ntypes is not None or balance_edges:
             raise DataError(
@@ -59,7 +60,7 @@ class DegreeSAINTSampler(DGLSampler):
 
     def __init__(
         self, mode: str, budget: Any, cache: bool = True, prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: Any = "cpu",
+        output_device: torch.device | str | None = "cpu",
     ) -> None:  # fmt: skip
         if mode not in ("node", "edge", "walk"):
             raise DataError(f"expected mode 'node', 'edge' or 'walk' (got {mode!r}). Pass one of these.")
@@ -81,7 +82,7 @@ class DegreeSAINTSampler(DGLSampler):
             nodes = traces[traces >= 0]
         return _moved(g.subgraph(nodes.unique().to(g.idtype)), self.output_device)
 
-    def _chances_of(self, g: Any) -> Tensor | None:
+    def _chances_of(self, g: DGLGraph) -> Tensor | None:
         outgoing: Tensor = g.out_degrees().double().clamp(min=1)
         if self.mode == "node":
             return outgoing
@@ -101,9 +102,14 @@ class ShaDowKHopSampler(DGLSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[Any], replace: bool = False, prob: str | None = None, prefetch_node_feats: Any = None,
-        prefetch_edge_feats: Any = None, output_device: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        fanouts: Sequence[object],
+        replace: bool = False,
+        prob: str | None = None,
+        prefetch_node_feats: object = None,
+        prefetch_edge_feats: Any = None,
+        output_device: torch.device | str | None = None,
+    ) -> None:
         self.fanouts, self.replace, self.prob, self.output_device = list(fanouts), replace, prob, output_device
 
     def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, Any]:
@@ -134,9 +140,9 @@ class LaborSampler(DGLBlockSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[Any], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
-        layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: Any = None,
-        prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: Any = None,
+        self, fanouts: Sequence[object], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
+        layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: object = None,
+        prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         wanted = {"edge_dir": "in", "prob": None, "importance_sampling": 0, "batch_dependency": 1}
         given = {
@@ -168,7 +174,7 @@ class LaborSampler(DGLBlockSampler):
         return nodes, seed_nodes, [_moved(block, self.output_device) for block in blocks]
 
 
-def _smallest_sources(g: Any, seeds: Any, fanout: Any, key: int, excluded: Mapping[Any, Tensor]) -> Any:
+def _smallest_sources(g: Any, seeds: Any, fanout: Any, key: int, excluded: Mapping[Any, Tensor]) -> DGLGraph:
     """All nodes of `g`, with the `fanout` incoming edges of each seed whose sources have the smallest numbers. '_ID' of
     an edge is its number in `g`."""
     given = seeds if isinstance(seeds, Mapping) else {g.ntypes[0]: seeds}
@@ -215,12 +221,12 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _by_relation(g: Any, eids: Any) -> dict[Any, Tensor]:
+def _by_relation(g: DGLGraph, eids: object) -> dict[Any, Tensor]:
     given = eids if isinstance(eids, Mapping) else {g.canonical_etypes[0]: eids}
     return {g.to_canonical_etype(relation): torch.as_tensor(x).long() for relation, x in given.items()}
 
 
-def _without(sub: Any, excluded: Mapping[Any, Tensor]) -> Any:
+def _without(sub: Any, excluded: Mapping[object, Tensor]) -> Any:
     """A subgraph without the edges that have these numbers in the whole graph, '_ID'."""
     for relation, eids in excluded.items():
         there = torch.isin(sub.edges[relation].data[EID].long(), eids)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.block import DGLBlock, make_block
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import query
 from graphweave.graph.frame import EID, NID
 
 
-def to_block(g: Any, dst_nodes: Any = None, include_dst_in_src: bool = True, src_nodes: Any = None) -> DGLBlock:
+def to_block(
+    g: DGLGraph, dst_nodes: object = None, include_dst_in_src: bool = True, src_nodes: object = None
+) -> DGLBlock:
     """A block with the edges of g, in their order.
 
     `dst_nodes`: the destination nodes in their order, or type -> nodes, which leaves out the
@@ -57,7 +59,7 @@ def to_block(g: Any, dst_nodes: Any = None, include_dst_in_src: bool = True, src
     return make_block(sizes[0], sizes[1], edges, data[0], data[1], edata)
 
 
-def _by_type(g: Any, nodes: Any) -> dict[str, Tensor]:
+def _by_type(g: DGLGraph, nodes: object) -> dict[str, Tensor]:
     if nodes is None:
         return {}
     if not isinstance(nodes, Mapping):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import query
 
@@ -16,18 +17,18 @@ FORWARD, REVERSE, NONTREE = 0, 1, 2
 """Labels of `dfs_labeled_edges_generator`."""
 
 
-def bfs_nodes_generator(graph: Any, source: Any, reverse: bool = False) -> tuple[Tensor, ...]:
+def bfs_nodes_generator(graph: DGLGraph, source: object, reverse: bool = False) -> tuple[Tensor, ...]:
     """The layers of a breadth-first search: the sources, then the nodes that one edge leads to, and so on. `reverse`
     follows edges backwards."""
     return tuple(nodes for nodes, _ in _layers(graph, source, reverse))
 
 
-def bfs_edges_generator(graph: Any, source: Any, reverse: bool = False) -> tuple[Tensor, ...]:
+def bfs_edges_generator(graph: DGLGraph, source: object, reverse: bool = False) -> tuple[Tensor, ...]:
     """The edges by which a breadth-first search first reaches the nodes of each layer but the first."""
     return tuple(edges for _, edges in _layers(graph, source, reverse))[1:]
 
 
-def _layers(graph: Any, source: Any, reverse: bool) -> Iterator[tuple[Tensor, Tensor]]:
+def _layers(graph: DGLGraph, source: object, reverse: bool) -> Iterator[tuple[Tensor, Tensor]]:
     r, sources = one_relation(graph, "a breadth-first search"), _sources(graph, source)
     starts, ends = (r.dst, r.src) if reverse else (r.src, r.dst)
     num = graph.num_nodes()
@@ -44,7 +45,7 @@ def _layers(graph: Any, source: Any, reverse: bool) -> Iterator[tuple[Tensor, Te
         layer, edges = ends[edges], edges.to(graph.idtype)
 
 
-def topological_nodes_generator(graph: Any, reverse: bool = False) -> tuple[Tensor, ...]:
+def topological_nodes_generator(graph: DGLGraph, reverse: bool = False) -> tuple[Tensor, ...]:
     """Layers of nodes, each of which has all its incoming edges from earlier layers. DataError if the graph has a
     cycle."""
     r = one_relation(graph, "a topological order")
@@ -64,14 +65,14 @@ def topological_nodes_generator(graph: Any, reverse: bool = False) -> tuple[Tens
     return tuple(out)
 
 
-def dfs_edges_generator(graph: Any, source: Any, reverse: bool = False) -> tuple[Tensor, ...]:
+def dfs_edges_generator(graph: DGLGraph, source: object, reverse: bool = False) -> tuple[Tensor, ...]:
     """The edges of depth-first searches from each source, in their order: layer i has edge i of each search."""
     return tuple(edges for edges, _ in _side_by_side(graph, source, reverse, (FORWARD,)))
 
 
 def dfs_labeled_edges_generator(
-    graph: Any,
-    source: Any,
+    graph: DGLGraph,
+    source: object,
     reverse: bool = False,
     has_reverse_edge: bool = False,
     has_nontree_edge: bool = False,
@@ -89,7 +90,7 @@ def dfs_labeled_edges_generator(
     return (edges, tuple(labels for _, labels in layers)) if return_labels else edges
 
 
-def _side_by_side(graph: Any, source: Any, reverse: bool, wanted: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+def _side_by_side(graph: DGLGraph, source: object, reverse: bool, wanted: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     r = one_relation(graph, "a depth-first search")
     starts, ends = (r.dst, r.src) if reverse else (r.src, r.dst)
     indptr, perm = query.grouped(starts, graph.num_nodes())
@@ -140,7 +141,7 @@ def _search(root: int, begin: list[int], order: list[int], to: list[int], seen: 
             return
 
 
-def _sources(graph: Any, source: Any) -> Tensor:
+def _sources(graph: DGLGraph, source: object) -> Tensor:
     ids: Tensor = query.as_selection(
         [source] if isinstance(source, int) else source, graph.num_nodes(), graph.any_index(), "node"
     )
@@ -148,14 +149,19 @@ def _sources(graph: Any, source: Any) -> Tensor:
 
 
 def prop_nodes_bfs(
-    graph: Any, source: Any, message_func: Any, reduce_func: Any, reverse: bool = False, apply_node_func: Any = None
+    graph: Any,
+    source: object,
+    message_func: object,
+    reduce_func: object,
+    reverse: bool = False,
+    apply_node_func: object = None,
 ) -> None:
     """`graph.pull` for each layer of `bfs_nodes_generator`."""
     graph.prop_nodes(bfs_nodes_generator(graph, source, reverse), message_func, reduce_func, apply_node_func)
 
 
 def prop_nodes_topo(
-    graph: Any, message_func: Any, reduce_func: Any, reverse: bool = False, apply_node_func: Any = None
+    graph: Any, message_func: object, reduce_func: object, reverse: bool = False, apply_node_func: object = None
 ) -> None:
     """`graph.pull` for each layer of `topological_nodes_generator`."""
     graph.prop_nodes(topological_nodes_generator(graph, reverse), message_func, reduce_func, apply_node_func)
@@ -163,13 +169,13 @@ def prop_nodes_topo(
 
 def prop_edges_dfs(
     graph: Any,
-    source: Any,
-    message_func: Any,
-    reduce_func: Any,
+    source: object,
+    message_func: object,
+    reduce_func: object,
     reverse: bool = False,
     has_reverse_edge: bool = False,
     has_nontree_edge: bool = False,
-    apply_node_func: Any = None,
+    apply_node_func: object = None,
 ) -> None:
     """`graph.send_and_recv` for each layer of `dfs_labeled_edges_generator`."""
     layers = dfs_labeled_edges_generator(

@@ -27,7 +27,7 @@ def expand_as_pair(input_: Any, g: Any = None) -> tuple[Any, Any]:
     return input_, input_[: g.num_dst_nodes()]
 
 
-def check_eq_shape(input_: Any) -> None:
+def check_eq_shape(input_: object) -> None:
     """DataError if the features of sources and destinations have rows of different shapes."""
     src, dst = expand_as_pair(input_)
     if src.shape[1:] != dst.shape[1:]:
@@ -37,13 +37,13 @@ def check_eq_shape(input_: Any) -> None:
         )
 
 
-def is_sorted_srcdst(src: Tensor, dst: Tensor, num_src: Any = None, num_dst: Any = None) -> tuple[bool, bool]:
+def is_sorted_srcdst(src: Tensor, dst: Tensor, num_src: object = None, num_dst: object = None) -> tuple[bool, bool]:
     """Whether sources do not decrease, and whether destinations do not decrease among edges of one source."""
     rows = bool((src[1:] >= src[:-1]).all())
     return rows, rows and bool(((dst[1:] >= dst[:-1]) | (src[1:] != src[:-1])).all())
 
 
-def apply_each(data: Any, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def apply_each(data: object, fn: Callable[..., object], *args: object, **options: object) -> Any:
     """`fn` of each value of a dict, of each element of a list or tuple, or of a single value."""
     if isinstance(data, Mapping):
         return {key: fn(value, *args, **options) for key, value in data.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave import sampling
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 
 
 def random_walk(
@@ -41,7 +42,7 @@ def random_walk(
 
 
 def node2vec_random_walk(
-    g: Any, nodes: Any, p: float, q: float, walk_length: int, prob: str | None = None, return_eids: bool = False
+    g: DGLGraph, nodes: object, p: float, q: float, walk_length: int, prob: str | None = None, return_eids: bool = False
 ) -> Any:
     """Walks of `walk_length` steps [starts, walk_length + 1], -1 after their end; with `return_eids` also their edges.
 

@@ -70,7 +70,7 @@ def shard(
     call = Captured(model, True, options)
 
     @functools.wraps(model)
-    def sharded(*args: Any, **kwargs: Any) -> Any:
+    def sharded(*args: object, **kwargs: object) -> Any:
         return call(*args, **kwargs)
 
     return cast(T, sharded)

@@ -130,5 +130,5 @@ def read_manifest(folder: str | Path) -> Manifest:
     return Manifest(**fields)
 
 
-def _digest(content: dict[str, Any]) -> str:
+def _digest(content: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

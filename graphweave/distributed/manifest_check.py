@@ -26,7 +26,7 @@ FIELDS = (
 """The fields of a manifest, but for its format, version and digest."""
 
 
-def problem(content: dict[str, Any]) -> str | None:
+def problem(content: dict[str, object]) -> str | None:
     """The first problem in `content`, the fields of a manifest as JSON values; None if nothing is."""
     try:
         _check(content)
@@ -138,15 +138,15 @@ def _need(good: object, what: str) -> None:
         raise _Wrong(what)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -154,7 +154,7 @@ def _is_count(value: Any) -> bool:
     return _is_int(value) and 0 <= value < _MOST
 
 
-def _is_list(value: Any, each: Callable[[Any], object], length: int | None = None) -> bool:
+def _is_list(value: object, each: Callable[[object], object], length: int | None = None) -> bool:
     return isinstance(value, list) and all(map(each, value)) and length in (None, len(value))
 
 

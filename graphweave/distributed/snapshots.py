@@ -60,7 +60,7 @@ def _numbered(folder: Path) -> list[tuple[int, Path]]:
     return [(int(number), path) for number, path in named if number.isascii() and number.isdecimal()]
 
 
-def write(folder: Path, number: int, content: Any, ranks: Ranks) -> None:
+def write(folder: Path, number: int, content: object, ranks: Ranks) -> None:
     """Write `content` as a snapshot, and remove old ones of ours. Collective: tensors that all ranks have under one
     name must be equal, and what is no tensor is that of rank 0. OSError on all ranks where it cannot be written, as
     where somebody else's folder has its name."""
@@ -129,7 +129,7 @@ def read(folder: Path, number: int) -> Any:
     return _together(rest, tensors)
 
 
-def _apart(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def _apart(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
     """`value` with marks in place of its tensors, which enter `tensors` under the names of their places."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach()
@@ -141,7 +141,7 @@ def _apart(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _together(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _together(value: object, tensors: dict[str, Tensor]) -> Any:
     match value:
         case (str(mark), str(name)) if mark == _TENSOR:
             return tensors[name]

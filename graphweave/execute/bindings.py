@@ -47,7 +47,7 @@ def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
             yield found
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> Any:
     """The properties by which PyTorch chooses an operator: the types of arguments, and whether a tensor could be a
     number."""
     if isinstance(value, Tensor):
@@ -62,11 +62,11 @@ class _Reached(Exception):
 class _Stop(TorchDispatchMode):
     """Ends a call at the first operator that it reaches, before it is run."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> object:
         raise _Reached(func, tuple(args), dict(kwargs or {}))
 
 
-def _operator_reached_by(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _operator_reached_by(function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> Any:
     """The operator, its arguments and named arguments; None if the call reaches none."""
     try:
         with _Stop():
@@ -78,7 +78,7 @@ def _operator_reached_by(function: Callable[..., Any], args: Sequence[Any], kwar
     return None
 
 
-def _are_same(a: Any, b: Any) -> bool:
+def _are_same(a: object, b: object) -> bool:
     """Whether two values are the same tensors, and otherwise equal and of one type."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(_are_same, a, b))

@@ -69,7 +69,7 @@ def _checked(node: AssertIndex) -> Callable[..., None]:
     return check
 
 
-def _native(node: Node, names: Sequence[Ref]) -> Callable[..., Any] | None:
+def _native(node: Node, names: Sequence[Ref]) -> Callable[..., object] | None:
     """The function of the values of `names` that native code computes for a node of `NativeOnCpu`; None for other
     nodes."""
     match node:
@@ -131,7 +131,7 @@ def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
 
 def _traced(
     program: Program, ref: Ref, names: Sequence[Ref], device: str
-) -> tuple[tuple[Space, ...], Callable[..., Any]]:
+) -> tuple[tuple[Space, ...], Callable[..., object]]:
     """The spaces whose row counts the node needs, and its ATen calls as a function.
 
     The calls are recorded on proxies once, since interpreting the node each time would cost more than most of the
@@ -140,7 +140,7 @@ def _traced(
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
 
-    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Proxy:
+    def call(function: Callable[..., object], *args: Any, **kwargs: Any) -> fx.Proxy:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
     rows: dict[Space, fx.Proxy] = {}
@@ -172,7 +172,7 @@ def _traced(
     return spaces, _function(graph, [*(rows[s].node for s in spaces), *parameters])
 
 
-def _limit(program: Program, ref: Ref) -> tuple[Callable[..., Any], Ref, float] | None:
+def _limit(program: Program, ref: Ref) -> tuple[Callable[..., object], Ref, float] | None:
     """The call, the operand and the number of a maximum or minimum with a constant, which is a user's `clamp`.
 
     `torch.maximum` takes the second of two equal numbers in its vectors, and so would lose the sign of a zero.
@@ -193,7 +193,7 @@ def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., Any]:
     """
     scope: dict[str, Any] = {}
 
-    def text(arg: Any) -> str:
+    def text(arg: object) -> str:
         match arg:
             case fx.Node():
                 return arg.name
@@ -225,14 +225,14 @@ def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., Any]:
     return run
 
 
-def _chosen_at_first_call(scope: dict[str, Any], name: str, target: Any) -> Callable[..., Any]:
+def _chosen_at_first_call(scope: dict[str, Any], name: str, target: Any) -> Callable[..., object]:
     """The function that calls `target` by this name: at first a function that looks what kinds of arguments it gets,
     from then on the fastest one for these. A node's arguments are of the same kinds in every call."""
     if not isinstance(target, OpOverload):
         function: Callable[..., Any] = target
         return function
 
-    def choose(*args: Any, **kwargs: Any) -> Any:
+    def choose(*args: Any, **kwargs: Any) -> Tensor | int | None:
         scope[name] = call_of(target, args, kwargs)
         return scope[name](*args, **kwargs)
 

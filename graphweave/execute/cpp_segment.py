@@ -62,8 +62,8 @@ def made_segment(
 
 def segment_numbers(
     program: Program, step: RunKernels, kernels: Sequence[CppStep], ends: Sequence[tuple[int, bool]],
-    addresses: Sequence[Any], given: Mapping[int, OnGraph] = NONE_GIVEN,
-) -> list[Any]:  # fmt: skip
+    addresses: Sequence[object], given: Mapping[int, OnGraph] = NONE_GIVEN,
+) -> list[int]:  # fmt: skip
     """The numbers that native code reads. `ends` are as in `Segment`, and `addresses` those of the kernels, or texts
     that stand for them."""
     return _Numbers(program, step, kernels, given, addresses).made(ends)
@@ -100,7 +100,7 @@ class _Numbers:
             *listed(steps),
         ]  # fmt: skip
 
-    def step(self, step: CppStep, limit: StepLimit | None, given: OnGraph | None, address: Any) -> list[int]:
+    def step(self, step: CppStep, limit: StepLimit | None, given: OnGraph | None, address: int) -> list[int]:
         program, walked = self.program, step.plan.lowered.map
         space = None if walked is None else map_type(program, walked).dom
         maps = [[self.map(m), map_type(program, m).dom == space] for m in step.maps]

@@ -62,7 +62,7 @@ class CppTwoParts:
 
         bump("overlapped_kernels")
 
-        def finish(alive: Any = (held, there)) -> None:
+        def finish(alive: tuple[list[Tensor], OnGraph] = (held, there)) -> None:
             if not whole or step._totals:
                 run(second if not whole else there.chunks)
             run.settle()

@@ -133,7 +133,7 @@ class CudaGraphs:
 
     # -------------------------------------------------------- kinds of arguments
 
-    def _key(self, args: list[Any]) -> Key | str:
+    def _key(self, args: list[object]) -> Key | str:
         """A key that is equal for calls of one kind, or a text that says why this call cannot have a CUDA graph."""
         stream = self._device.stream()
         if stream is None:
@@ -165,7 +165,7 @@ class CudaGraphs:
 
     # -------------------------------------------------------- capture and replay
 
-    def _captured(self, kind: _Kind, args: list[Any]) -> list[Any]:
+    def _captured(self, kind: _Kind, args: list[Tensor | int]) -> list[object]:
         """The results of a call on tensors that the CUDA graph will own. The program is then captured with these
         tensors."""
         with ordinary(), torch.no_grad():
@@ -190,7 +190,7 @@ class CudaGraphs:
     def _own(self, i: int, a: Tensor) -> Tensor:
         return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
 
-    def _made(self, results: list[Any], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
+    def _made(self, results: list[object], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
         """The results that each call writes: those that are not arguments and share no memory with indices or
         caches."""
         known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
@@ -198,7 +198,7 @@ class CudaGraphs:
         tensors = {id(t): t for t in results if isinstance(t, Tensor)}
         return [t for t in tensors.values() if id(t) not in passed and _storage(t) not in known]
 
-    def _capture(self, own: tuple[Any, ...]) -> _Graph:
+    def _capture(self, own: tuple[object, ...]) -> _Graph:
         given: list[Any] = []
 
         def work() -> list[Tensor]:
@@ -211,7 +211,7 @@ class CudaGraphs:
         ids = frozenset(map(id, made))
         return _Graph(replay, own, tuple(given), ids, held, tuple(t._version for t in held))
 
-    def _replayed(self, graph: _Graph, args: list[Any]) -> list[Any]:
+    def _replayed(self, graph: _Graph, args: list[Tensor | int]) -> list[object]:
         pairs = [
             (mine, arg)
             for i, (mine, arg) in enumerate(zip(graph.own, args, strict=True))
@@ -227,7 +227,7 @@ class CudaGraphs:
 
     # -------------------------------------------------------- what cannot be captured
 
-    def _as_it_is(self, args: list[Any]) -> list[Any]:
+    def _as_it_is(self, args: list[object]) -> list[Tensor | int | None]:
         bump("cuda_graph_skips")
         return self._run(args)
 
@@ -255,7 +255,7 @@ class CudaGraphs:
         self._never(why)
 
 
-def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[int]) -> list[Any]:
+def _given(results: Any, own: tuple[Tensor | int, ...], args: list[Tensor | int], made: frozenset[int]) -> list[object]:
     """The results for the caller: the caller's argument for each tensor in `own`, copies of results that were `made`,
     and the other results, which never change, lent."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}

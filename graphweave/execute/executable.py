@@ -68,7 +68,7 @@ class Executable:
         """The plan and what follows from it at some cost; the kernels are in the cache, by their texts."""
         return self.plan, self._contract, self._needs, self.tape
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: tuple[object, ...]) -> None:
         plan, contract, needs, tape = state
         self.__init__(plan, contract, None, needs)  # type: ignore[misc]
         self.__dict__["tape"] = tape
@@ -111,7 +111,7 @@ class Executable:
         """Make the function that follows the tape, which the first call would make."""
         _ = self._run
 
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def __call__(self, args: list[object]) -> list[Any]:
         """Removes the arguments from `args`, so that each is freed after its last use.
 
         Modes of the user's, such as a block of `torch.device`, do not change what the program makes.

@@ -30,8 +30,8 @@ class NearTies(TorchDispatchMode):
         self._equal = equal
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         of_equal = _OF_EQUAL.get(func.overloadpacket)
         if of_equal is None or not isinstance(args[0], Tensor) or not args[0].is_floating_point():

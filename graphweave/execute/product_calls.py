@@ -43,7 +43,9 @@ def product_call(program: Program, ref: Ref, spaces: Sequence[Space], options: O
     return call
 
 
-def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Callable[..., Any] | None:
+def _shared(
+    program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options
+) -> Callable[..., object] | None:
     """The function of a product with shared weights and f32 or f64 rows on the CPU; None for any other product."""
     rows, t = type_of(program, node.x), type_of(program, ref)
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:

@@ -64,14 +64,14 @@ class PythonRunner:
         exec(compile(self.text, filename, "exec"), self._scope)
         run: Callable[[list[Any]], list[Any]] = self._scope["run"]
 
-        def run_or_watch(args: list[Any]) -> list[Any]:
+        def run_or_watch(args: list[object]) -> list[object]:
             around = watcher()
             return run(args) if around is None else self._watched(args, around)
 
         return run_or_watch
 
     @cached_property
-    def _watched(self) -> Callable[[list[Any], Around], list[Any]]:
+    def _watched(self) -> Callable[[list[object], Around], list[object]]:
         scope = dict(self._scope)
         exec(compile(self.watched_text, f"<graphweave {self._plan.name}, watched>", "exec"), scope)
         run: Callable[[list[Any], Around], list[Any]] = scope["run"]

@@ -22,7 +22,7 @@ def watcher() -> Around | None:
     return _in_profile if torch._C._autograd._profiler_enabled() else None
 
 
-def _in_profile(name: str) -> AbstractContextManager[Any]:
+def _in_profile(name: str) -> AbstractContextManager[object]:
     return _RecordFunctionFast(f"graphweave::{name}")
 
 

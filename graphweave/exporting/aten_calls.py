@@ -151,11 +151,11 @@ def _arange(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"counting(run, {call.code}, {call.text(start)}, {call.text(stop)}, {call.text(step)})"
 
 
-def _filled(call: NamedNode, sizes: Any, number: Any) -> str:
+def _filled(call: NamedNode, sizes: Any, number: object) -> str:
     return f"filled_with(run, {call.code}, {call.text(number)}, {call.array(sizes)}, {len(sizes)})"
 
 
-def _full_like(number: Any) -> Make:
+def _full_like(number: int | None) -> Make:
     def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
         value = args[1] if number is None else number
         return f"filled_like(run, {call.code}, {call.text(value)}, {call.text(args[0])})"

@@ -58,7 +58,7 @@ class _Taken:
         self.graphs.append(captured)
         module = captured.module
 
-        def run(args: list[Any]) -> list[Any]:
+        def run(args: list[object]) -> list[Any]:
             self.arguments = tuple(args)
             self.results = tuple(module(*args))
             return list(self.results)
@@ -67,7 +67,7 @@ class _Taken:
         return run
 
 
-def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> WholeModel:
+def capture_whole(model: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> WholeModel:
     """Capture the inference of `model`. Raises ExportError if it cannot be captured as one graph, or takes or gives
     what is no tensor."""
     args, kwargs = tuple(map(as_traced, args)), {name: as_traced(arg) for name, arg in kwargs.items()}
@@ -93,8 +93,8 @@ def capture_whole(model: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
 
 
 def _captured_once(
-    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], taker: Taker, taken: _Taken
-) -> Any:
+    model: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], taker: Taker, taken: _Taken
+) -> object:
     options = {"taker": taker}
     run = Captured(_without_gradients_of_results(model), True, options, fullgraph=True)
     try:
@@ -112,7 +112,7 @@ def _captured_once(
 
 
 @contextmanager
-def without_gradients_of_weights(model: Callable[..., Any]) -> Iterator[None]:
+def without_gradients_of_weights(model: Callable[..., object]) -> Iterator[None]:
     """The block computes an inference, which may take gradients by its inputs, such as the forces of an energy: that
     needs PyTorch's recording of gradients, which here leaves out the weights."""
     trained = [p for p in model.parameters() if p.requires_grad] if isinstance(model, torch.nn.Module) else []
@@ -126,20 +126,20 @@ def without_gradients_of_weights(model: Callable[..., Any]) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _without_gradients_of_results(model: Callable[..., Any]) -> Callable[..., Any]:
-    def inference(*args: Any, **kwargs: Any) -> Any:
+def _without_gradients_of_results(model: Callable[..., object]) -> Callable[..., object]:
+    def inference(*args: object, **kwargs: object) -> object:
         return tree_map_only(Tensor, Tensor.detach, model(*args, **kwargs))
 
     inference.__signature__ = inspect.signature(_called(model))  # type: ignore[attr-defined]
     return inference
 
 
-def _called(model: Callable[..., Any]) -> Callable[..., Any]:
+def _called(model: Callable[..., object]) -> Callable[..., object]:
     return model.forward if isinstance(model, torch.nn.Module) else model
 
 
 def _described(
-    model: Callable[..., Any], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]], called: Mapping[str, Any]
+    model: Callable[..., object], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]], called: Mapping[str, Any]
 ) -> WholeModel:
     (captured,) = taken.graphs
     placeholders = captured.module.graph.find_nodes(op="placeholder")
@@ -174,7 +174,7 @@ def _described(
     return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), guards, known_as)
 
 
-def _sizes_alone(env: Any, called: Mapping[str, Any]) -> dict[tuple[int, int], Size]:
+def _sizes_alone(env: Any, called: Mapping[str, object]) -> dict[tuple[int, int], Size]:
     """The sizes of the arguments by tensor and dim, by their sources. Of an argument whose values nothing reads,
     the captured graph takes the sizes without the tensor."""
     found: dict[tuple[int, int], Size] = {}
@@ -202,13 +202,13 @@ def _size(env: Any, size: Any) -> Size:
     return read(str(env.replace(size.node.expr))) if isinstance(size, torch.SymInt) else int(size)
 
 
-def _symbolic(value: Any) -> list[Any]:
+def _symbolic(value: object) -> list[Any]:
     if isinstance(value, torch.SymInt):
         return [value]
     return [n for n in value.shape if isinstance(n, torch.SymInt)] if isinstance(value, Tensor) else []
 
 
-def _results(out: Any, given: Sequence[Any]) -> tuple[tuple[str, Tensor, int], ...]:
+def _results(out: object, given: Sequence[object]) -> tuple[tuple[str, Tensor, int], ...]:
     found = []
     for path, value in tree_flatten_with_path(out)[0]:
         name = _words("output", path)
@@ -222,7 +222,9 @@ def _results(out: Any, given: Sequence[Any]) -> tuple[tuple[str, Tensor, int], .
     return tuple(found)
 
 
-def named_leaves(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def named_leaves(
+    model: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[tuple[str, object]]:
     """The tensors and other leaves among arguments, by the names of the model's parameters: "x", "edges['cites']"."""
     names = list(inspect.signature(_called(model)).parameters)
     named = [(names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(args)]
@@ -240,7 +242,7 @@ def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
-def _weight_names(model: Callable[..., Any]) -> dict[Any, str]:
+def _weight_names(model: Callable[..., object]) -> dict[object, str]:
     """The name in the state dict of each parameter and buffer, by its memory."""
     if not isinstance(model, torch.nn.Module):
         return {}

@@ -33,7 +33,7 @@ def holds(form: WholeModel, sizes: Sequence[tuple[int, ...]]) -> bool:
     return all(_decided(guard, values) for guard in form.guards)
 
 
-def _decided(guard: Any, values: Mapping[Any, int]) -> bool:
+def _decided(guard: Any, values: Mapping[object, int]) -> bool:
     by_name = {str(symbol): n for symbol, n in values.items()}
     return bool(guard.subs({s: by_name[str(s)] for s in guard.free_symbols if str(s) in by_name}) == sympy.true)
 
@@ -63,7 +63,7 @@ _RELATIONS = {
 }  # fmt: skip
 
 
-def guard_text(guard: Any, names: Mapping[Size, str]) -> str:
+def guard_text(guard: object, names: Mapping[Size, str]) -> str:
     """A condition on sizes as C++. Raises ExportError for one of another form."""
     if guard is sympy.true or guard is True:
         return "true"
@@ -79,7 +79,7 @@ def guard_text(guard: Any, names: Mapping[Size, str]) -> str:
     raise ExportError(f"the model is right only where {guard}, which a library cannot look at. Change that condition.")
 
 
-def in_names(guard: Any, inputs: Sequence[Argument]) -> str:
+def in_names(guard: object, inputs: Sequence[Argument]) -> str:
     """A condition in the user's words: "x.size(0) >= 2"."""
     text = str(guard)
     for symbol, (i, d) in sorted(symbols_of(inputs).items(), key=lambda pair: -len(pair[0].name)):

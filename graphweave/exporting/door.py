@@ -38,8 +38,8 @@ class Exported:
 
 
 def export(
-    model: Callable[..., Any],
-    example_inputs: Sequence[Any] | Mapping[str, Any],
+    model: Callable[..., object],
+    example_inputs: Sequence[object] | Mapping[str, object],
     path: str | os.PathLike[str],
     *,
     target: str | None = None,
@@ -133,7 +133,7 @@ def _manifest(forms: Sequence[WholeModel], weights: Sequence[Argument], results:
     }  # fmt: skip
 
 
-def _of_machines(machines: Machines, libraries: Sequence[Library], folder: Path) -> dict[str, Any]:
+def _of_machines(machines: Machines, libraries: Sequence[Library], folder: Path) -> dict[str, object]:
     """The part of the manifest on the machines that the libraries are for, and the digests of the files."""
     names = (*(library.file for library in libraries), "weights.safetensors", "sources/model.cpp")
     return {
@@ -150,7 +150,7 @@ def _of_machines(machines: Machines, libraries: Sequence[Library], folder: Path)
     }
 
 
-def _value(name: str, value: Tensor, sizes: Sequence[Any]) -> dict[str, Any]:
+def _value(name: str, value: Tensor, sizes: Sequence[object]) -> dict[str, object]:
     return {"name": name, "dtype": dtype_names(value), "sizes": list(sizes)}
 
 
@@ -158,7 +158,7 @@ def _size(size: Any) -> int | str:
     return size if isinstance(size, int) else size.name if isinstance(size, Symbol) else show(size)
 
 
-def _summary(value: Tensor) -> dict[str, Any]:
+def _summary(value: Tensor) -> dict[str, list[float] | float]:
     """A few numbers by which a result for the example can be recognised."""
     flat = value.reshape(-1).double()
     return {"sizes": list(value.shape), "first": flat[:4].tolist(), "sum": float(flat.sum())}

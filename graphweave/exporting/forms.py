@@ -38,7 +38,9 @@ _LEFT_OUT = "-typed-push,-compact"
 """Rules whose results only Python can prepare."""
 
 
-def capture_forms(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[WholeModel]:
+def capture_forms(
+    model: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[WholeModel]:
     """The model captured on the example, and on smaller ones whose sizes no form so far is for: without edges, with one
     row, without any. A smaller one that the model itself refuses is left out, and so are those without a size that the
     model cannot do without, such as the two rows of an index of edges."""
@@ -73,13 +75,13 @@ def _taken(model: Callable[..., Any], forms: list[WholeModel], given: tuple[Any,
 
 
 def _smaller(
-    form: WholeModel, given: tuple[Any, Any], cut: Mapping[Any, int]
+    form: WholeModel, given: tuple[object, object], cut: Mapping[object, int]
 ) -> tuple[tuple[Any, Any], list[tuple[int, ...]]]:
     """The example with the sizes in `cut`, and the sizes of its inputs. Whole numbers in it are 0, so that an index
     names the first row."""
     names = {id(a.example): a for a in form.inputs}
 
-    def small(x: Any) -> Any:
+    def small(x: object) -> Any:
         if not isinstance(x, Tensor) or id(x) not in names:
             return x
         for dim, size in enumerate(names[id(x)].sizes):

@@ -175,7 +175,7 @@ def _opened(library: Path) -> ctypes.CDLL:
         ) from error
 
 
-def _given(inputs: Sequence[Tensor]) -> tuple[Any, list[Any]]:
+def _given(inputs: Sequence[Tensor]) -> tuple[object, list[object]]:
     """Inputs as the C interface takes them, and what must be kept meanwhile."""
     held: list[Any] = [inputs]
     given = (_Given * max(len(inputs), 1))()

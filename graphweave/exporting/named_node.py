@@ -48,7 +48,7 @@ class NamedNode:
 
     # -------------------------------------------------------- arguments
 
-    def text(self, arg: Any) -> str:
+    def text(self, arg: object) -> str:
         """A number or an operand as C++."""
         match arg:
             case Operand(ref):
@@ -64,7 +64,7 @@ class NamedNode:
             raise self.refused()
         return arg.ref
 
-    def is_value(self, arg: Any) -> bool:
+    def is_value(self, arg: object) -> bool:
         """Whether an argument is a tensor."""
         return isinstance(arg, Operand) and not is_number(self.program, arg.ref)
 
@@ -83,7 +83,7 @@ class NamedNode:
                 return len(dims)
         raise self.refused()
 
-    def dim(self, arg: Any, ref: Ref, more: int = 0) -> int:
+    def dim(self, arg: object, ref: Ref, more: int = 0) -> int:
         """A dim of a tensor, counted from the front."""
         if not isinstance(arg, int):
             raise self.refused()

@@ -20,7 +20,7 @@ _INDEX = (1, 0, 4, 1, 2, 1, 4)
 """Index of the examples, in which no edge reaches row 3 and several edges reach row 1."""
 
 
-def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = None) -> Handle:
+def pull(operator: str, *, x: str, index: str, example: Sequence[object] | None = None) -> Handle:
     """Declare that `operator` gathers rows: `out[e] = x[index[e]]`. `x: [V, ...], index: [E] int -> [E, ...]`.
 
     `x` and `index` are the names of its arguments; it must have no others. The operator becomes a pull of the algebra,
@@ -41,7 +41,7 @@ def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = N
 
 def push(
     operator: str, *, x: str, index: str, rows: str, fold: FoldName = "sum", empty: float = 0.0,
-    example: Sequence[Any] | None = None,
+    example: Sequence[object] | None = None,
 ) -> Handle:  # fmt: skip
     """Declare that `operator` reduces rows: `out[v]` is the `fold` of `x[e]` over all e with `index[e] == v`.
 
@@ -98,6 +98,6 @@ def _places(subject: Subject, **names: str) -> list[int]:
 
 
 def _declared(
-    subject: Subject, formula: Formula, key: Any, args: Callable[[], list[Any]], hint: str = ""
+    subject: Subject, formula: Formula, key: object, args: Callable[[], list[object]], hint: str = ""
 ) -> Handle:  # fmt: skip
     return declared_by(subject, formula, key, lambda: check_formula(subject, formula, args(), hint))

@@ -26,7 +26,7 @@ _SLOPE = {torch.float64: 1e-4, torch.float32: 1e-1}
 Formula = Callable[..., Any]
 
 
-def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint: str = "") -> None:
+def check_formula(subject: Subject, formula: Formula, args: Sequence[object], hint: str = "") -> None:
     """Raise DeclarationError unless `formula` returns what the operator returns, can be captured, and has its
     derivative.
 
@@ -42,7 +42,7 @@ def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint:
         check_slopes(subject, formula, some)
 
 
-def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: str = "") -> None:
+def check_values(subject: Subject, formula: Formula, args: Sequence[object], hint: str = "") -> None:
     want, got = subject.run(args), of_formula(subject, formula, args)
     if len(want) != len(got):
         raise subject.wrong(f"the formula gives {len(got)} results where the operator gives {len(want)}. Correct it")
@@ -59,7 +59,7 @@ def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: 
             )
 
 
-def check_memory(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
+def check_memory(subject: Subject, formula: Formula, args: Sequence[object]) -> None:
     """Check that results lie in memory as the operator's do, which PyTorch expects: in new memory, with equal
     strides."""
     got = of_formula(subject, formula, args)
@@ -83,7 +83,7 @@ def _strides(x: Tensor) -> list[int]:
     return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
 
 
-def of_formula(subject: Subject, formula: Formula, args: Sequence[Any]) -> tuple[Any, ...]:
+def of_formula(subject: Subject, formula: Formula, args: Sequence[object]) -> tuple[Tensor, ...]:
     try:
         return results(formula(*args))
     except Exception as error:
@@ -110,7 +110,7 @@ def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str
 # ---------------------------------------------------------------- capture
 
 
-def check_captured(subject: Subject, args: Sequence[Any]) -> None:
+def check_captured(subject: Subject, args: Sequence[object]) -> None:
     """Check that the operator says which shape it returns. Without that, PyTorch cannot trace it at all."""
     given = subject.run(args)
     with FakeTensorMode() as mode:
@@ -128,11 +128,11 @@ def check_captured(subject: Subject, args: Sequence[Any]) -> None:
             )
 
 
-def check_traced(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
+def check_traced(subject: Subject, formula: Formula, args: Sequence[object]) -> None:
     """Check that the formula can be traced for tensors of any size and writes to no tensor."""
     places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
 
-    def of_tensors(*tensors: Tensor) -> Any:
+    def of_tensors(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         given = dict(zip(places, tensors, strict=True))
         return formula(*(given.get(i, a) for i, a in enumerate(args)))
 

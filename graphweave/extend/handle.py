@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from graphweave.core.errors import DeclarationError
 
@@ -53,7 +52,7 @@ def entered(name: str, key: Hashable, undo: Callable[[], None]) -> Handle:
     return handle
 
 
-def identity(function: Callable[..., Any]) -> Hashable:
+def identity(function: Callable[..., object]) -> Hashable:
     """A key that is equal for functions of the same code over the same values, so that a notebook cell may run
     twice."""
     code = getattr(function, "__code__", None)

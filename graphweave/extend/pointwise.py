@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -25,7 +24,7 @@ _CALL = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?(?=\s*\()")
 
 def pointwise(
     operator: str, cpp: str, *, derivative: str | Mapping[str, str] | None = None, cost: int = DEAR,
-    example: Sequence[Any] | None = None,
+    example: Sequence[object] | None = None,
 ) -> Handle:  # fmt: skip
     """Declare that `operator` ("mylib::op") works element by element, and define it in C++.
 
@@ -95,7 +94,7 @@ def _check_arguments(subject: Subject) -> None:
 _KINDS = ("TensorType", "FloatType", "NumberType")
 
 
-def _check(subject: Subject, op: Op, args: Sequence[Any]) -> None:
+def _check(subject: Subject, op: Op, args: Sequence[object]) -> None:
     check_captured(subject, args)
     (out,) = subject.run(args)
     floats = {a.dtype for a in args if isinstance(a, Tensor)}

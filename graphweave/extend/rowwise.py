@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from graphweave.extend.checks import Formula, check_formula, check_rows
 from graphweave.extend.handle import Handle, entered, identity, known
@@ -12,7 +11,11 @@ from graphweave.frontends.calls.declared import Declared, add, arguments, discar
 
 
 def rowwise(
-    operator: str, formula: Callable[..., Any], *, shared: Sequence[str] = (), example: Sequence[Any] | None = None
+    operator: str,
+    formula: Callable[..., object],
+    *,
+    shared: Sequence[str] = (),
+    example: Sequence[object] | None = None,
 ) -> Handle:
     """Declare that `operator` ("mylib::op") is `formula` of its arguments, and works on each row by itself.
 
@@ -50,14 +53,14 @@ def rowwise(
     return declared_by(subject, formula, ("rowwise", identity(formula), tuple(shared)), check)
 
 
-def declared_by(subject: Subject, formula: Formula, key: Any, check: Callable[[], None]) -> Handle:
+def declared_by(subject: Subject, formula: Formula, key: object, check: Callable[[], None]) -> Handle:
     """Declare that `subject` is what `formula` returns, once `check` has accepted it."""
     found = known(subject.name, key)
     if found is not None:
         return found
     check()
 
-    def replaced(*args: Any, **kwargs: Any) -> Any:
+    def replaced(*args: object, **kwargs: object) -> object:
         return formula(*arguments(subject.call, args, kwargs))
 
     replaced.__name__ = replaced.__qualname__ = subject.name.replace("::", "__").replace(".", "__")

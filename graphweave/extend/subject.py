@@ -60,12 +60,12 @@ class Subject:
     def wrong(self, why: str) -> DeclarationError:
         return DeclarationError(f"{self.said}: {why}.")
 
-    def operator(self, *args: Any) -> Any:
+    def operator(self, *args: object) -> Any:
         """The operator's result for its arguments, in the order of its schema."""
         said = list(zip(self.call._schema.arguments, args, strict=True))
         return self.call(*(x for a, x in said if not a.kwarg_only), **{a.name: x for a, x in said if a.kwarg_only})
 
-    def run(self, args: Sequence[Any]) -> tuple[Tensor, ...]:
+    def run(self, args: Sequence[object]) -> tuple[Tensor, ...]:
         """The results of the operator as a tuple. DeclarationError if it does not take these arguments."""
         try:
             return results(self.operator(*args))
@@ -136,7 +136,7 @@ def drawn(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def example_of(subject: Subject, example: Sequence[Any] | None, given: dict[str, Any]) -> list[Any]:
+def example_of(subject: Subject, example: Sequence[object] | None, given: dict[str, Any]) -> list[Any]:
     """Arguments to try: the user's, or those `given` by name with the defaults of the others."""
     schema = subject.call._schema.arguments
     if example is not None:
@@ -151,7 +151,7 @@ def example_of(subject: Subject, example: Sequence[Any] | None, given: dict[str,
     return [given.get(a.name, a.default_value) for a in schema]
 
 
-def with_other_floats(subject: Subject, args: Sequence[Any]) -> list[Sequence[Any]]:
+def with_other_floats(subject: Subject, args: Sequence[object]) -> list[Sequence[object]]:
     """`args`, and if there are floats among them, also `args` with other floats, provided that the operator takes
     them."""
     other = [1.5 * a + 0.25 if isinstance(a, float) else a for a in args]
@@ -168,7 +168,7 @@ def results(out: Any) -> tuple[Tensor, ...]:
     return tuple(out) if isinstance(out, list | tuple) else (out,)
 
 
-def described(args: Sequence[Any]) -> str:
+def described(args: Sequence[object]) -> str:
     return ", ".join(shown(a) if isinstance(a, Tensor) else repr(a) for a in args)
 
 

@@ -17,7 +17,7 @@ from graphweave.graph.query import ALL
 from graphweave.graph.relation import CanonicalEtype, Relation
 
 
-def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
+def batch(graphs: Sequence[Graph], ndata: object = ALL, edata: object = ALL) -> Graph:
     """One graph in which the nodes and edges of graph i follow those of graph i - 1. Its `batch_num_nodes` and
     `batch_num_edges` say where each graph ends. A batch among `graphs` counts as the graphs that it consists of.
 
@@ -64,7 +64,7 @@ def batch(graphs: Sequence[Graph], ndata: Any = ALL, edata: Any = ALL) -> Graph:
     )
 
 
-def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Graph]:
+def unbatch(g: Graph, node_split: object = None, edge_split: object = None) -> list[Graph]:
     """The graphs of a batch. Their fields are views of the batch's.
 
     `node_split`, `edge_split`: numbers of nodes and edges of each graph, int [batch_size], in place of the batch's own;
@@ -108,7 +108,7 @@ def _check_inside(relation: Relation, num_nodes: Mapping[str, int], i: int) -> N
 
 
 def _splits(
-    given: Any, keys: Sequence[Any], stored: Callable[[Any], Tensor], name: Callable[[Any], Any]
+    given: object, keys: Sequence[object], stored: Callable[[Any], Tensor], name: Callable[[Any], Any]
 ) -> dict[Any, list[int]]:
     if given is None:
         return {key: stored(key).tolist() for key in keys}

@@ -21,7 +21,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.uint8, *_INDEX_DTYPES)
 
 
 def graph(
-    data: Any,
+    data: object,
     num_nodes: int | None = None,
     idtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -40,7 +40,7 @@ def graph(
 
 
 def heterograph(
-    data_dict: Mapping[CanonicalEtype, Any],
+    data_dict: Mapping[CanonicalEtype, object],
     num_nodes_dict: Mapping[str, int] | None = None,
     idtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -92,7 +92,9 @@ def _check_alike(relations: Mapping[CanonicalEtype, Relation]) -> None:
         )
 
 
-def _ends(data: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+def _ends(
+    data: object, what: str, idtype: torch.dtype | None, device: torch.device | str | None
+) -> tuple[Tensor, Tensor]:
     if idtype not in (None, *_INDEX_DTYPES):
         raise DataError(f"{what}: idtype must be torch.int32 or torch.int64 (got {idtype}). Pass one of them.")
     if isinstance(data, list):

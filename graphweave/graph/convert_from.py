@@ -119,7 +119,7 @@ def from_networkx(
     return g
 
 
-def stacked_attribute(rows: list[dict[str, Any]], name: str, what: str) -> Tensor:
+def stacked_attribute(rows: list[dict[str, object]], name: str, what: str) -> Tensor:
     """The attribute `name` of each row, [rows, ...]. DataError if a row, a `what` ("node"), lacks it."""
     missing = next((i for i, row in enumerate(rows) if name not in row), None)
     if missing is not None:

@@ -160,7 +160,7 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
             raise KeyError(f"{self._where} has no field {name!r} of any type; {_listed(self._names())}")
         return found
 
-    def __setitem__(self, name: str, value: dict[Any, Tensor]) -> None:
+    def __setitem__(self, name: str, value: dict[object, Tensor]) -> None:
         if not isinstance(value, Mapping):
             raise DataError(
                 f"{self._where}[{name!r}]: the graph has several types, {', '.join(map(str, self._frames))}; "
@@ -189,7 +189,7 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
     def _names(self) -> dict[str, None]:
         return {name: None for frame in self._frames.values() for name in frame}
 
-    def _frame(self, key: Any) -> Frame:
+    def _frame(self, key: object) -> Frame:
         """The frame of a type, or of the only relation with the name `key`."""
         if key in self._frames:
             return self._frames[key]
@@ -202,7 +202,7 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
         return self._frames[same[0]]
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _listed(names: Mapping[str, object]) -> str:
     return f"it has {', '.join(map(repr, names))}" if names else "it has no fields"
 
 

@@ -64,24 +64,24 @@ class Graph(Structure):
         """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
         return transform.local_var(self)
 
-    def __getitem__(self, etype: str | tuple[Any, Any, Any]) -> Graph:
+    def __getitem__(self, etype: str | tuple[object, object, object]) -> Graph:
         """One relation as a graph that shares this graph's fields: `g["name"]`, or `g[source, name, destination]`,
         where ":" stands for any."""
         return transform.relation_slice(self, etype)
 
-    def subgraph(self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+    def subgraph(self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
         """`transform.subgraph`: the given nodes and all edges between them."""
         return transform.subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
-    def edge_subgraph(self, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+    def edge_subgraph(self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
         """`transform.edge_subgraph`: the given edges, and the nodes at their ends."""
         return transform.edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
-    def in_subgraph(self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+    def in_subgraph(self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
         """`transform.in_subgraph`: the edges that end in the given nodes."""
         return transform.in_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
-    def out_subgraph(self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+    def out_subgraph(self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
         """`transform.out_subgraph`: the edges that start in the given nodes."""
         return transform.out_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.frame import Frame
+from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
@@ -125,7 +126,7 @@ def _is_extreme(reduce_func: NodeFunction) -> bool:
 
 
 def send_and_recv(
-    graph: Structure, edges: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, edges: object, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
@@ -139,7 +140,7 @@ def send_and_recv(
 
 
 def pull(
-    graph: Structure, v: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, v: object, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`update_all` along all edges that end in the nodes `v` [k]. Other nodes keep their values."""
@@ -150,7 +151,7 @@ def pull(
 
 
 def push(
-    graph: Structure, u: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, u: object, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges that start in the nodes `u` [k]."""
@@ -160,7 +161,9 @@ def push(
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
 
-def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
+def apply_edges(
+    graph: Structure, func: EdgeFunction, edges: object = None, etype: str | CanonicalEtype | None = None
+) -> None:
     """Compute fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
 
     `edges` names the edges to compute: numbers [k], or a pair (sources, destinations). Other rows keep their values, or
@@ -177,7 +180,7 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
         frame[name] = _with_rows(frame, name, eids, x)
 
 
-def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
+def apply_nodes(graph: Structure, func: NodeFunction, v: object = None, ntype: str | None = None) -> None:
     """Compute fields of nodes from their fields: out[v] = func(v), [nodes, ...] in the data of `ntype`.
 
     With `v` [k] only these nodes are computed. Other rows keep their values, or are zeros if the field did not exist.
@@ -193,13 +196,13 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
         frame[name] = _with_rows(frame, name, nodes, x)
 
 
-def ends_of(graph: Structure, etype: Any) -> RelationEdges:
+def ends_of(graph: Structure, etype: str | CanonicalEtype | None) -> RelationEdges:
     """The edges of a relation, in the form that the functions of `graphweave.udf` take."""
     r = graph.relation(etype)
     return RelationEdges(r.src, r.dst, graph.node_frame(r.srctype).rows, graph.node_frame(r.dsttype).rows, None)
 
 
-def _around(graph: Structure, etype: Any) -> Frames:
+def _around(graph: Structure, etype: str | CanonicalEtype | None) -> Frames:
     """The data that messages along a relation may read."""
     r = graph.relation(etype)
     src, dst, edge = graph.node_frame(r.srctype), graph.node_frame(r.dsttype), graph.edge_frame(r.key)
@@ -212,12 +215,12 @@ def _around_nodes(graph: Structure, ntype: str | None) -> Frames:
     return Frames(frame, frame, {}, graph.ntype_data, graph.etype_data, (t, "", t))
 
 
-def _node_numbers(graph: Structure, nodes: Any, ntype: str) -> Tensor:
+def _node_numbers(graph: Structure, nodes: object, ntype: str) -> Tensor:
     rows = graph.node_frame(ntype).rows
     return query.as_selection(nodes, rows.shape[0], graph.any_index(), "node")
 
 
-def _edge_numbers(graph: Structure, edges: Any, etype: Any) -> Tensor:
+def _edge_numbers(graph: Structure, edges: object, etype: str | CanonicalEtype | None) -> Tensor:
     """Numbers of edges [k] from numbers, a bool mask, or a pair (sources, destinations)."""
     r = graph.relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:

@@ -25,12 +25,12 @@ ALL = "__ALL__"
 """Stands for all nodes, all edges, or all fields."""
 
 
-def is_all(value: Any) -> bool:
+def is_all(value: object) -> bool:
     """Whether `value` is `ALL`."""
     return isinstance(value, str) and value == ALL
 
 
-def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
+def as_ids(value: object, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
     """`value` as a 1-d index of the dtype and device of `like`, and whether it was a single number.
 
     `value` is an integer, or a list, an array or a tensor of integers. Raises DataError if it is none of these,
@@ -44,7 +44,7 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
     return ids, single
 
 
-def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
+def as_selection(value: object, num: int, like: Tensor, what: str) -> Tensor:
     """Like `as_ids`, without the second result. A bool mask [num] selects the rows where it is true, `ALL` all rows."""
     if is_all(value):
         return torch.arange(num, dtype=like.dtype, device=like.device)
@@ -58,7 +58,7 @@ def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
     return mask.nonzero().squeeze(1).to(like.dtype)
 
 
-def _as_index(value: Any, like: Tensor, what: str) -> tuple[Tensor, bool]:
+def _as_index(value: object, like: Tensor, what: str) -> tuple[Tensor, bool]:
     if isinstance(value, bool):
         raise DataError(f"{what}: expected integers (got {value!r}). Pass such ids.")
     if isinstance(value, int):

@@ -42,7 +42,7 @@ def softmax(x: Tensor, at: Tensor, rows: Tensor) -> Tensor:
     return out
 
 
-def _over_relations(graph: Graph, logits: Mapping[Any, Tensor], norm_by: str) -> dict[Any, Tensor]:
+def _over_relations(graph: Graph, logits: Mapping[Any, Tensor], norm_by: str) -> dict[object, Tensor]:
     groups: dict[str, list[tuple[Any, Tensor, Tensor, Tensor]]] = {}
     for etype, x in logits.items():
         ends, (srctype, _, dsttype) = ends_of(graph, etype), graph.to_canonical_etype(etype)

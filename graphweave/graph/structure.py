@@ -231,14 +231,14 @@ class Structure:
 
     # Queries
 
-    def has_nodes(self, vid: Any, ntype: str | None = None) -> Any:
+    def has_nodes(self, vid: object, ntype: str | None = None) -> Any:
         """Whether each id names a node: bool [k], or a bool for one integer. IndexRangeError for a negative id."""
         num = self.node_frame(ntype).num_rows
         ids, single = query.as_ids(vid, torch.iinfo(self.idtype).max, self.any_index(), "node")
         found = ids < num
         return bool(found) if single else found
 
-    def has_edges_between(self, u: Any, v: Any, etype: str | CanonicalEtype | None = None) -> Any:
+    def has_edges_between(self, u: object, v: object, etype: str | CanonicalEtype | None = None) -> Any:
         """Whether there is an edge u[i] -> v[i]: bool [k], or a bool for two integers.
 
         If u or v is a single node, it is paired with every node of the other.
@@ -247,7 +247,7 @@ class Structure:
         found = query.has_edges(relation, u, v, self.num_destinations(relation))
         return bool(found) if single else found
 
-    def edge_ids(self, u: Any, v: Any, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
+    def edge_ids(self, u: object, v: object, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of the edge u[i] -> v[i], the smallest if there are several: [k], or an int for two integers.
 
         With `return_uv` the result is (u, v, number), [m] each, of all edges u[i] -> v[i], pair after pair. DataError
@@ -259,7 +259,7 @@ class Structure:
         found = query.first_edges(relation, u, v, self.num_destinations(relation))
         return int(found) if single else found
 
-    def find_edges(self, eid: Any, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
+    def find_edges(self, eid: object, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
         """(sources, destinations), [k] each, of the edges with the numbers `eid`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(eid, relation.num_edges, relation.src, "edge")
@@ -280,13 +280,13 @@ class Structure:
         eids = torch.arange(relation.num_edges, dtype=self.idtype, device=self.device)
         return eids if form == "eid" else (relation.src, relation.dst, eids) if form == "all" else _no_form(form)
 
-    def in_edges(self, v: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+    def in_edges(self, v: object, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
         """The edges that end in the nodes v, node after node, by number within a node; forms as in `all_edges`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
         return _formed(relation, query.edges_of_rows(relation.dst, self.num_destinations(relation), ids)[0], form)
 
-    def out_edges(self, u: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+    def out_edges(self, u: object, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
         """The edges that start in the nodes u, node after node, by number within a node; forms as in `all_edges`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(u, self.num_sources(relation), relation.src, "node")
@@ -300,12 +300,12 @@ class Structure:
         """Destinations of the edges that start in node v, by edge number. A node occurs once for each of its edges."""
         return self.out_edges(v, "uv", etype)[1]
 
-    def in_degrees(self, v: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
+    def in_degrees(self, v: object = None, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
         relation = self.relation(etype)
         return _degrees(relation.dst, self.num_destinations(relation), v)
 
-    def out_degrees(self, u: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
+    def out_degrees(self, u: object = None, etype: str | CanonicalEtype | None = None) -> Tensor:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
         relation = self.relation(etype)
         return _degrees(relation.src, self.num_sources(relation), u)
@@ -318,7 +318,7 @@ class Structure:
         """The number of nodes of the type at which the relation's edges end."""
         return self.node_frames[relation.dsttype].num_rows
 
-    def _pairs(self, u: Any, v: Any, etype: str | CanonicalEtype | None) -> tuple[Relation, Tensor, Tensor, bool]:
+    def _pairs(self, u: object, v: object, etype: str | CanonicalEtype | None) -> tuple[Relation, Tensor, Tensor, bool]:
         relation = self.relation(etype)
         u, one_u = query.as_ids(u, self.num_sources(relation), relation.src, "node")
         v, one_v = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
@@ -384,7 +384,7 @@ class LocalScope:
             frame._fields = saved
 
 
-def _degrees(index: Tensor, num_rows: int, rows: Any) -> Any:
+def _degrees(index: Tensor, num_rows: int, rows: object) -> Any:
     if rows is None or query.is_all(rows):
         return query.degrees(index, num_rows)
     ids, single = query.as_ids(rows, num_rows, index, "node")
@@ -392,7 +392,7 @@ def _degrees(index: Tensor, num_rows: int, rows: Any) -> Any:
     return int(found) if single else found
 
 
-def _formed(relation: Relation, eids: Tensor, form: str) -> Any:
+def _formed(relation: Relation, eids: Tensor, form: str) -> Tensor | tuple[Tensor, ...]:
     if form == "eid":
         return eids
     if form not in ("uv", "all"):
@@ -401,5 +401,5 @@ def _formed(relation: Relation, eids: Tensor, form: str) -> Any:
     return ends if form == "uv" else (*ends, eids)
 
 
-def _no_form(form: str) -> Any:
+def _no_form(form: str) -> object:
     raise DataError(f"expected form 'uv', 'eid' or 'all' (got {form!r}). Pass one of these.")

@@ -62,7 +62,7 @@ def with_idtype(g: G, dtype: torch.dtype) -> G:
     return with_type_fields(g, type(g)(relations, nodes, edges, g.batch_counts), lambda t: t)
 
 
-def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
+def relation_slice(g: G, etype: str | tuple[object, object, object]) -> G:
     """One relation as a graph that shares the fields of `g`: a field set in one of them is set in the other.
 
     `etype`: a name, or (source type, name, destination type), where ":" stands for any.
@@ -118,7 +118,7 @@ def replace_edges(
     return assemble(type(g), sizes, relations, fields_of_nodes(g) if ndata is None else ndata, edata, batch)
 
 
-def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
+def subgraph(g: G, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
     """The given nodes and all edges between them. Edges are sorted by source, in the order of `nodes`, then by number.
 
     `nodes`: distinct ids or a mask [num_nodes]; with several types a dict, type -> ids, in which types may be missing.
@@ -142,7 +142,7 @@ def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = 
     return _of_edges(g, edges, (kept, numbers) if relabel_nodes else None, store_ids)
 
 
-def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
+def edge_subgraph(g: G, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
     """The given edges, in the given order, and the nodes at their ends.
 
     `edges`: ids or a mask [num_edges]; with several relations a dict, relation -> ids, in which relations may be
@@ -158,7 +158,7 @@ def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bo
     return _of_edges(g, kept, _nodes_met(g, kept) if relabel_nodes else None, store_ids)
 
 
-def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
+def in_subgraph(g: G, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
     """The edges that end in the given nodes (as in `subgraph`), node after node, by number within a node.
 
     All nodes stay, or with `relabel_nodes` only the nodes at the ends of these edges.
@@ -171,7 +171,7 @@ def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: boo
     return _of_edges(g, edges, _nodes_met(g, edges) if relabel_nodes else None, store_ids)
 
 
-def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
+def out_subgraph(g: G, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
     """Like `in_subgraph`, for the edges that start in the given nodes."""
     kept = _nodes_by_type(g, nodes)
     edges = {
@@ -196,7 +196,12 @@ def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
     return assemble(type(g), counts(g), relations, fields_of_nodes(g) if copy_ndata else None, edata)
 
 
-def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:
+def add_self_loop(
+    g: G,
+    edge_feat_names: list[str] | None = None,
+    fill_data: float | str = 1.0,
+    etype: str | CanonicalEtype | None = None,
+) -> G:
     """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Existing self-loops
     stay.
 
@@ -232,7 +237,7 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     return field.new_zeros(shape).scatter_reduce(0, index, field, _REDUCTIONS[fill], include_self=False)
 
 
-def remove_self_loop(g: G, etype: Any = None) -> G:
+def remove_self_loop(g: G, etype: str | CanonicalEtype | None = None) -> G:
     """The graph without the edges v -> v of relation `etype`. Other edges keep their order. A batch stays one."""
     relation = g.relation(etype)
     if relation.srctype != relation.dsttype:
@@ -298,7 +303,7 @@ def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     )
 
 
-def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+def _dict_of(value: object, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if len(types) > 1:
@@ -308,7 +313,7 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     return dict.fromkeys(types, value)
 
 
-def _nodes_by_type(g: Structure, nodes: Any) -> dict[str, Tensor]:
+def _nodes_by_type(g: Structure, nodes: object) -> dict[str, Tensor]:
     """Node ids by type, for every type. A type that `nodes` leaves out has no ids."""
     given = {g.to_ntype(t): value for t, value in _dict_of(nodes, g.node_frames, "node types").items()}
     like = g.any_index()

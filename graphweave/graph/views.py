@@ -11,6 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.frame import Frame
+from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 
 
@@ -27,7 +28,7 @@ class ChosenFields(MutableMapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._frame[name].index_select(0, self._rows)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         value = torch.as_tensor(value, device=self._rows.device)
         old = self._frame.get(name)
         row = value.shape[1:] if old is None else old.shape[1:]
@@ -71,7 +72,7 @@ class NodeView:
     def __call__(self, ntype: str | None = None) -> Tensor:
         return self._graph._ids_of(self._graph.to_ntype(ntype, self._types))
 
-    def __getitem__(self, key: Any) -> RowsView:
+    def __getitem__(self, key: object) -> RowsView:
         if isinstance(key, tuple) and len(key) == 2 and (key[1] is None or isinstance(key[1], str)):
             rows, ntype = key
         else:
@@ -91,10 +92,10 @@ class EdgeView:
     def __init__(self, graph: Structure) -> None:
         self._graph = graph
 
-    def __call__(self, form: Any = "uv", order: str | None = "eid", etype: Any = None) -> Any:
+    def __call__(self, form: Any = "uv", order: str | None = "eid", etype: str | CanonicalEtype | None = None) -> Any:
         return self._graph.all_edges(form, order, etype)
 
-    def __getitem__(self, key: Any) -> RowsView:
+    def __getitem__(self, key: object) -> RowsView:
         if key is None or isinstance(key, str) or (isinstance(key, tuple) and len(key) == 3):
             return RowsView(self._graph.edge_frame(key))
         frame = self._graph.edge_frame(None)
@@ -106,7 +107,7 @@ class EdgeView:
         return RowsView(ChosenFields(frame, query.as_selection(key, frame.num_rows, like, "edge")))
 
 
-def _is_every(rows: Any) -> bool:
+def _is_every(rows: object) -> bool:
     if isinstance(rows, slice) and rows != slice(None):
         raise DataError(f"expected ids, a mask or ':' (got {rows!r}). Pass the ids themselves.")
     return isinstance(rows, slice) or query.is_all(rows)

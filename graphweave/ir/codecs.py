@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.reader import Reader
@@ -36,7 +35,7 @@ def _show_number(value: float | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def read_string(reader: Reader, around: Mapping[str, Any]) -> str:
+def read_string(reader: Reader, around: Mapping[str, object]) -> str:
     """Reads a JSON string. If there is none, the reader's position does not move."""
     start = reader.skip()
     quoted = reader.take(_STRING, "a quoted string")

@@ -20,13 +20,13 @@ def _positions(kind: Any, words: frozenset[str]) -> tuple[int, ...]:
 
 
 @cache
-def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]]:
+def _reader(kind: Any, words: frozenset[str]) -> Callable[[object], tuple[object, ...]]:
     chosen = [fields(kind)[i] for i in _positions(kind, words)]
     read = reader([f.name for f in chosen])
     if all(f.type in words for f in chosen):
         return read
 
-    def read_items(node: Any) -> tuple[Any, ...]:
+    def read_items(node: object) -> tuple[int | None, ...]:
         out: list[Any] = []
         for value in read(node):
             if isinstance(value, tuple):
@@ -38,7 +38,7 @@ def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]
     return read_items
 
 
-def held(node: Any, words: frozenset[str]) -> tuple[Any, ...]:
+def held(node: object, words: frozenset[str]) -> tuple[Any, ...]:
     """The parts of `node` in fields whose annotation contains one of `words`, in order. A tuple gives its items, None
     gives nothing."""
     kind: Any = type(node)

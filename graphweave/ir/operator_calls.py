@@ -34,7 +34,7 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, library or "aten"), packet), which)
 
 
-def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callable[..., Any]:
+def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callable[..., object]:
     """A function of tensors that computes `call`, whose operands `numbers` are Python numbers, with one call for each
     different combination of elements in these."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 aten = torch.ops.aten
 
@@ -24,7 +25,7 @@ WEYL = 0x9E3779B9
 _LOW = 0xFFFFFFFF
 
 
-def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
+def philox(counter: tuple[Any, Any], key: object) -> tuple[object, object]:
     """Two random 32-bit words; all arguments and results are int64 tensors of numbers below 2^32."""
     a, b = counter
     for i in range(ROUNDS):
@@ -34,7 +35,7 @@ def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def uniform(seed: Any, position: Any, dtype: torch.dtype) -> Any:
+def uniform(seed: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers in [0, 1) of `dtype` (float32: 24 random bits, float64: 53). The arguments are int64 tensors, which are
     broadcast."""
     first, second = philox((_low(position), _xor(_high(position), _high(seed))), _low(seed))
@@ -46,13 +47,13 @@ def uniform(seed: Any, position: Any, dtype: torch.dtype) -> Any:
     return aten.mul.Tensor(aten._to_copy.default(bits, dtype=dtype), 2.0**-53)
 
 
-def _low(x: Any) -> Any:
+def _low(x: Tensor) -> Tensor:
     return aten.bitwise_and.Scalar(x, _LOW)
 
 
-def _high(x: Any) -> Any:
+def _high(x: Tensor) -> Tensor:
     return _low(aten.bitwise_right_shift.Tensor_Scalar(x, 32))
 
 
-def _xor(x: Any, y: Any) -> Any:
+def _xor(x: Tensor, y: Tensor) -> Tensor:
     return aten.bitwise_xor.Tensor(x, y)

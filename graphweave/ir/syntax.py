@@ -58,11 +58,11 @@ class Codec:
     """A regular expression that matches the whole text, if the text is one word."""
 
 
-def word(pattern: str, wanted: str, make: Callable[[str], Any], write: Callable[[Any], str] = str) -> Codec:
+def word(pattern: str, wanted: str, make: Callable[[str], object], write: Callable[[Any], str] = str) -> Codec:
     """The codec of values that are one word; `make` raises ValueError if a word is none of them."""
     compiled = re.compile(pattern, re.ASCII)
 
-    def read(reader: Reader, around: Mapping[str, Any]) -> Any:
+    def read(reader: Reader, around: Mapping[str, object]) -> Any:
         start = reader.skip()
         try:
             return make(reader.take(compiled, wanted))
@@ -84,7 +84,7 @@ class Literal:
         self.pattern = r"\s*".join(re.escape(w) + r"\b" * w[-1].isalnum() for w in words)
         self._compiled = re.compile(self.pattern, re.ASCII)
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         return self.text
 
     def stands(self, reader: Reader) -> bool:
@@ -94,7 +94,7 @@ class Literal:
         if self.pattern:
             reader.take(self._compiled, self._wanted + before)
 
-    def read(self, reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> None:
+    def read(self, reader: Reader, given: dict[str, object], around: Mapping[str, object]) -> None:
         self.take(reader)
 
 
@@ -106,10 +106,10 @@ class _Outer:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         return str(getattr(around, self._name))
 
-    def read(self, reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> None:
+    def read(self, reader: Reader, given: dict[str, object], around: Mapping[str, Any]) -> None:
         Literal(around[self._name]).take(reader)
 
 
@@ -121,10 +121,10 @@ class _Unsaid:
     def __init__(self, name: str, codec: Codec) -> None:
         self._name, self._codec = name, codec
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         return ""
 
-    def read(self, reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> None:
+    def read(self, reader: Reader, given: dict[str, object], around: Mapping[str, object]) -> None:
         given[self._name] = self._codec.read(reader, around)
 
 
@@ -135,7 +135,7 @@ class _Holes:
         self.held, self.lone = held, lone
         self._between, self._comma = between, Literal(between)
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         texts: list[str] = []
         for name, codec, count in self.held:
             value = getattr(node, name)
@@ -145,10 +145,10 @@ class _Holes:
                 texts.append(codec.write(value, node))
         return self._between.join(texts)
 
-    def read(self, reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> None:
+    def read(self, reader: Reader, given: dict[str, object], around: Mapping[str, object]) -> None:
         self._read(0, False, reader, given)
 
-    def _read(self, i: int, begun: bool, reader: Reader, given: dict[str, Any]) -> None:
+    def _read(self, i: int, begun: bool, reader: Reader, given: dict[str, object]) -> None:
         if i == len(self.held):
             return
         name, codec, count = self.held[i]
@@ -166,7 +166,7 @@ class _Holes:
         given[name] = tuple(self._items(codec, begun, reader, given))
         self._read(i + 1, begun or bool(given[name]), reader, given)
 
-    def _items(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, Any]) -> Iterator[Any]:
+    def _items(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, object]) -> Iterator[object]:
         while True:
             start = reader.at
             try:
@@ -177,7 +177,7 @@ class _Holes:
             yield item
             begun = True
 
-    def _item(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, Any], before: str = "") -> Any:
+    def _item(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, object], before: str = "") -> object:
         if begun:
             self._comma.take(reader, before)
         return codec.read(reader, given)
@@ -190,7 +190,7 @@ class _OwnLine(_Holes):
         super().__init__([held], "", lone)
         self._indent = "\n" + indent
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         return super().write(node, around).replace("\n", self._indent)
 
 
@@ -201,12 +201,12 @@ class _Lines(_Holes):
         super().__init__([(name, codec, _Count.many)], "", lone=False)
         self._indent, self._head = "\n" + indent, Literal(head)
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         ((name, codec, _),) = self.held
         texts = (self._head.text + codec.write(v, node) for v in getattr(node, name))
         return "".join(self._indent + text.replace("\n", self._indent) for text in texts)
 
-    def _item(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, Any], before: str = "") -> Any:
+    def _item(self, codec: Codec, begun: bool, reader: Reader, given: dict[str, object], before: str = "") -> object:
         self._head.take(reader)
         return codec.read(reader, given)
 
@@ -223,7 +223,7 @@ class _Optional:
     present: Mapping[str, Any]
     lone: bool
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         plain = all(exact(getattr(node, name)) == exact(value) for name, value in self.absent.items())
         return "" if plain else _written(self.parts, node, around)
 
@@ -231,7 +231,7 @@ class _Optional:
 _Part: TypeAlias = "Literal | _Outer | _Unsaid | _Holes | _Optional"
 
 
-def _written(parts: Sequence[_Part], node: Any, around: Any) -> str:
+def _written(parts: Sequence[_Part], node: object, around: object) -> str:
     out = ""
     for part in parts:
         text = part.write(node, around)
@@ -239,7 +239,9 @@ def _written(parts: Sequence[_Part], node: Any, around: Any) -> str:
     return out
 
 
-def _read(parts: Sequence[_Part], reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
+def _read(
+    parts: Sequence[_Part], reader: Reader, given: dict[str, object], around: Mapping[str, object]
+) -> dict[str, object]:
     """`given` and the fields that `parts` read. Each optional part is first tried as present, then as absent."""
     for i, part in enumerate(parts):
         if isinstance(part, _Optional):
@@ -267,10 +269,10 @@ class Form:
     begins: re.Pattern[str]
     rank: int
 
-    def write(self, node: Any, around: Any) -> str:
+    def write(self, node: object, around: object) -> str:
         return _written(self.parts, node, around)
 
-    def read(self, reader: Reader, around: Mapping[str, Any]) -> Any:
+    def read(self, reader: Reader, around: Mapping[str, object]) -> Any:
         return self.kind(**_read(self.parts, reader, {}, around))
 
 
@@ -310,10 +312,10 @@ class Language:
         for kind in self._templates:
             self._form(kind)
 
-    def write(self, node: Any, around: Any = None) -> str:
+    def write(self, node: object, around: object = None) -> str:
         return self._form(type(node)).write(node, around)
 
-    def read(self, union: str, reader: Reader, around: Mapping[str, Any]) -> Any:
+    def read(self, union: str, reader: Reader, around: Mapping[str, object]) -> Any:
         """A node of that union. Its form is the first whose beginning fits the text; forms that begin alike are tried
         one after the other."""
         forms = sorted(map(self._form, self._kinds[union]), key=lambda form: form.rank)
@@ -335,7 +337,7 @@ class Language:
 
     # ------------------------------------------------------------ forms
 
-    def _by_fields(self, kind: type, said: Iterable[Field[Any]]) -> str:
+    def _by_fields(self, kind: type, said: Iterable[Field[object]]) -> str:
         operands = [f.name for f in said if self._operand and self._operand in str(f.type)]
         flags = [f.name for f in said if f.type == "bool"]
         others = [f for f in said if f.name not in (*operands, *flags)]
@@ -356,7 +358,7 @@ class Language:
             self._forms[kind] = Form(kind, parts, *_beginning(parts))
         return self._forms[kind]
 
-    def _parts(self, text: str, said: Mapping[str, Field[Any]], optional: bool) -> Iterator[_Part]:
+    def _parts(self, text: str, said: Mapping[str, Field[object]], optional: bool) -> Iterator[_Part]:
         at = 0
         for found in _PIECE.finditer(text):
             if before := text[at : found.start()]:
@@ -380,7 +382,7 @@ class Language:
         if text[at:]:
             yield Literal(text[at:])
 
-    def _held(self, f: Field[Any], optional: bool) -> tuple[Codec, _Count]:
+    def _held(self, f: Field[object], optional: bool) -> tuple[Codec, _Count]:
         annotation = str(f.type)
         if annotation.startswith("tuple["):
             return self.codec(annotation.removeprefix("tuple[").removesuffix(", ...]")), _Count.many
@@ -397,7 +399,7 @@ def _named(template: str) -> list[str]:
     return [name for holes in _HOLES.findall(template) for name in holes.split("+")]
 
 
-def _defaults(kind: type, template: str) -> dict[str, Any]:
+def _defaults(kind: type, template: str) -> dict[str, object]:
     """The values of the fields of an optional `template` that is not in the text. TypeError if a field has no
     default."""
     found: dict[str, Any] = {}

@@ -15,12 +15,12 @@ from graphweave.loops.values import LoopValue
 __all__ = ["dot_prd", "linear", "outer_prod"]
 
 
-def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> object:
     anywhere = any(isinstance(x, LoopValue) for x in args)
     return LoopValue.answers[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
 
 
-def dot_prod(x: Any, y: Any) -> Any:
+def dot_prod(x: object, y: object) -> Any:
     """`dot_prd`, which Hector's table 2 also spells this way."""
     return dot_prd(x, y)
 
@@ -50,17 +50,17 @@ def tanh(x: Any) -> Any:
     return torch.tanh(x)
 
 
-def maximum(x: Any, y: Any) -> Any:
+def maximum(x: object, y: object) -> Any:
     """The larger of two, number by number. n["m"] = maximum(n["m"], e["x"]) gathers; ties share the gradient evenly."""
     return _call("maximum", of_tensors(torch.maximum), x, y)
 
 
-def minimum(x: Any, y: Any) -> Any:
+def minimum(x: object, y: object) -> Any:
     """The smaller of two, number by number. n["m"] = minimum(n["m"], e["x"]) gathers, as `maximum` does."""
     return _call("minimum", of_tensors(torch.minimum), x, y)
 
 
-def where(condition: Any, x: Any, y: Any) -> Any:
+def where(condition: object, x: object, y: object) -> Any:
     """x where the condition holds, else y."""
     return _call("where", torch.where, condition, x, y)
 
@@ -71,7 +71,7 @@ def concat(parts: Sequence[Any], dim: int = -1) -> Any:
     return LoopValue.answers["cat"](parts, dim) if values else torch.cat(list(parts), dim)
 
 
-def reshape(x: Any, *sizes: Any) -> Any:
+def reshape(x: Any, *sizes: object) -> Any:
     """The features of each row in another shape: reshape(x, 4, -1)."""
     return x.reshape(*sizes)
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from graphweave.core.errors import LoopError
 from graphweave.loops.rowwise import features_at
 from graphweave.loops.scope import Loop
-from graphweave.loops.values import LoopValue, aligned, innermost, may_gather, meeting
+from graphweave.loops.values import FieldRead, LoopValue, aligned, innermost, may_gather, meeting
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.equations import over_rows
 from graphweave.tensorlike.pointwise import pointwise
@@ -42,7 +42,7 @@ class Typed(LoopValue):
         return Typed(weight, self.types)
 
 
-def _getitem(x: Any, index: Any) -> LoopValue:
+def _getitem(x: Any, index: object) -> LoopValue:
     """W[e.etype], or features of a value."""
     if isinstance(x, LoopValue):
         if isinstance(index, LoopValue):
@@ -66,7 +66,7 @@ def _getitem(x: Any, index: Any) -> LoopValue:
     return Typed(x, index)
 
 
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(x: object, weight: object, bias: Any = None) -> Any:
     """out[..., m] = sum_k x[..., k] weight[..., k, m] (+ bias), for each edge or node.
 
     `x` has features [..., K]. `weight` is W[e.etype] with W [types, K, M], or [types, H, K, M] for x [H, K] or [K]; or
@@ -76,7 +76,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return out if bias is None else out + bias
 
 
-def _product(x: Any, weight: Any) -> Any:
+def _product(x: Any, weight: Any) -> LoopValue | Tensor:
     if not isinstance(x, LoopValue) and not isinstance(weight, LoopValue):
         return torch.matmul(x.unsqueeze(-2), weight).squeeze(-2)
     loop, dims = innermost((x, weight)), (_rank(x), _rank(weight))
@@ -96,7 +96,7 @@ def _product(x: Any, weight: Any) -> Any:
     )
 
 
-def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
+def _rows(x: object, weight: object, loop: Loop) -> Tensor:
     """The product of [rows, K] with [rows, K, M] or with [K, M]."""
     data, w = _data(x, loop), _data(weight, loop)
     if not isinstance(weight, LoopValue):
@@ -106,7 +106,7 @@ def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
     return torch.bmm(data.unsqueeze(1), w).squeeze(1)
 
 
-def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
+def _one_for_all_heads(x: object, weight: Typed, loop: Loop) -> LoopValue:
     """The product of [K] with [H, K, M], computed as one product with [K, H * M]."""
     heads, _, width = _shape(weight)
     if isinstance(weight, Typed):
@@ -119,7 +119,7 @@ def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
     return LoopValue(out.reshape(out.shape[0], heads, width), loop)
 
 
-def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
+def _by_heads(x: object, weight: object, loop: Loop) -> Tensor:
     """The product of [H, K] or [1, K] with [H, K, M], in a form that the compiler recognises as blocks of one
     product."""
     heads, data, w = _shape(weight)[0], _data(x, loop), _data(weight, loop)
@@ -130,7 +130,7 @@ def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
     return torch.stack([data[:, h] @ w[h] for h in range(heads)], 1)
 
 
-def _check(x: Any, weight: Any, dims: tuple[int, int]) -> None:
+def _check(x: object, weight: object, dims: tuple[int, int]) -> None:
     a, b = _shape(x), _shape(weight)
     fits = dims[0] >= 1 and dims[1] >= 2 and a[-1] == b[-2] and (dims != (2, 3) or a[0] == 1 or a[0] == b[0])
     if not fits:
@@ -140,11 +140,11 @@ def _check(x: Any, weight: Any, dims: tuple[int, int]) -> None:
         )
 
 
-def _shape(x: Any) -> tuple[int, ...]:
+def _shape(x: object) -> tuple[int, ...]:
     return tuple(x.shape) if isinstance(x, (LoopValue, Tensor)) else ()
 
 
-def _rank(x: Any) -> int:
+def _rank(x: object) -> int:
     return len(_shape(x))
 
 
@@ -153,7 +153,7 @@ def _data(x: Any, loop: Loop) -> Tensor:
     return data
 
 
-def _mul(x: Any, y: Any) -> Any:
+def _mul(x: object, y: object) -> Any:
     """`x * y`: features times the matrix of the type, as in Hector; in other cases a product number by number."""
     if isinstance(y, Typed) and 1 <= _rank(x) < _rank(y):
         return _product(x, y)
@@ -168,7 +168,7 @@ def _mul(x: Any, y: Any) -> Any:
 _number_by_number = pointwise(operator.mul, meeting)
 
 
-def dot_prd(x: Any, y: Any) -> Any:
+def dot_prd(x: object, y: Any) -> Any:
     """out[...] = sum_k x[..., k] y[..., k], for each edge or node."""
     if not isinstance(x, LoopValue) and not isinstance(y, LoopValue):
         return (x * y).sum(-1)
@@ -208,7 +208,7 @@ def _matmul(x: Any, y: Any) -> Any:
     return LoopValue(out.squeeze(-2) if dims[0] == 1 else out, loop)
 
 
-def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
+def _in_order(tensor: Tensor, value: FieldRead) -> tuple[Any, Any]:
     """The operands as the user wrote them. In a trace, `value @ tensor` also arrives as matmul(tensor, value).
 
     Where shapes allow both orders, only value @ tensor is part of the language. A function that has run as Python has
@@ -229,7 +229,7 @@ def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
     return (value, tensor) if swapped else (tensor, value)
 
 
-def _linear_layer(x: Any, weight: Any, bias: Any = None) -> LoopValue:
+def _linear_layer(x: object, weight: Tensor, bias: Tensor | None = None) -> LoopValue:
     if not isinstance(x, LoopValue) or isinstance(weight, LoopValue) or isinstance(bias, LoopValue):
         raise LoopError(
             "torch's linear takes shared weights. With W[e.etype] write graphweave.loops.linear(x, W[e.etype])."
@@ -237,7 +237,7 @@ def _linear_layer(x: Any, weight: Any, bias: Any = None) -> LoopValue:
     return LoopValue(functional.linear(x.tensor(), weight, bias), x.loop)
 
 
-def _einsum(equation: str, *operands: Any) -> LoopValue:
+def _einsum(equation: str, *operands: object) -> LoopValue:
     operands = unpacked(operands)
     loop = innermost(operands)
     whole = _over_rows(equation, tuple(isinstance(x, LoopValue) for x in operands))

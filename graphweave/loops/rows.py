@@ -12,7 +12,7 @@ from graphweave.loops.values import FieldRead, LoopValue, gather
 from graphweave.udf.arguments import TYPE
 
 
-def _as_field(value: Any, loop: Loop) -> Tensor | Number:
+def _as_field(value: object, loop: Loop) -> Tensor | Number:
     """`value` in the form in which a field of the rows of `loop` stores it."""
     if isinstance(value, LoopValue):
         return value.within(loop)
@@ -32,13 +32,13 @@ class _Row:
     def __init__(self, loop: Loop) -> None:
         object.__setattr__(self, "_loop", loop)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise LoopError(
             f"fields are set by name: e[{name!r}] = ..., n[{name!r}] = ... (an attribute is only read). Write it so."
         )
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> LoopValue:
         """x[n], x[e.src]: the row of this node (or edge) in a tensor that has a row for each."""
         if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
             raise LoopError(
@@ -59,7 +59,7 @@ class _Row:
             )
         return x
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> LoopValue:
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
@@ -96,7 +96,7 @@ class Edge(_Row):
         self._loop.log.edge(self._loop.store, name, self._loop, False)
         return value
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self._check()
         self._loop.log.edge(self._loop.store, name, self._loop, True)
         self._loop.store.set(name, _as_field(value, self._loop))
@@ -133,7 +133,7 @@ class EdgeEnd(_Row):
     def __getitem__(self, name: str) -> LoopValue:
         return FieldRead(self._loop, self._store(), name, self._end)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         gather(self._loop, self._store(), name, self._end, value)
 
     def _row_of(self, x: Tensor) -> LoopValue:
@@ -167,7 +167,7 @@ class Node(_Row):
         self._loop.log.read(self._loop.store, name, self._loop, None)
         return value
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         inner = self._inner()
         if inner is not None:
             assert inner.via is not None

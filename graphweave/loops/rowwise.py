@@ -41,12 +41,12 @@ def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-def _dims_of(x: LoopValue, dim: Any) -> list[int]:
+def _dims_of(x: LoopValue, dim: object) -> list[int]:
     return list(range(x.ndim)) if dim is None else x.all_wrapped(dim)
 
 
 def _reduction(reduction: Reduction) -> Handler:
-    def handler(x: LoopValue, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    def handler(x: LoopValue, dim: object = None, keepdim: bool = False, **kwargs: object) -> LoopValue:
         return over_features(x, _dims_of(x, dim), keepdim, reduction, **kwargs)
 
     return handler
@@ -55,7 +55,7 @@ def _reduction(reduction: Reduction) -> Handler:
 def _extreme(name: str) -> Callable[..., Any]:
     """The handler for torch.max(x), torch.max(x, dim) and torch.max(x, y), or for torch.min."""
 
-    def handler(x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    def handler(x: object, dim: object = None, keepdim: bool = False, **kwargs: object) -> object:
         if not isinstance(x, LoopValue) or isinstance(dim, (LoopValue, Tensor)):
             return LoopValue.answers[f"{name}imum"](x, dim)
         if dim is None:
@@ -66,24 +66,24 @@ def _extreme(name: str) -> Callable[..., Any]:
     return handler
 
 
-def _along(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    def handler(x: LoopValue, dim: Any = -1, **kwargs: Any) -> Any:
+def _along(function: Callable[..., Tensor]) -> Callable[..., object]:
+    def handler(x: LoopValue, dim: object = -1, **kwargs: object) -> LoopValue:
         kwargs = {name: v for name, v in kwargs.items() if not name.startswith("_")}
         return LoopValue(function(x.tensor(), dim=feature_dim(x, dim), **kwargs), x.loop)
 
     return handler
 
 
-def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+def _norm(x: LoopValue, p: object = 2, dim: object = None, keepdim: bool = False) -> object:
     return over_features(x, _dims_of(x, dim), keepdim, vector_norm, ord=p)
 
 
-def _reshape(x: LoopValue, *sizes: Any) -> Any:
+def _reshape(x: LoopValue, *sizes: object) -> LoopValue:
     """The features of each row, reshaped to `sizes`."""
     return reshaped(x, unpacked(sizes))
 
 
-def features_at(x: LoopValue, index: Any) -> LoopValue:
+def features_at(x: LoopValue, index: object) -> LoopValue:
     """x[i], x[a:b], x[..., None]: an index into the features of each row."""
     items = index if isinstance(index, tuple) else (index,)
     for i in items:

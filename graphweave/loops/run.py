@@ -45,7 +45,7 @@ _checked: set[Hashable] = set()
 
 
 @overload
-def compile(function: T, *, options: Mapping[str, Any] | None = None) -> T: ...
+def compile(function: T, *, options: Mapping[str, object] | None = None) -> T: ...
 @overload
 def compile(*, options: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
 def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -> Any:
@@ -70,7 +70,7 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
     chosen = dict(options or {})
 
     @functools.wraps(function)
-    def looped(*args: Any, **kwargs: Any) -> Any:
+    def looped(*args: object, **kwargs: Any) -> object:
         place = 1 if args and isinstance(args[0], torch.nn.Module) else 0
         if len(args) <= place:
             raise TypeError(
@@ -107,7 +107,7 @@ def evaluate(
     return out, written
 
 
-def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> Any:
+def _run(function: Callable[..., object], options: dict[str, object], *args: Any) -> Any:
     try:
         if is_plain():
             return evaluate(function, *args, False)  # type: ignore[call-arg]
@@ -124,7 +124,7 @@ def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> A
 
 
 def _key(
-    function: Callable[..., Any], options: dict[str, Any], ends: LoopEdges, fields: LoopFields, *args: Any
+    function: Callable[..., object], options: dict[str, object], ends: LoopEdges, fields: LoopFields, *args: Any
 ) -> Hashable:
     """The key of a call. Calls of one function, with features of the same sizes, share compiled code."""
     frames = (fields.sources, fields.destinations, fields.edges)
@@ -146,12 +146,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(
-    function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
+    function: Callable[..., object], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
 ) -> None:  # fmt: skip
     """Run the body as Python, on shapes alone. A trace knows that something is wrong, but not at which line."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def fake(tree: Any) -> Any:
+    def fake(tree: object) -> Any:
         return tree_map_only(Tensor, mode.from_tensor, tree)
 
     sources = mode.from_tensor(ends.sources)

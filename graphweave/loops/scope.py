@@ -141,7 +141,7 @@ class Loop:
 class Once:
     """An iterator that returns one object, which stands for all rows while the body of the loop runs."""
 
-    def __init__(self, loop: Loop, row: Any) -> None:
+    def __init__(self, loop: Loop, row: object) -> None:
         self._loop, self._row, self._left = loop, row, 1
 
     def __iter__(self) -> Once:

@@ -68,7 +68,7 @@ class LoopValue(TensorLike):
     def like(self, data: Tensor) -> LoopValue:
         return LoopValue(data, self.loop)
 
-    def wrapped(self, dim: Any, more: int = 0) -> int:
+    def wrapped(self, dim: object, more: int = 0) -> int:
         dim, ndim = constant(dim), self.ndim + more
         if not isinstance(dim, int) or not -ndim <= dim < ndim:
             raise LoopError(
@@ -131,10 +131,10 @@ class LoopValue(TensorLike):
             " Keep it in a field."
         )
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         raise self.unchanged()
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: object) -> LoopValue:
         if isinstance(other, LoopValue):
             raise LoopError(
                 "`@` of two values of edges or nodes, which cannot be compiled. Write torch.matmul(x, y), "
@@ -205,7 +205,7 @@ def may_gather(function: str, compute: Handler) -> Handler:
     """A handler for `compute`, named `function`. It defers the computation if an operand is a field of a node at an
     edge."""
 
-    def handler(left: Any, right: Any, **kwargs: Any) -> Any:
+    def handler(left: object, right: object, **kwargs: object) -> LoopValue:
         later = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
         if not later or kwargs:
             return compute(left, right, **kwargs)
@@ -224,7 +224,7 @@ def innermost(operands: Any) -> Loop:
     return loop
 
 
-def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
+def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[object]]:
     """The operands `given` (values, tensors of features, numbers) with features aligned from the right.
 
     The first result is a value of the loop in which the operands meet.

@@ -290,7 +290,7 @@ def _common(frames: Sequence[Any]) -> dict[str, Tensor]:
     return out
 
 
-def source_of(graph: Any) -> TypedEdges | _Plain | _Typed:
+def source_of(graph: object) -> TypedEdges | _Plain | _Typed:
     """The object that provides the edges and fields of `graph`, and stores the fields that a function sets."""
     if isinstance(graph, TypedEdges):
         return graph

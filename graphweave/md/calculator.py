@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from ase import Atoms
@@ -46,7 +46,11 @@ class PotentialCalculator(Calculator):
     implemented_properties = ("energy", "free_energy", "forces", "stress")
 
     def __init__(
-        self, model: nn.Module | str | os.PathLike[str], cutoff: float | None = None, skin: float = 1.0, **options: Any
+        self,
+        model: nn.Module | str | os.PathLike[str],
+        cutoff: float | None = None,
+        skin: float = 1.0,
+        **options: object,
     ) -> None:
         super().__init__(**options)
         model = model.model if isinstance(model, EnergyAndForces) else model

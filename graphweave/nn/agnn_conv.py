@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, both_ends
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class AGNNConv(nn.Module):
@@ -49,9 +48,9 @@ class AGNNConv(nn.Module):
             out: Tensor = graph.dstdata["out"]
         return out
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         cosine = (edges.src["unit"] * edges.dst["unit_dst"]).sum(-1, keepdim=True)
         return {"h": edges.src["h"], "e": self.beta * cosine}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         return {"out": (nodes.mailbox["e"].softmax(1) * nodes.mailbox["h"]).sum(1)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
+from graphweave.udf.arguments import EdgeBatch
 
 
 class RadialPooling(nn.Module):
@@ -62,5 +62,5 @@ class AtomicConv(nn.Module):
             return graph.ndata["out"]
 
 
-def _message(edges: Any) -> dict[str, Tensor]:
+def _message(edges: EdgeBatch) -> dict[str, Tensor]:
     return {"m": (edges.src["h"].unsqueeze(-1) * edges.data["r"].unsqueeze(-2)).flatten(1)}

@@ -14,6 +14,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, Width
 from graphweave.nn.gat_conv import GATConv
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 _LOW = -1e30
 """Score of a missing rival. It is so low that the hinge is 0, and finite, so that its product with 0 is 0."""
@@ -97,7 +98,7 @@ class CGATConv(GATConv):
         return losses
 
     def _class_boundary(self, pairs: Graph, e: Tensor) -> Tensor:
-        def hinge(edges: Any) -> dict[str, Tensor]:
+        def hinge(edges: EdgeBatch) -> dict[str, Tensor]:
             m = functional.relu(edges.src["e"] + self.class_margin - edges.dst["e"])
             return {"m": m * edges.data["weight"].to(m.dtype).reshape(-1, 1, 1)} if weighted else {"m": m}
 
@@ -109,7 +110,7 @@ class CGATConv(GATConv):
         return total
 
     def _graph_structure(self, far: Graph, el: Tensor, er: Tensor, e: Tensor) -> Tensor:
-        def hinge(edges: Any) -> dict[str, Tensor]:
+        def hinge(edges: EdgeBatch) -> dict[str, Tensor]:
             distant = self._score(edges)["e"]
             return {"m": functional.relu(distant + self.graph_margin - edges.dst["e"])}
 
@@ -120,7 +121,7 @@ class CGATConv(GATConv):
         return total
 
     def _hardest_rival(self, graph: Graph, labels: Tensor, mask: Tensor | None) -> Tensor:
-        def message(edges: Any) -> dict[str, Tensor]:
+        def message(edges: EdgeBatch) -> dict[str, Tensor]:
             a, b = edges.src["label"], edges.dst["label"]
             known = (a >= 0) & (b >= 0)
             shape = (-1, 1, 1)
@@ -129,7 +130,7 @@ class CGATConv(GATConv):
                 **self._score(edges),
             }  # fmt: skip
 
-        def reduce(nodes: Any) -> dict[str, Tensor]:
+        def reduce(nodes: NodeBatch) -> dict[str, Tensor]:
             e, same, other = nodes.mailbox["e"], nodes.mailbox["same"], nodes.mailbox["other"]
             rival = torch.where(other, e, _LOW).amax(1, keepdim=True)
             hinge = functional.relu(rival + self.class_margin - e)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.nn.pna_conv import AGGREGATORS, PNAConv, PNATower
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 _TINY = 1e-30
 _FIELDS = 3
@@ -21,13 +22,13 @@ _DIRECTIONAL = tuple(f"dir{k}-{kind}" for k in range(1, _FIELDS + 1) for kind in
 class DGNTower(PNATower):
     """One of the towers of `DGNConv`. The graph's nodes have the eigenvectors as "eig"."""
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         out = super()._message(edges)
         for k in sorted({_field(name) for name in self.aggregators if name in _DIRECTIONAL}):
             out[f"d{k}"] = edges.src["eig"][:, k] - edges.dst["eig"][:, k]
         return out
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         m = nodes.mailbox["m"]
         found = []
         for name in self.aggregators:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, both_ends
+from graphweave.udf.arguments import EdgeBatch
 
 
 class EdgeConv(nn.Module):
@@ -48,6 +47,6 @@ class EdgeConv(nn.Module):
             out: Tensor = g.dstdata["h"]
         return out
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         m = self.theta(edges.src["x"] - edges.dst["x_dst"]) + self.phi(edges.dst["x_dst"])
         return {"m": self.bn(m) if self.batch_norm else m}

@@ -13,6 +13,7 @@ import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.udf.arguments import EdgeBatch
 
 
 class EdgeGATConv(nn.Module):
@@ -86,5 +87,5 @@ class EdgeGATConv(nn.Module):
         return x.view(-1, self.num_heads, self.out_feats)
 
 
-def _message(edges: Any) -> dict[str, Tensor]:
+def _message(edges: EdgeBatch) -> dict[str, Tensor]:
     return {"m": (edges.src["h"] + edges.data["f"]) * edges.data["a"]}

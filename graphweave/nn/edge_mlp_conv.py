@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, both_ends, one_of
 from graphweave.nn.gin_conv import REDUCERS
+from graphweave.udf.arguments import EdgeBatch
 
 
 class EdgeMLPConv(nn.Module):
@@ -44,7 +44,7 @@ class EdgeMLPConv(nn.Module):
             out: Tensor = graph.dstdata["h"]
         return out
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         own = edges.dst["x_dst"]
         return {"m": self.mlp(torch.cat([own, edges.src["x"] - own], -1))}
 

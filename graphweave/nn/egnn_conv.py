@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from graphweave.graph.graph import Graph
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class EGNNConv(nn.Module):
@@ -50,7 +49,7 @@ class EGNNConv(nn.Module):
             out = self.node_mlp(torch.cat([node_feat, graph.ndata["h_neigh"]], dim=-1))
             return out, coord_feat + graph.ndata["x_neigh"]
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         diff = edges.src["x"] - edges.dst["x"]
         square = diff.square().sum(-1, keepdim=True)
         inputs = [edges.src["h"], edges.dst["h"], square]
@@ -60,5 +59,5 @@ class EGNNConv(nn.Module):
         return {"m": m, "u": self.coord_mlp(m) * diff / (square.sqrt() + 1e-30)}
 
 
-def _reduce(nodes: Any) -> dict[str, Tensor]:
+def _reduce(nodes: NodeBatch) -> dict[str, Tensor]:
     return {"h_neigh": nodes.mailbox["m"].sum(1), "x_neigh": nodes.mailbox["u"].mean(1)}

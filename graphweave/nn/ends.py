@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
+from graphweave.graph.graph import Graph
 
 Feat = Tensor | tuple[Tensor, Tensor]
 """Features of all nodes [N, F], or of sources and destinations ([N_src, F_src], [N_dst, F_dst])."""
@@ -16,7 +15,7 @@ Width = int | tuple[int, int]
 """A number of features: one for both ends, or a pair (of sources, of destinations)."""
 
 
-def both_ends(feat: Feat, graph: Any) -> tuple[Tensor, Tensor]:
+def both_ends(feat: Feat, graph: Graph) -> tuple[Tensor, Tensor]:
     """(features of sources, features of destinations). Both are the same tensor if `feat` is one tensor, or, in a
     block, the first rows of the sources, which are its destinations."""
     if isinstance(feat, tuple):

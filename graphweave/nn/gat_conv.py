@@ -13,6 +13,7 @@ import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class GATConv(nn.Module):
@@ -100,7 +101,7 @@ class GATConv(nn.Module):
         """The summands of the scores: a_l . z [N_src, heads, 1] and a_r . z [N_dst, heads, 1]."""
         return (z_src * self.attn_l).sum(-1, keepdim=True), (z_dst * self.attn_r).sum(-1, keepdim=True)
 
-    def _score(self, edges: Any) -> dict[str, Tensor]:
+    def _score(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"], self.negative_slope)}
 
     def _attend(self, graph: Graph, weighted: bool, get_attention: bool) -> Tensor | None:
@@ -113,11 +114,11 @@ class GATConv(nn.Module):
             attention: Tensor = graph.edata["a"]
             return attention
 
-        def message(edges: Any) -> dict[str, Tensor]:
+        def message(edges: EdgeBatch) -> dict[str, Tensor]:
             sent = {"z": edges.src["z"], **self._score(edges)}
             return {**sent, "w": edges.data["w"]} if weighted else sent
 
-        def reduce(nodes: Any) -> dict[str, Tensor]:
+        def reduce(nodes: NodeBatch) -> dict[str, Tensor]:
             a = self._dropped(nodes.mailbox["e"].softmax(1))
             a = a * nodes.mailbox["w"] if weighted else a
             return {"h": (a * nodes.mailbox["z"]).sum(1)}
@@ -125,7 +126,7 @@ class GATConv(nn.Module):
         graph.update_all(message, reduce)
         return None
 
-    def _dropped(self, a: Any) -> Any:
+    def _dropped(self, a: object) -> Any:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch.nn import functional
 
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
+from graphweave.udf.arguments import EdgeBatch
 
 _EPSILON = 1e-6
 
@@ -60,6 +60,6 @@ class GatedGCNConv(nn.Module):
         return out
 
 
-def _gate(edges: Any) -> dict[str, Tensor]:
+def _gate(edges: EdgeBatch) -> dict[str, Tensor]:
     f = edges.src["d"] + edges.dst["e"] + edges.data["c"]
     return {"f": f, "s": torch.sigmoid(f)}

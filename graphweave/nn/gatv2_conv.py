@@ -13,6 +13,7 @@ import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class GATv2Conv(nn.Module):
@@ -84,18 +85,18 @@ class GATv2Conv(nn.Module):
         x = x if self.activation is None else self.activation(x)
         return (x, attention) if get_attention else x
 
-    def _score(self, edges: Any) -> dict[str, Tensor]:
+    def _score(self, edges: EdgeBatch) -> dict[str, Tensor]:
         sides = functional.leaky_relu(edges.src["l"] + edges.dst["r"], self.negative_slope)
         return {"e": (sides * self.attn).sum(-1, keepdim=True)}
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {"l": edges.src["l"], **self._score(edges)}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         a = self._dropped(nodes.mailbox["e"].softmax(1))
         return {"h": (a * nodes.mailbox["l"]).sum(1)}
 
-    def _dropped(self, a: Any) -> Any:
+    def _dropped(self, a: object) -> Any:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, both_ends
+from graphweave.udf.arguments import EdgeBatch
 
 
 class GINEConv(nn.Module):
@@ -46,5 +46,5 @@ class GINEConv(nn.Module):
         return out if self.apply_func is None else self.apply_func(out)
 
 
-def _message(edges: Any) -> dict[str, Tensor]:
+def _message(edges: EdgeBatch) -> dict[str, Tensor]:
     return {"m": torch.relu(edges.src["h"] + edges.data["e"])}

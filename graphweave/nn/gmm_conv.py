@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, one_of
 from graphweave.nn.gin_conv import REDUCERS
+from graphweave.udf.arguments import EdgeBatch
 
 
 class GMMConv(nn.Module):
@@ -72,7 +71,7 @@ class GMMConv(nn.Module):
             x = x + self.res_fc(dst)
         return x if self.bias is None else x + self.bias
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         gap = (edges.data["u"].unsqueeze(1) - self.mu) * self.inv_sigma
         weight = torch.exp(-0.5 * (gap * gap).sum(-1))
         m = edges.src["z"] * weight.unsqueeze(-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +39,7 @@ class GroupRevRes(nn.Module):
         out: Tensor = checkpoint(self._grouped, g, x, *args, use_reentrant=False)
         return out
 
-    def _grouped(self, g: Any, x: Tensor, *args: Tensor) -> Tensor:
+    def _grouped(self, g: object, x: Tensor, *args: Tensor) -> Tensor:
         parts = x.chunk(self.groups, dim=-1)
         of_groups = list(zip(*(arg.chunk(self.groups, dim=-1) for arg in args), strict=True)) or [()] * self.groups
         y, found = torch.stack(parts[1:]).sum(0), []

@@ -13,6 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.nn.ends import reset_glorot
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class HANConv(nn.Module):
@@ -68,7 +69,7 @@ class HANConv(nn.Module):
         reset_glorot(self, self.attn_l, self.attn_r, self.semantic_q)
         reset_glorot(self.fc)
 
-    def forward(self, graphs: Graph | Sequence[Graph], feat: Any, get_attention: bool = False) -> Any:
+    def forward(self, graphs: Graph | Sequence[Graph], feat: object, get_attention: bool = False) -> Any:
         """A list of graphs over N nodes and [N, in] -> [N, heads * out].
 
         For a heterogeneous graph, `feat` is a dict, node type -> [N_t, in_t], and the result is a dict of the types at
@@ -115,11 +116,11 @@ class HANConv(nn.Module):
             x: Tensor = graph.nodes[target].data["h"].flatten(1)
         return x if self.activation is None else self.activation(x)
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         score = functional.leaky_relu(edges.src["el"] + edges.dst["er"], self.negative_slope)
         return {"z": edges.src["z"], "e": score}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         a = nodes.mailbox["e"].softmax(1)
         a = self.attn_drop(a) if self.attn_drop.p > 0 else a
         return {"h": (a * nodes.mailbox["z"]).sum(1)}

@@ -36,7 +36,7 @@ class HeteroGraphConv(nn.Module):
     """
 
     def __init__(
-        self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"
+        self, mods: Mapping[object, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"
     ) -> None:
         super().__init__()
         self.mod_dict = dict(mods)
@@ -55,8 +55,8 @@ class HeteroGraphConv(nn.Module):
         self,
         g: Graph,
         inputs: Any,
-        mod_args: Mapping[str, Sequence[Any]] | None = None,
-        mod_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+        mod_args: Mapping[str, Sequence[object]] | None = None,
+        mod_kwargs: Mapping[str, Mapping[str, object]] | None = None,
     ) -> dict[str, Any]:
         """Type -> features, or a pair of such dicts for sources and destinations -> type -> result.
 
@@ -75,11 +75,11 @@ class HeteroGraphConv(nn.Module):
             found.setdefault(key[2], []).append(layer(g[key], (src[key[0]], dst[key[2]]), *args, **kwargs))
         return {t: self._joined(results, t) for t, results in found.items()}
 
-    def _layer(self, key: tuple[str, str, str]) -> Any:
+    def _layer(self, key: tuple[str, str, str]) -> nn.Module | None:
         names = [name for name in (str(key), key[1]) if name in self.mods]
         return self.mods[names[0]] if names else None
 
-    def _joined(self, results: list[Tensor], ntype: str) -> Any:
+    def _joined(self, results: list[Tensor], ntype: str) -> Tensor:
         if not isinstance(self.aggregate, str):
             return self.aggregate(results, ntype)
         if self.aggregate == "stack":
@@ -94,11 +94,11 @@ class HeteroLinear(nn.Module):
     torch.Size([3, 4])
     """
 
-    def __init__(self, in_size: Mapping[Any, int], out_size: int, bias: bool = True) -> None:
+    def __init__(self, in_size: Mapping[object, int], out_size: int, bias: bool = True) -> None:
         super().__init__()
         self.linears = nn.ModuleDict({str(t): nn.Linear(size, out_size, bias=bias) for t, size in in_size.items()})
 
-    def forward(self, feat: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+    def forward(self, feat: Mapping[object, Tensor]) -> dict[Any, Tensor]:
         """Type -> [N_t, in_t] -> type -> [N_t, out]."""
         return {t: self.linears[str(t)](x) for t, x in feat.items()}
 
@@ -110,7 +110,7 @@ class HeteroEmbedding(nn.Module):
     torch.Size([3, 4])
     """
 
-    def __init__(self, num_embeddings: Mapping[Any, int], embedding_dim: int) -> None:
+    def __init__(self, num_embeddings: Mapping[object, int], embedding_dim: int) -> None:
         super().__init__()
         self.embeds = nn.ModuleDict({str(t): nn.Embedding(rows, embedding_dim) for t, rows in num_embeddings.items()})
         self._types = {str(t): t for t in num_embeddings}
@@ -125,6 +125,6 @@ class HeteroEmbedding(nn.Module):
         for table in self.embeds.values():
             nn.init.xavier_uniform_(table.weight)  # type: ignore[arg-type]
 
-    def forward(self, input_ids: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+    def forward(self, input_ids: Mapping[object, Tensor]) -> dict[Any, Tensor]:
         """Type -> rows [N_t] -> type -> [N_t, F]."""
         return {t: self.embeds[str(t)](ids) for t, ids in input_ids.items()}

@@ -14,6 +14,7 @@ from graphweave.nn.ends import Feat, both_ends
 from graphweave.nn.relations import checked_types
 from graphweave.nn.typed_linear import TypedLinear
 from graphweave.ops import gather_mm
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class HGTConv(nn.Module):
@@ -97,7 +98,7 @@ class HGTConv(nn.Module):
         h = h * alpha + (x_dst if self.residual_w is None else x_dst @ self.residual_w) * (1 - alpha)
         return h if self.norm is None else self.norm(h)
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         etype = edges.data["type"]
         scale = torch.stack(list(self.relation_pri), 1) / math.sqrt(self.head_size)
         att = _of_heads(self.relation_att) * scale.unsqueeze(-1).unsqueeze(-1)
@@ -105,7 +106,7 @@ class HGTConv(nn.Module):
         v = gather_mm(edges.src["v"], _of_heads(self.relation_msg), idx_b=etype)
         return {"e": (k * edges.dst["q"]).sum(-1, keepdim=True), "v": v}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         return {"m": (nodes.mailbox["e"].softmax(1) * nodes.mailbox["v"]).sum(1)}
 
     def extra_repr(self) -> str:

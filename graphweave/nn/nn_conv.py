@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, one_of
 from graphweave.nn.gin_conv import REDUCERS
+from graphweave.udf.arguments import EdgeBatch
 
 
 class NNConv(nn.Module):
@@ -59,5 +59,5 @@ class NNConv(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
-def _product(edges: Any) -> dict[str, Tensor]:
+def _product(edges: EdgeBatch) -> dict[str, Tensor]:
     return {"m": (edges.src["h"] * edges.data["w"]).sum(1)}

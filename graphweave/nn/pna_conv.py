@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.graph.readout import broadcast_nodes
 from graphweave.nn.ends import on_rows
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 _TINY = 1e-30
 
@@ -71,11 +72,11 @@ class PNATower(nn.Module):
         out: Tensor = self.dropout(self.batchnorm(self.U(torch.cat(found, dim=1)) * size**-0.5))
         return out
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         parts = [edges.src["h"], edges.dst["h"], *([edges.data["f"]] if "f" in edges.data else [])]
         return {"m": self.M(torch.cat(parts, dim=-1))}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         m = nodes.mailbox["m"]
         return {"agg": torch.cat([AGGREGATORS[name](m) for name in self.aggregators], dim=-1)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths
 from graphweave.nn.relations import checked_types, into_pairs
 from graphweave.nn.typed_linear import Regularizer, TypedLinear
+from graphweave.udf.arguments import EdgeBatch
 
 
 class RelGraphConv(nn.Module):
@@ -89,11 +90,11 @@ class RelGraphConv(nn.Module):
             x: Tensor = g.dstdata["h"]
         return self._finished(x, dst)
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         h, etype = edges.src["h"], edges.data["type"]
         return {"m": self.linear_r.get_weight()[etype, h] if _are_ids(h) else self.linear_r(h, etype)}
 
-    def _weighted(self, edges: Any) -> dict[str, Tensor]:
+    def _weighted(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {"m": self._message(edges)["m"] * edges.data["norm"]}
 
     def _finished(self, x: Tensor, dst: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from graphweave.nn.relations import checked_types, into_pairs
 from graphweave.nn.typed_linear import Regularizer, TypedLinear
 from graphweave.ops import gather_mm
 from graphweave.udf import run
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 Attention = Literal["across-relation", "within-relation"]
 """Edges over which the softmax runs: all edges into a node, or those of the same relation."""
@@ -122,23 +123,23 @@ class RGATConv(nn.Module):
             return weight @ attn
         return (weight @ attn.unflatten(-2, (weight.shape[1], -1))).flatten(1, 2)
 
-    def _score(self, edges: Any) -> dict[str, Tensor]:
+    def _score(self, edges: EdgeBatch) -> dict[str, Tensor]:
         etype = edges.data["type"]
         left = gather_mm(edges.src["h"], self._score_weight(self.attn_l), idx_b=etype)
         right = gather_mm(edges.dst["h_dst"], self._score_weight(self.attn_r), idx_b=etype)
         return {"e": functional.leaky_relu(left + right, self.negative_slope).unsqueeze(-1)}
 
-    def _sent(self, edges: Any) -> Tensor:
+    def _sent(self, edges: EdgeBatch) -> Tensor:
         return self.linear_r(edges.src["h"], edges.data["type"]).view(-1, self.num_heads, self.out_feats)
 
-    def _message(self, edges: Any) -> dict[str, Tensor]:
+    def _message(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {"z": self._sent(edges), **self._score(edges)}
 
-    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+    def _reduce(self, nodes: NodeBatch) -> dict[str, Tensor]:
         a = self._dropped(nodes.mailbox["e"].softmax(1))
         return {"h": (a * nodes.mailbox["z"]).sum(1)}
 
-    def _weighted(self, edges: Any) -> dict[str, Tensor]:
+    def _weighted(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {"m": edges.data["a"] * self._sent(edges)}
 
     def _normalized(self, graph: Graph, etypes: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class RGATConv(nn.Module):
             out = edge_softmax(graph, graph.edata["e"])
         return out
 
-    def _dropped(self, a: Any) -> Any:
+    def _dropped(self, a: object) -> Any:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

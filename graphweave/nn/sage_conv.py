@@ -13,6 +13,7 @@ import graphweave.function as fn
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, inverse_power, on_rows, one_of
+from graphweave.udf.arguments import NodeBatch
 
 AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 
@@ -114,7 +115,7 @@ class SAGEConv(nn.Module):
                 return fn.mean("m", "neigh")
         return fn.sum("m", "neigh")
 
-    def _read(self, nodes: Any) -> dict[str, Tensor]:
+    def _read(self, nodes: NodeBatch) -> dict[str, Tensor]:
         _, (last, _) = self.lstm(nodes.mailbox["m"])
         return {"neigh": last.squeeze(0)}
 

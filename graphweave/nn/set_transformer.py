@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -182,7 +180,7 @@ def _network(width: int, inside: int, dropout: float) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, inside), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inside, width))
 
 
-def _lengths(graph: Any) -> Tensor:
+def _lengths(graph: Graph) -> Tensor:
     counts: Tensor = graph.batch_num_nodes()
     return counts.long()
 

@@ -14,6 +14,7 @@ from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
 from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
 from graphweave.nn.relations import checked_types
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
 class SimpleHGNConv(nn.Module):
@@ -113,18 +114,18 @@ class SimpleHGNConv(nn.Module):
             attention: Tensor = graph.edata["a"]
             return attention
 
-        def message(edges: Any) -> dict[str, Tensor]:
+        def message(edges: EdgeBatch) -> dict[str, Tensor]:
             sent = {"z": edges.src["z"], **self._score(edges)}
             return {**sent, "before": edges.data["before"]} if mixed else sent
 
-        def reduce(nodes: Any) -> dict[str, Tensor]:
+        def reduce(nodes: NodeBatch) -> dict[str, Tensor]:
             a = self._finished(nodes.mailbox["e"].softmax(1), nodes.mailbox["before"] if mixed else None)
             return {"h": (a * nodes.mailbox["z"]).sum(1)}
 
         graph.update_all(message, reduce)
         return None
 
-    def _score(self, edges: Any) -> dict[str, Tensor]:
+    def _score(self, edges: EdgeBatch) -> dict[str, Tensor]:
         u = self.fc_e(self.edge_emb).view(-1, self.num_heads, self.edge_feats)
         of_type = (u * self.attn_e).sum(-1, keepdim=True).index_select(0, edges.data["type"])
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"] + of_type, self.negative_slope)}

@@ -21,7 +21,7 @@ class Sequential(nn.Sequential):
     torch.Size([3, 2])
     """
 
-    def forward(self, graph: Any, *feats: Any) -> Any:
+    def forward(self, graph: object, *feats: object) -> Any:
         """A graph or a list of graphs, and the first layer's features -> the last layer's result."""
         graphs = list(graph) if isinstance(graph, Sequence) else [graph] * len(self)
         if len(graphs) != len(self):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +10,7 @@ import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.transform import add_self_loop, remove_self_loop
 from graphweave.nn.ends import on_rows, one_of
+from graphweave.udf.arguments import EdgeBatch
 
 _SMALL, _SMALLER = 1e-7, 1e-9
 
@@ -121,7 +120,7 @@ class EdgeWeights(nn.Module):
         return degree
 
 
-def _distance(edges: Any) -> dict[str, Tensor]:
+def _distance(edges: EdgeBatch) -> dict[str, Tensor]:
     return {"z": (edges.src["y"] - edges.dst["y"]).square().sum(-1, keepdim=True)}
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
@@ -105,7 +105,7 @@ class Looks:
         """The rows and maps of a space of the program; the rows of one that a rule has made."""
         return self._spaces.get(space) or self._rows(space)
 
-    def _without_spaces(self, value: Any) -> Hashable:
+    def _without_spaces(self, value: object) -> Hashable:
         if isinstance(value, tuple):
             return tuple([self._without_spaces(v) for v in value])
         if isinstance(value, Space):
@@ -176,7 +176,7 @@ class Answers(Generic[T]):
         return answers.get(self._looks.of_edit(edit))
 
 
-def _blank(arg: Any) -> Hashable:
+def _blank(arg: object) -> Hashable:
     """The arguments of a call without its operands."""
     if isinstance(arg, Operand):
         return "%"

@@ -53,7 +53,7 @@ def radius_graph(
 
 def fps(
     x: Tensor, batch: Tensor | None = None, ratio: float | Tensor = 0.5, random_start: bool = True,
-    batch_size: int | None = None, ptr: Any = None,
+    batch_size: int | None = None, ptr: object = None,
 ) -> Tensor:  # fmt: skip
     """The numbers of points that are chosen one after the other, each farthest from those before it."""
     batch = batch if ptr is None else _clouds(torch.as_tensor(ptr, device=x.device), x)

@@ -70,7 +70,7 @@ def take_back() -> None:
             setattr(of, name, before)
 
 
-def _set(of: Any, name: str, value: Any) -> None:
+def _set(of: object, name: str, value: object) -> None:
     before = of.get(name, _absent) if isinstance(of, dict) else vars(of).get(name, _absent)
     _changed.append((of, name, before))
     if isinstance(of, dict):
@@ -79,7 +79,7 @@ def _set(of: Any, name: str, value: Any) -> None:
         setattr(of, name, value)
 
 
-def _modules(package: str, contents: dict[str, dict[str, Any]]) -> list[ModuleType]:
+def _modules(package: str, contents: dict[str, dict[str, object]]) -> list[ModuleType]:
     """The package, which has what all its modules but "utils" have, and these modules."""
     of_package = {k: v for part, members in contents.items() if part != "utils" for k, v in members.items()}
     parts = {part: _module(f"{package}.{part}", members) for part, members in contents.items() if part}
@@ -87,7 +87,7 @@ def _modules(package: str, contents: dict[str, dict[str, Any]]) -> list[ModuleTy
     return [whole, *parts.values()]
 
 
-def _module(name: str, members: dict[str, Any]) -> ModuleType:
+def _module(name: str, members: dict[str, object]) -> ModuleType:
     made = ModuleType(name, f"graphweave's stand-in for {name}, which is not installed.")
     made.__spec__ = ModuleSpec(name, None)
     vars(made).update(members)
@@ -109,7 +109,7 @@ def _tell_pyg(lent: list[str]) -> None:
                     _set(module, name, value)
 
 
-def _by_name(functions: tuple[Callable[..., Any], ...]) -> dict[str, Any]:
+def _by_name(functions: tuple[Callable[..., object], ...]) -> dict[str, object]:
     return {f.__name__: f for f in functions}
 
 

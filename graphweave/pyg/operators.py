@@ -108,12 +108,14 @@ def _matrix(row: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor | Non
     return SparseTensor(row, rowptr, col, value, (rowptr.size(0) - 1, mat.size(-2)), True, True)
 
 
-def _spmm_sum(row: Any, rowptr: Tensor, col: Tensor, value: Any, colptr: Any, csr2csc: Any, mat: Tensor) -> Tensor:
+def _spmm_sum(
+    row: Any, rowptr: Tensor, col: Tensor, value: Any, colptr: object, csr2csc: object, mat: Tensor
+) -> Tensor:
     return torch_sparse_functions.product_sum(_matrix(row, rowptr, col, value, mat), mat)
 
 
 def _spmm_mean(
-    row: Any, rowptr: Tensor, col: Tensor, value: Any, rowcount: Any, colptr: Any, csr2csc: Any, mat: Tensor
+    row: Any, rowptr: Tensor, col: Tensor, value: Any, rowcount: object, colptr: object, csr2csc: object, mat: Tensor
 ) -> Tensor:
     return torch_sparse_functions.product_mean(_matrix(row, rowptr, col, value, mat), mat)
 

@@ -243,7 +243,7 @@ def _walk_nodes(rowptr: Tensor, col: Tensor, start: Tensor, walk_length: int, p:
 def _walk_along_edges(
     row: Tensor, col: Tensor, start: Tensor, walk_length: int, p: float = 1.0, q: float = 1.0, coalesced: bool = True,
     num_nodes: int | None = None, return_edge_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """torch_cluster's `random_walk`, of edges in any order."""
     count = int(torch.cat([row, col, start]).max()) + 1 if num_nodes is None else num_nodes
     if coalesced:

@@ -181,7 +181,7 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _unpack(archive: tarfile.TarFile, path: Path, root: Path, members: dict[str, Any]) -> Carried:
+def _unpack(archive: tarfile.TarFile, path: Path, root: Path, members: dict[str, object]) -> Carried:
     """Check all members before the first is written, then write the entries that are missing."""
     contents: dict[str, bytes] = {}
     while (member := archive.next()) is not None:
@@ -229,7 +229,7 @@ def _is_inside(name: str) -> bool:
     return all(map(_carries, parts)) and parts[0] not in _DATA
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     words = " ".join(str(value).split())
     return words if len(words) <= 200 else f"{words[:200]}..."
 

@@ -69,6 +69,6 @@ def cuda() -> dict[str, Any]:
     return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
 
 
-def _device(number: int) -> dict[str, Any]:
+def _device(number: int) -> dict[str, object]:
     found = torch.cuda.get_device_properties(number)
     return {"name": found.name, "memory": found.total_memory, "capability": f"{found.major}.{found.minor}"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from graphweave.core import process_memory
 from graphweave.runtime import arena
 
 
-def peak_extra_bytes(work: Callable[[], Any]) -> int | None:
+def peak_extra_bytes(work: Callable[[], object]) -> int | None:
     """Run `work`, and return the largest number of bytes that it took on the devices in use; None if the system cannot
     tell.
 

@@ -58,7 +58,7 @@ class RankGroup:
         dist.all_reduce(out, _REDUCED[fold], group=self.group)
         return out.to(x.dtype)
 
-    def all_gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         """The Python objects that the ranks give, in the order of the ranks."""
         out: list[Any] = [value] * self.size
         if self.size > 1:
@@ -90,7 +90,7 @@ class RankLink(RankGroup):
     """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
     is wider."""
 
-    def __init__(self, group: Any, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None) -> None:
+    def __init__(self, group: object, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None) -> None:
         super().__init__(group, size)
         self.rows, self.halo_dtype = rows, halo_dtype
         self._last: dict[int, tuple[Callable[[], None], Tensor]] = {}  # what the last call of each slot has sent for

@@ -185,7 +185,7 @@ def _backward(
 
 @segment_attention.register_fake
 def _fake(
-    q: Tensor, k: Tensor, v: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float, *terms: Any
+    q: Tensor, k: Tensor, v: Tensor, q_ptr: Tensor, k_ptr: Tensor, scale: float, *terms: object
 ) -> tuple[Tensor, Tensor]:
     return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty(q.shape[:2])
 
@@ -209,14 +209,14 @@ def _backward_fake(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *of_terms  # type: ignore[return-value]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, q_ptr, k_ptr, ctx.scale, *given = inputs
     ctx.given = [None if isinstance(x, Tensor) else x for x in given]
     ctx.tensors = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
     ctx.save_for_backward(q, k, v, *output, q_ptr, k_ptr, *(given[i] for i in ctx.tensors))
 
 
-def _derivative(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _derivative(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     """The gradient of `lse` is not used: nothing but the derivative reads it. PyTorch passes no operands behind the
     last one that differs from its default, and wants no gradients for them."""
     tensors, given, asked = ctx.saved_tensors[:7], list(ctx.given), ctx.needs_input_grad
@@ -288,7 +288,7 @@ def _twice_fake(
     return *of_rows, q.new_empty(0 if bias is None else bias.shape)
 
 
-def _keep_again(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _keep_again(ctx: Any, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
     grad, q, k, v, _, _, q_ptr, k_ptr, ctx.scale, _, *given = inputs
     ctx.given = [None if isinstance(x, Tensor) else x for x in given]
     ctx.tensors = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
@@ -297,7 +297,7 @@ def _keep_again(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
 
 def _derivative_again(
     ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor, of_bias: Tensor, *_: Tensor
-) -> tuple[Any, ...]:
+) -> tuple[Tensor | None, ...]:
     """Results and the logarithms of sums are functions of the other operands: they add nothing of their own."""
     tensors, given = ctx.saved_tensors[:6], list(ctx.given)
     for i, x in zip(ctx.tensors, ctx.saved_tensors[6:], strict=True):

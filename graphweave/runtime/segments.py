@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from struct import Struct, pack
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -111,7 +111,7 @@ class Segment:
 
     def _try(
         self, rows: Sequence[int], indices: Sequence[Tensor], values: Sequence[Tensor], memory: tuple[int, int],
-        records: bytes, failure: Failure, told: Any,
+        records: bytes, failure: Failure, told: object,
     ) -> int:  # fmt: skip
         """Call native code, with the `records` of the indices if there are any, and return its status. `memory` is the
         address of that inside, and the bytes of scratch memory."""

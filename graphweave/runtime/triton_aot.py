@@ -43,7 +43,7 @@ class Resources:
 
 
 def compile_text(
-    text: str, symbol: str, signature: Sequence[str], constexprs: Mapping[str, Any], capability: int,
+    text: str, symbol: str, signature: Sequence[str], constexprs: Mapping[str, object], capability: int,
     *, warps: int = 4, aligned: bool = True, fuse: bool = False,
 ) -> Resources:  # fmt: skip
     """Compile the kernel `symbol` of a module's text for `capability` (80 means sm_80).
@@ -84,9 +84,14 @@ def _require_compiler() -> None:
 
 
 def _compiled(
-    function: Any, types: Mapping[str, str], constexprs: Mapping[str, Any], attributes: Mapping[tuple[int], Any],
-    capability: int, options: Mapping[str, Any], log: io.StringIO,
-) -> Any:  # fmt: skip
+    function: object,
+    types: Mapping[str, str],
+    constexprs: Mapping[str, object],
+    attributes: Mapping[tuple[int], object],
+    capability: int,
+    options: Mapping[str, object],
+    log: io.StringIO,
+) -> object:
     """The compiled function; the output of ptxas goes to `log`."""
     import triton
     from triton.backends.compiler import GPUTarget

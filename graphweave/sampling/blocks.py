@@ -37,7 +37,7 @@ class BlockSampler:
     def __init__(
         self,
         graph: Graph,
-        fanouts: Sequence[int] | Sequence[Mapping[Any, int]],
+        fanouts: Sequence[int] | Sequence[Mapping[object, int]],
         *,
         seed: int = 0,
         replace: bool = False,
@@ -71,7 +71,7 @@ class BlockSampler:
         return self._graph
 
     def sample(
-        self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0, exclude: Any = None
+        self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0, exclude: object = None
     ) -> tuple[Any, Any, list[Graph]]:
         """(input nodes, output nodes, blocks) of `seeds`, int64 [k] without duplicates, or type -> such nodes.
         `exclude`: edges, or relation -> edges, that no block has; a node draws its fanout of the others.
@@ -95,7 +95,7 @@ class BlockSampler:
         (only,) = inputs
         return inputs[only], given[only], blocks
 
-    def _positions(self, exclude: Any) -> dict[CanonicalEtype, Tensor]:
+    def _positions(self, exclude: object) -> dict[CanonicalEtype, Tensor]:
         """Relation -> the positions of its excluded edges, in rising order."""
         if exclude is None:
             return {}
@@ -123,7 +123,7 @@ class BlockSampler:
         return found
 
 
-def _fanouts(graph: Graph, given: Any) -> dict[CanonicalEtype, list[int]]:
+def _fanouts(graph: Graph, given: object) -> dict[CanonicalEtype, list[int]]:
     """Relation -> the fanout of each hop, that of the last layer first."""
     keys = graph.canonical_etypes
     if not isinstance(given, (list, tuple)) or not all(isinstance(layer, Mapping) for layer in given) or not given:
@@ -134,7 +134,9 @@ def _fanouts(graph: Graph, given: Any) -> dict[CanonicalEtype, list[int]]:
     return {key: [layer[key] for layer in reversed(layers)] for key in keys}
 
 
-def _block(src: dict[str, Tensor], dst: dict[str, Tensor], edges: Mapping[CanonicalEtype, Any], idtype: Any) -> Graph:
+def _block(
+    src: dict[str, Tensor], dst: dict[str, Tensor], edges: Mapping[CanonicalEtype, Any], idtype: torch.dtype
+) -> Graph:
     relations, edata = {}, {}
     for (start, name, end), hop in edges.items():
         relation = Relation(start, name, end + DST, hop.src.to(idtype), hop.dst.to(idtype))

@@ -97,7 +97,7 @@ class ClusterSampler:
         """int64 [k]: the nodes of a cluster, in rising order."""
         return self._order[self._begins[cluster] : self._begins[cluster + 1]]
 
-    def sample(self, clusters: Any, epoch: int = 0) -> Any:
+    def sample(self, clusters: object, epoch: int = 0) -> Any:
         """The batch of the distinct `clusters`, int64 [q]: their nodes, cluster after cluster, and every edge of the
         graph that joins two of these, sorted by destination.
 

@@ -31,7 +31,9 @@ class NodeSampler(Protocol):
     def graph(self) -> Graph:
         """The graph that is sampled."""
 
-    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: Any = None) -> tuple[Any, Any, list[Graph]]:
+    def sample(
+        self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None
+    ) -> tuple[Any, Any, list[Graph]]:
         """(input nodes, output nodes, blocks) of type -> distinct nodes; no block has the edges `exclude`."""
 
 
@@ -39,13 +41,13 @@ class EdgePredictionSampler:
     """Made by `as_edge_prediction_sampler`, which says what the batches are."""
 
     def __init__(
-        self, sampler: NodeSampler, exclude: Any, reverse_eids: Any, reverse_etypes: Any, negatives: Any, k: int
+        self, sampler: NodeSampler, exclude: object, reverse_eids: Any, reverse_etypes: Any, negatives: Any, k: int
     ) -> None:
         self.graph = sampler.graph
         self._sampler, self._exclude, self._negatives, self._k = sampler, exclude, negatives, k
         self._reverse_eids, self._reverse_etypes = reverse_eids, reverse_etypes
 
-    def sample(self, edges: Any, epoch: int = 0) -> tuple[Any, ...]:
+    def sample(self, edges: object, epoch: int = 0) -> tuple[Any, ...]:
         """(input nodes, pair graph, blocks) of `edges`, numbers [k], or relation -> numbers; with a negative sampler
         (input nodes, pair graph, negative pair graph, blocks). DataError for no edges, IndexRangeError for an edge out
         of range."""
@@ -67,7 +69,7 @@ class EdgePredictionSampler:
             return inputs, pair_graph, blocks
         return inputs, pair_graph, _pair_graph(graph, nodes, local_negative, None), blocks
 
-    def _chosen(self, edges: Any) -> dict[CanonicalEtype, Tensor]:
+    def _chosen(self, edges: object) -> dict[CanonicalEtype, Tensor]:
         given = edges if isinstance(edges, Mapping) else {self.graph.to_canonical_etype(None): edges}
         found = {}
         for name, ids in given.items():
@@ -81,7 +83,7 @@ class EdgePredictionSampler:
         relation = self.graph.relation(key)
         return relation.src[ids].long(), relation.dst[ids].long()
 
-    def _excluded(self, edges: Any, chosen: dict[CanonicalEtype, Tensor]) -> Any:
+    def _excluded(self, edges: object, chosen: dict[CanonicalEtype, Tensor]) -> Any:
         if self._exclude is None:
             return None
         if callable(self._exclude):
@@ -96,7 +98,7 @@ class EdgePredictionSampler:
                 parts.setdefault(self._reverse_etypes[key], []).append(ids)
         return {key: torch.cat(ids) for key, ids in parts.items()}
 
-    def _negative(self, edges: Any, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
+    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
         if callable(self._negatives):
             given = self._negatives(self.graph, edges)
             if not isinstance(given, Mapping):
@@ -112,7 +114,7 @@ class EdgePredictionSampler:
                     drawn[key] = (src.repeat_interleave(self._k), tails.reshape(-1))
         return {key: self._checked(key, pairs) for key, pairs in drawn.items()}
 
-    def _checked(self, key: CanonicalEtype, pairs: Any) -> tuple[Tensor, Tensor]:
+    def _checked(self, key: CanonicalEtype, pairs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         pairs = tuple(torch.as_tensor(end) for end in pairs)
         if not any(end.numel() for end in pairs):
             return torch.empty(0, dtype=torch.int64, device="cpu"), torch.empty(0, dtype=torch.int64, device="cpu")
@@ -130,7 +132,7 @@ class EdgePredictionSampler:
 
 def as_edge_prediction_sampler(
     sampler: NodeSampler,
-    exclude: str | Callable[[Any], Any] | None = None,
+    exclude: str | Callable[[object], object] | None = None,
     reverse_eids: Tensor | Mapping[Any, Tensor] | None = None,
     reverse_etypes: Mapping[Any, Any] | None = None,
     negative_sampler: Any = None,
@@ -175,14 +177,14 @@ def as_edge_prediction_sampler(
     return EdgePredictionSampler(sampler, exclude, eids, etypes, negatives, num_negatives)
 
 
-def _by_relation(graph: Graph, given: Any) -> dict[CanonicalEtype, Any]:
+def _by_relation(graph: Graph, given: object) -> dict[CanonicalEtype, Any]:
     if given is None:
         return {}
     named = given if isinstance(given, Mapping) else {None: given}
     return {graph.to_canonical_etype(name): value for name, value in named.items()}
 
 
-def _reversed(graph: Graph, key: CanonicalEtype, ids: Any) -> Tensor:
+def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
     relation = graph.relation(key)
     found = as_selection(ids, relation.num_edges, relation.src, "edge").long()
     if found.numel() != relation.num_edges:
@@ -193,7 +195,7 @@ def _reversed(graph: Graph, key: CanonicalEtype, ids: Any) -> Tensor:
     return found
 
 
-def _negatives(graph: Graph, given: Any) -> dict[CanonicalEtype, NegativeSampler] | None:
+def _negatives(graph: Graph, given: object) -> dict[CanonicalEtype, NegativeSampler] | None:
     found = _by_relation(graph, given)
     for key, sampler in found.items():
         if not isinstance(sampler, NegativeSampler):

@@ -41,7 +41,7 @@ class HGTSampler(BaseSampler):
     `seed`, the epoch (`set_epoch`) and the batch's seeds, as with `NeighborSampler`.
     """
 
-    def __init__(self, data: Any, num_samples: Any, *, seed: int = 0) -> None:
+    def __init__(self, data: object, num_samples: object, *, seed: int = 0) -> None:
         """`data`: a PyG `HeteroData` on the CPU with `edge_index`. `num_samples`: for each step the number of nodes to
         draw of each type, or type -> such a list. DataError for anything else."""
         if not isinstance(data, HeteroData):
@@ -55,7 +55,7 @@ class HGTSampler(BaseSampler):
         """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too."""
         self._epoch.fill_(epoch)
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> HeteroSamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> HeteroSamplerOutput:
         """The batch of the distinct nodes `index.node`. DataError for duplicates, IndexRangeError for a node out of
         range."""
         return node_sample(index, self._sample)
@@ -100,7 +100,7 @@ class HGTLoader(NodeLoader):
     """
 
     def __init__(
-        self, data: HeteroData, num_samples: Any, input_nodes: Any, is_sorted: bool = False,
+        self, data: HeteroData, num_samples: object, input_nodes: object, is_sorted: bool = False,
         transform: Callable[..., Any] | None = None, transform_sampler_output: Callable[..., Any] | None = None,
         filter_per_worker: bool | None = None, *, seed: int = 0, **kwargs: Any,
     ) -> None:  # fmt: skip

@@ -22,7 +22,7 @@ class HGTDraws:
     """The draws of `HGTSampler`, whose docstring says what they are, from edges that are grouped by destination."""
 
     def __init__(
-        self, relations: Mapping[CanonicalEtype, Adjacency], num_nodes: Mapping[str, int], num_samples: Any
+        self, relations: Mapping[CanonicalEtype, Adjacency], num_nodes: Mapping[str, int], num_samples: object
     ) -> None:
         """DataError for `num_samples` that are no lists of numbers of nodes."""
         self._relations = relations

@@ -176,7 +176,7 @@ def hop_sampler(
     return HopSampler(dict(relations), dict(num_nodes), checked, seed, **options)
 
 
-def checked_seed(seed: Any) -> int:
+def checked_seed(seed: object) -> int:
     """`seed`; DataError if it is no integer of 64 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(1 << 63) <= seed < 1 << 63:
         raise DataError(f"seed must be an integer of 64 bits (got {seed!r}). Pass such a number.")
@@ -226,7 +226,7 @@ def allocated(*shape: int, what: str, do: str) -> Tensor:
     raise DataError(f"{what}, for which there is no memory. Pass {do}.")
 
 
-def checked_nodes(nodes: Any, num_nodes: int, what: str) -> Tensor:
+def checked_nodes(nodes: object, num_nodes: int, what: str) -> Tensor:
     """Node numbers as int64 [k] on the CPU. DataError for none and for other dtypes and shapes, IndexRangeError for a
     number out of range."""
     found = torch.as_tensor(nodes)

@@ -113,7 +113,7 @@ class Whole:
         return part(self.data, nodes, edges, of_nodes, of_edges)
 
 
-def whole(data: Any) -> Whole:
+def whole(data: Graph) -> Whole:
     """`data` with its edges grouped by destination. DataError unless it is a PyG `Data` with `edge_index`, or a `Graph`
     of one node type and one relation, on the CPU; IndexRangeError for an index out of range."""
     if isinstance(data, Graph):
@@ -144,7 +144,7 @@ def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, 
     return assemble(Graph, {ntype: nodes.numel()}, {key: relation}, {ntype: ndata}, {key: edata})
 
 
-def _data_part(data: Any, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> Any:
+def _data_part(data: Any, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> object:
     out = copy.copy(data)
     for name, value in data.items():
         if name in ("edge_index", "num_nodes"):
@@ -160,7 +160,7 @@ def _data_part(data: Any, nodes: Tensor, edges: HopEdges, node_fields: Any, edge
     return out
 
 
-def _rows(value: Any, index: Tensor, dim: int) -> Any:
+def _rows(value: Tensor, index: Tensor, dim: int) -> Any:
     if isinstance(value, Tensor):
         return value.index_select(dim, index)
     if isinstance(value, (list, tuple)):

@@ -18,7 +18,7 @@ class DrawsBatches(Protocol):
     """The sampler that makes the batches of a `DataLoader`. A sampler that has an attribute `graph` samples that
     graph."""
 
-    def sample(self, seeds: Any, epoch: int = 0) -> Any:
+    def sample(self, seeds: object, epoch: int = 0) -> Any:
         """The batch of `seeds`, a tensor or type -> tensor, as a function of both arguments."""
 
 
@@ -36,8 +36,8 @@ class DataLoader:
 
     def __init__(
         self,
-        graph: Any,
-        indices: Tensor | Mapping[Any, Tensor],
+        graph: object,
+        indices: Tensor | Mapping[object, Tensor],
         sampler: DrawsBatches,
         *,
         batch_size: int = 1,
@@ -80,7 +80,7 @@ class DataLoader:
         batches = self._batches(epoch)
         return iter(Prefetcher(batches, depth=self._prefetch)) if self._prefetch else batches
 
-    def _batches(self, epoch: int) -> Iterator[Any]:
+    def _batches(self, epoch: int) -> Iterator[object]:
         order = None
         if self._shuffle:
             generator = torch.Generator().manual_seed(folded(self._seed, [epoch]))
@@ -90,7 +90,7 @@ class DataLoader:
             batch = self._sampler.sample(self._seeds(chosen if order is None else order[chosen]), epoch)
             yield batch if self._device is None else _moved(batch, torch.device(self._device))
 
-    def _seeds(self, chosen: slice | Tensor) -> Tensor | dict[Any, Tensor]:
+    def _seeds(self, chosen: slice | Tensor) -> Tensor | dict[object, Tensor]:
         found = self._indices[chosen]
         if self._type_of is None:
             return found
@@ -98,7 +98,7 @@ class DataLoader:
         return {self._types[i]: found[types == i] for i in types.unique().tolist()}
 
 
-def _flat(indices: Any) -> tuple[list[Any], Tensor | None, Tensor]:
+def _flat(indices: object) -> tuple[list[Any], Tensor | None, Tensor]:
     """The types, for each index its position among these (None if indices have no types), and all indices."""
     given = indices if isinstance(indices, Mapping) else {None: indices}
     found = {t: torch.as_tensor(index) for t, index in given.items()}

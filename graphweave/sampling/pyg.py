@@ -45,8 +45,8 @@ class NeighborSampler(BaseSampler):
 
     def __init__(
         self,
-        data: Any,
-        num_neighbors: Any,
+        data: object,
+        num_neighbors: object,
         *,
         seed: int = 0,
         replace: bool = False,
@@ -98,7 +98,7 @@ class NeighborSampler(BaseSampler):
         folded(0, [epoch])
         self._epoch.fill_(epoch)
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> SamplerOutput | HeteroSamplerOutput:
         """The batch of the nodes `index.node`. Errors as of `HopSampler.sample`."""
         return self._directed(node_sample(index, self._sample))
 

@@ -19,10 +19,21 @@ class NeighborLoader(pyg.NeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, input_nodes: Any = None, input_time: Any = None, replace: bool = False,
-        subgraph_type: str = "directional", disjoint: bool = False, temporal_strategy: Strategy = "uniform",
-        time_attr: str | None = None, weight_attr: str | None = None, *, seed: int = 0, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        data: object,
+        num_neighbors: object,
+        input_nodes: Any = None,
+        input_time: Any = None,
+        replace: bool = False,
+        subgraph_type: str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: Strategy = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
         sampler = NeighborSampler(
             data, num_neighbors, seed=seed, replace=replace, disjoint=disjoint, subgraph_type=subgraph_type,
             temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
@@ -40,7 +51,7 @@ class LinkNeighborLoader(pyg.LinkNeighborLoader):
     """
 
     def __init__(
-        self, data: Any, num_neighbors: Any, edge_label_index: Any = None, edge_label: Any = None,
+        self, data: object, num_neighbors: object, edge_label_index: Any = None, edge_label: Any = None,
         edge_label_time: Any = None, replace: bool = False, subgraph_type: str = "directional",
         disjoint: bool = False, temporal_strategy: Strategy = "uniform", neg_sampling: Any = None,
         neg_sampling_ratio: float | None = None, time_attr: str | None = None, weight_attr: str | None = None,

@@ -87,7 +87,7 @@ class SAINTSampler:
         """float64 [num_edges]"""
         self._fields = {"node_norm": self.node_norm.float()}, {"edge_norm": self.edge_norm.float()}
 
-    def sample(self, numbers: Any, epoch: int = 0) -> Any:
+    def sample(self, numbers: object, epoch: int = 0) -> Any:
         """A batch as a function of `seed`, `epoch` and the integers `numbers` [k]: the drawn nodes in rising order and
         every edge between two of them, sorted by destination.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +58,7 @@ class RandomWalker:
         self._outgoing = {key: _outgoing(graph, key, prob) for key in dict.fromkeys(path)}
         self._closed = path[-1][2] == path[0][0]
 
-    def walk(self, start: Any, length: int, epoch: int = 0) -> tuple[Tensor, Tensor]:
+    def walk(self, start: object, length: int, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """(nodes [starts, length + 1], edges [starts, length]), int64: the nodes of each walk, the first being its
         start, and the number of each edge in its relation; -1 after the end of a walk.
 

@@ -51,7 +51,7 @@ class TensorLike:
     """The name of this kind of object in errors, such as "a mailbox"."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> TensorLike:
         # looked up by name, because under Dynamo several objects stand for one function
         handler = None if isinstance(func, _OF_LIBRARIES) else cls.answers.get(func.__name__)
         if handler is None:
@@ -91,7 +91,7 @@ class TensorLike:
         """An object of the same kind and the same rows with other data."""
         raise NotImplementedError
 
-    def moved(self, data: Tensor, outer: tuple[int, ...]) -> Any:
+    def moved(self, data: Tensor, outer: tuple[int, ...]) -> TensorLike:
         """Like `like`, with the outer dims at the positions `outer`."""
         return self.like(data)
 
@@ -101,7 +101,7 @@ class TensorLike:
         d: int = dim + self.ndim + more if dim < 0 else dim
         return d
 
-    def all_wrapped(self, dims: Any) -> list[int]:
+    def all_wrapped(self, dims: object) -> list[int]:
         """The user's dims, given as one number or several, as non-negative numbers in increasing order."""
         return sorted([self.wrapped(d) for d in (dims if isinstance(dims, (tuple, list)) else (dims,))])
 
@@ -145,25 +145,25 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _reflected(handler: Handler) -> Handler:
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, other: object) -> TensorLike:
         return handler(other, self)
 
     return method
 
 
 def _missing(cls: type[TensorLike], name: str) -> Handler:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> object:
         raise cls.unknown("Tensor." + name)
 
     method.__name__ = name
     return method
 
 
-def constant(n: Any) -> Any:
+def constant(n: object) -> Any:
     """`n`, a dim or a size of features, as a constant of a trace, where a number from outside would be a symbol."""
     return range(n, n + 1)[0] if isinstance(n, int) else n
 
 
-def unpacked(given: tuple[Any, ...]) -> tuple[Any, ...]:
+def unpacked(given: tuple[object, ...]) -> tuple[Any, ...]:
     """The arguments `given`, which are numbers or one sequence of numbers, as a tuple of numbers."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given

@@ -44,7 +44,7 @@ Meeting = Callable[[Sequence[Any]], tuple[TensorLike, list[Any]]]
 def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
     """A handler that applies `function` to the operands, each as data for the rows of the result."""
 
-    def handler(*args: Any, **kwargs: Any) -> Any:
+    def handler(*args: Any, **kwargs: object) -> TensorLike:
         inplace = kwargs.pop("inplace", False)
         among, data = meeting([*args, *kwargs.values()])
         if inplace:
@@ -58,7 +58,7 @@ def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
 def converted(function: Callable[..., Tensor]) -> Handler:
     """A handler that applies `function` to the data of the first operand."""
 
-    def handler(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def handler(x: TensorLike, *args: object, **kwargs: object) -> TensorLike:
         return x.like(function(x.tensor(), *args, **kwargs))
 
     return handler

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.tensorlike.answers import TensorLike
 from graphweave.tensorlike.views import data_dim
 
 Reduction: TypeAlias = Callable[..., Any]
@@ -17,7 +18,7 @@ Reduction: TypeAlias = Callable[..., Any]
 def _one_by_one(function: Callable[..., Tensor]) -> Reduction:
     """A reduction over several dims by `function`, which takes one dim."""
 
-    def over(data: Tensor, dims: Sequence[int], keepdim: bool = False, **others: Any) -> Tensor:
+    def over(data: Tensor, dims: Sequence[int], keepdim: bool = False, **others: object) -> Tensor:
         for d in sorted(dims, reverse=True):
             data = function(data, d, keepdim=keepdim, **others)
         return data
@@ -37,7 +38,7 @@ def _place(function: Callable[..., Tensor]) -> Reduction:
     return over
 
 
-def vector_norm(data: Tensor, dims: Sequence[int], keepdim: bool = False, **others: Any) -> Tensor:
+def vector_norm(data: Tensor, dims: Sequence[int], keepdim: bool = False, **others: object) -> Tensor:
     return torch.linalg.vector_norm(data, dim=dims, keepdim=keepdim, **others)
 
 
@@ -51,7 +52,7 @@ OVER_FEATURES: dict[str, Reduction] = {
 """Name of a reduction -> its function on data."""
 
 
-def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reduction, **others: Any) -> Any:
+def over_features(x: TensorLike, dims: Sequence[int], keepdim: bool, reduction: Reduction, **others: object) -> Any:
     """`x` reduced over the user's dims `dims`, none of which is an outer dim. Without dims, each row is one number."""
     data, places = x.tensor(), tuple([data_dim(x, d) for d in dims])
     if not places:
@@ -59,6 +60,6 @@ def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reducti
     return without(x, dims, keepdim, reduction(data, places, keepdim=keepdim, **others))
 
 
-def without(x: Any, dims: Sequence[int], keepdim: bool, data: Tensor) -> Any:
+def without(x: TensorLike, dims: Sequence[int], keepdim: bool, data: Tensor) -> Any:
     """`data`, to which `x` was reduced over `dims`, as an object like `x`. With `keepdim`, those dims have size 1."""
     return x.moved(data, x.outer if keepdim else tuple([o - sum([d < o for d in dims]) for o in x.outer]))

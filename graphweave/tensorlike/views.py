@@ -14,12 +14,12 @@ from torch import Tensor
 from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, constant, unpacked
 
 
-def data_dim(x: Any, dim: int) -> int:
+def data_dim(x: TensorLike, dim: int) -> int:
     """The dim of the data that is the user's feature dim `dim`: rows come first, and outer dims are left out."""
     return dim + 1 - sum([d < dim for d in x.outer])
 
 
-def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
+def behind_rows(x: TensorLike, dim: object, more: int = 0) -> int:
     """`dim` as a non-negative number; NotExpressible if it is an outer dim of rows."""
     d: int = x.wrapped(dim, more)
     if d == 0 and x.outer:
@@ -28,7 +28,7 @@ def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
     return d
 
 
-def feature(x: Any, dim: Any) -> int:
+def feature(x: TensorLike, dim: object) -> int:
     """`dim` as a non-negative number; NotExpressible if it is an outer dim."""
     d = behind_rows(x, dim)
     if d in x.outer:
@@ -36,21 +36,21 @@ def feature(x: Any, dim: Any) -> int:
     return d
 
 
-def feature_dim(x: Any, dim: Any) -> int:
+def feature_dim(x: TensorLike, dim: object) -> int:
     """The dim of the data that is the user's feature dim `dim`; NotExpressible if `dim` is an outer dim."""
     return data_dim(x, feature(x, dim))
 
 
-def _without(x: Any, data: Tensor, dim: int) -> Any:
+def _without(x: TensorLike, data: Tensor, dim: int) -> TensorLike:
     return x.moved(data, tuple([d - (d > dim) for d in x.outer]))
 
 
-def unsqueeze(x: Any, dim: int) -> Any:
+def unsqueeze(x: TensorLike, dim: int) -> Any:
     at = behind_rows(x, dim, 1)
     return x.moved(x.tensor().unsqueeze(data_dim(x, at)), tuple([d + (d >= at) for d in x.outer]))
 
 
-def squeeze(x: Any, dim: int | None = None) -> Any:
+def squeeze(x: TensorLike, dim: int | None = None) -> Any:
     if dim is None and x.outer:
         raise NotExpressible(f"squeeze of {x.called} without a dim")
     at, data = behind_rows(x, dim), x.tensor()
@@ -60,7 +60,7 @@ def squeeze(x: Any, dim: int | None = None) -> Any:
     return _without(x, out, at) if out.dim() < data.dim() else x.like(out)
 
 
-def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> TensorLike:
     start, end = behind_rows(x, start_dim), behind_rows(x, end_dim)
     if start == end:
         return x.like(x.tensor())
@@ -70,7 +70,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return x.moved(out, tuple([d - (end - start) * (d > end) for d in x.outer]))
 
 
-def permute(x: Any, *dims: Any) -> Any:
+def permute(x: TensorLike, *dims: object) -> Any:
     order = [x.wrapped(d) for d in unpacked(dims)]
     if x.outer and order[0] != 0:
         raise NotExpressible(f"{x.called} whose nodes are not its first dim")
@@ -78,7 +78,7 @@ def permute(x: Any, *dims: Any) -> Any:
     return x.moved(data, tuple([order.index(d) for d in x.outer]))
 
 
-def transpose(x: Any, dim0: int, dim1: int) -> Any:
+def transpose(x: TensorLike, dim0: int, dim1: int) -> TensorLike:
     order = list(range(x.ndim))
     a, b = behind_rows(x, dim0), behind_rows(x, dim1)
     order[a], order[b] = order[b], order[a]
@@ -91,11 +91,11 @@ def movedim(x: Any, source: int, destination: int) -> Any:
     return permute(x, order)
 
 
-def matrix_transpose(x: Any) -> Any:
+def matrix_transpose(x: TensorLike) -> TensorLike:
     return transpose(x, -2, -1)
 
 
-def known(x: Any, sizes: Sequence[Any]) -> list[Any]:
+def known(x: TensorLike, sizes: Sequence[object]) -> list[Any]:
     """`sizes` of features with -1 replaced by a number, which PyTorch cannot infer if there are no rows."""
     wanted = [constant(n) for n in sizes]
     if -1 in wanted:
@@ -135,12 +135,12 @@ def unbind(x: Any, dim: int = 0) -> list[Any]:
     return [_without(x, part, d) for part in x.tensor().unbind(data_dim(x, d))]
 
 
-def flip(x: Any, *dims: Any) -> Any:
+def flip(x: Any, *dims: object) -> Any:
     return x.like(x.tensor().flip([feature_dim(x, d) for d in unpacked(dims)]))
 
 
 def _parts(function: Callable[..., Sequence[Tensor]]) -> Handler:
-    def handler(x: Any, size: Any, dim: int = 0) -> list[Any]:
+    def handler(x: Any, size: object, dim: int = 0) -> list[object]:
         # a list, because in a trace torch.cat of a tuple of these objects does not reach their handlers
         return [x.like(part) for part in function(x.tensor(), size, feature_dim(x, dim))]
 
@@ -154,7 +154,7 @@ Together = Callable[[Sequence[Any]], tuple[TensorLike, list[Tensor]]]
 def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -> Handler:
     """A handler for torch.cat, or for torch.stack, which adds `more` dims."""
 
-    def handler(parts: Sequence[Any], dim: int = 0) -> Any:
+    def handler(parts: Sequence[object], dim: int = 0) -> TensorLike:
         x, data = together(parts)
         d = x.wrapped(dim, more)
         outer: Any = x.outer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -52,7 +51,7 @@ def gemm_rate(size: int = 2048, repeats: int = 5, device: str = "cpu") -> float:
     return 2 * size**3 / _best(lambda: torch.mm(a, b, out=c), repeats, device)
 
 
-def _best(call: Callable[[], Any], repeats: int, device: str) -> float:
+def _best(call: Callable[[], object], repeats: int, device: str) -> float:
     """The shortest time of `repeats` calls, in seconds."""
     wait = (lambda: None) if device == "cpu" else torch.cuda.synchronize
     times = []

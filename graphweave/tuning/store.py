@@ -52,7 +52,7 @@ def load(key: Mapping[str, str]) -> dict[str, Any] | None:
     return found
 
 
-def save(key: Mapping[str, str], found: Mapping[str, Any]) -> None:
+def save(key: Mapping[str, str], found: Mapping[str, object]) -> None:
     """Keep `found`, which JSON must be able to write, under `key`. A folder that cannot be written is told once."""
     body = {"format": FORMAT, "key": dict(key), "found": dict(found)}
     text = json.dumps({"digest": _digest(body), "body": body}, indent=1)
@@ -80,5 +80,5 @@ def _path(key: Mapping[str, str]) -> Path:
     return directory() / f"{_digest(dict(key))}.json"
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -41,7 +41,7 @@ class PreparedForm:
 class Workshop:
     """Compiles halves and runs them on `values`, the arguments and tangents by the names of inputs."""
 
-    def __init__(self, options: Options, values: Mapping[str, Any], deadline: Deadline) -> None:
+    def __init__(self, options: Options, values: Mapping[str, object], deadline: Deadline) -> None:
         self._options, self._values, self.deadline = options, values, deadline
         self.longest = 0.0
         """Seconds of the longest compilation so far."""
@@ -97,7 +97,7 @@ class Workshop:
                 takes.append((at, self._value(node.name) if at is None else None))
         return lambda given: [value if at is None else given[at] for at, value in takes]
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> object:
         if name not in self._values:
             raise NotMeasurable(f"the argument {name} is not known before the call")
         return self._values[name]

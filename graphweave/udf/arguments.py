@@ -50,7 +50,7 @@ class FieldReader:
     def values(self) -> Any:
         return [self[name] for name in self._data]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         return self[name] if name in self._data else default
 
 

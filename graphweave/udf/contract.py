@@ -75,7 +75,7 @@ def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
     return _Plan(inner, tuple(pulled), output.index(message) if message in output else None)
 
 
-def _matmul(a: Any, b: Any) -> Any:
+def _matmul(a: Mailbox, b: Any) -> Mailbox | Tensor:
     """a @ b as an einsum. Dims before the last two align from the right."""
     box = first(a, b)
     if torch.compiler.is_compiling() and isinstance(a, Tensor) and _could_be_left(box, a):
@@ -103,7 +103,7 @@ def _equation(a_dims: int, b_dims: int) -> str:
     return f"{lead[len(lead) - a_dims + 2 :]}{i}{k},{lead[len(lead) - b_dims + 2 :]}{k}{j}->{lead}{i}{j}"
 
 
-def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
+def _linear(x: object, weight: Tensor, bias: Tensor | None = None) -> Mailbox:
     if not isinstance(x, Mailbox) or x.axis == x.ndim - 1:
         raise NotExpressible("a linear layer over the messages of a mailbox, or with weights of a mailbox")
     return x.like(functional.linear(x.messages, weight, bias))

@@ -49,7 +49,7 @@ class Extent(TensorLike):
     __int__ = __float__ = __index__
 
 
-def combined(function: Operator, a: Any, b: Any) -> Any:
+def combined(function: Operator, a: object, b: Any) -> Any:
     """`function` of `a` and `b`, at least one of which is an extent.
 
     The result is a mailbox or values of rows if one operand is; of numbers and extents it is an extent.
@@ -72,11 +72,11 @@ def pulled(extent: Extent, box: Mailbox) -> Tensor:
     return grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
 
 
-def _beside(x: Any, box: Mailbox) -> Any:
+def _beside(x: object, box: Mailbox) -> object:
     return box.like(pulled(x, box)) if isinstance(x, Extent) else x
 
 
-def _among_rows(x: Any, tensor: Tensor) -> Any:
+def _among_rows(x: object, tensor: Tensor) -> Any:
     return grown(x.numbers(tensor.dtype), tensor.dim()) if isinstance(x, Extent) else x
 
 
@@ -95,8 +95,8 @@ def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:
     return Mailbox(data, extent.received, axis)
 
 
-def _positional(name: str, function: Callable[..., Any]) -> Handler:
-    def handler(*args: Any, **kwargs: Any) -> Any:
+def _positional(name: str, function: Callable[..., object]) -> Handler:
+    def handler(*args: object, **kwargs: object) -> Any:
         if kwargs:
             raise Extent.unknown(name)
         return function(*args)
@@ -114,7 +114,7 @@ EXTENT = {name: _positional(name, _arithmetic(function)) for name, function in _
 """The handlers of PyTorch's functions for arguments that include an extent."""
 
 
-def _branch(self: Extent, other: Any) -> bool:
+def _branch(self: Extent, other: object) -> bool:
     raise NotExpressible("a branch on the number of messages of a mailbox")
 
 

@@ -110,7 +110,7 @@ class Mailbox(TensorLike):
         raise NotExpressible("a loop over a mailbox")
 
 
-def first(*args: Any) -> Mailbox:
+def first(*args: object) -> Mailbox:
     """The first mailbox among arguments."""
     for a in args:
         if isinstance(a, Mailbox):
@@ -118,7 +118,7 @@ def first(*args: Any) -> Mailbox:
     raise NotExpressible("a mailbox inside a container")
 
 
-def aligned(x: Any, box: Mailbox) -> Any:
+def aligned(x: object, box: Mailbox) -> Any:
     """`x` in the form in which it takes part in row-wise operations on the messages of `box`: [messages or 1,
     *features].
 

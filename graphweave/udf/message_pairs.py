@@ -63,7 +63,7 @@ class PairBox(TensorLike):
     def like(self, data: Tensor) -> PairBox:
         return PairBox(data, self.pairs)
 
-    def operand(self, x: Any) -> Any:
+    def operand(self, x: object) -> Any:
         """`x` in the form in which it takes part in row-wise operations on pairs: [pairs or 1, *features]."""
         if isinstance(x, PairBox):
             if x.pairs is not self.pairs or x.ndim != self.ndim:
@@ -106,7 +106,7 @@ class PairBox(TensorLike):
         raise NotExpressible("a branch on pairs of messages")
 
 
-def pair_box(*args: Any) -> PairBox | None:
+def pair_box(*args: object) -> PairBox | None:
     """The pairs among the arguments of a row-wise operation, or those that mailboxes [n, k, 1] and [n, 1, k] span."""
     boxes: list[Mailbox] = []
     for a in args:
@@ -123,7 +123,7 @@ def pair_box(*args: Any) -> PairBox | None:
     return PairBox(box.messages.squeeze(1), received.pairs)
 
 
-def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+def _reduced(name: str, x: PairBox, dim: object = None, keepdim: bool = False, **kwargs: object) -> TensorLike:
     """`x` reduced over the right messages (dim 2), the left messages (dim 1), or one dim of features."""
     if dim is None:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
@@ -143,7 +143,7 @@ def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kw
 
 
 def _reduction(name: str) -> Handler:
-    def handler(x: PairBox, *args: Any, **kwargs: Any) -> Any:
+    def handler(x: PairBox, *args: Any, **kwargs: Any) -> TensorLike:
         return _reduced(name, x, *args, **kwargs)
 
     return handler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from graphweave.tensorlike.answers import answer
 from graphweave.tensorlike.views import matrix_transpose
@@ -16,11 +15,11 @@ from graphweave.udf.rowwise import CREATED, ROWWISE
 from graphweave.udf.shapes import SHAPES, shape
 
 
-def _in_place(name: str) -> Callable[..., Any]:
+def _in_place(name: str) -> Callable[..., object]:
     """The method for `m += x` and similar operators. As with a tensor, everyone who holds the mailbox sees the
     change."""
 
-    def method(self: Mailbox, other: Any) -> Mailbox:
+    def method(self: Mailbox, other: object) -> Mailbox:
         self.messages = self.answers[name](self, other).messages
         return self
 

@@ -27,7 +27,7 @@ _FOLDERS_NOT_OF_USERS = (str(_FOLDER), str(_FOLDER.parent / "tensorlike"), str(P
 """Lines in these folders are skipped when an error is traced to one of the user's lines."""
 
 
-def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> Mapping[str, Any]:
+def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> Mapping[str, Tensor]:
     """The result of `reduce` called once, on the mailboxes of all nodes."""
     mailbox = {name: Mailbox(m, received) for name, m in messages.items()}
     return reduce(NodeBatch(None, received.rows, frames, frames.dst, mailbox))

@@ -41,7 +41,7 @@ def pull(x: Tensor, box: Mailbox) -> Tensor:
 # ---------------------------------------------------------------- dims
 
 
-def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, list[int]]:
+def _dims(box: Mailbox, dim: object, what: str) -> tuple[bool, list[int]]:
     """Whether `dim` includes the mailbox dim, and which feature dims it includes."""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
@@ -64,7 +64,14 @@ def _empty_is_zero(out: Tensor, box: Mailbox) -> Tensor:
 def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
     """A handler that reduces the mailbox dim by `along` and feature dims by PyTorch's reduction `name`."""
 
-    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
+    def handler(
+        x: Mailbox,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        axis: object = None,
+    ) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, name)
         if dtype is not None:
             x = x.like(x.messages.to(dtype))
@@ -129,8 +136,8 @@ def _variance(box: Mailbox, correction: float) -> Tensor:
 
 def _spread(name: str) -> Callable[..., Any]:
     def handler(
-        x: Mailbox, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
-    ) -> Any:
+        x: Mailbox, dim: object = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+    ) -> Tensor:
         inside, dims = _dims(x, dim, name)
         n = float(unbiased) if correction is None else correction
         if not inside:
@@ -143,7 +150,7 @@ def _spread(name: str) -> Callable[..., Any]:
     return handler
 
 
-def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Any:
     p = 2 if p in (None, "fro") else p
     inside, dims = _dims(x, dim, "norm")
     if not inside:
@@ -160,7 +167,9 @@ def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
     return out
 
 
-def _vector_norm(x: Mailbox, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _vector_norm(
+    x: Mailbox, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     return _norm(x, ord, dim, keepdim, dtype)
 
 
@@ -184,7 +193,7 @@ def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
 
 
 def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair: Callable[..., Any]) -> Any:
-    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
+    def handler(x: Mailbox, dim: int | None = None, keepdim: bool = False) -> Any:
         if isinstance(dim, (Tensor, Mailbox)):
             return pair(x, dim)
         inside, dims = _dims(x, dim, "max or min")
@@ -198,7 +207,7 @@ def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair
 
 
 def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
-    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
+    def handler(x: Mailbox, dim: object = None, keepdim: bool = False) -> Tensor:
         inside, dims = _dims(x, dim, name)
         if not inside:
             return over_features(x, dims, keepdim, OVER_FEATURES[name])
@@ -210,7 +219,7 @@ def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., An
 # ---------------------------------------------------------------- softmax
 
 
-def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+def _softmax(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Mailbox:
     inside, dims = _dims(x, dim, "softmax")
     if not inside:
         return x.like(torch.softmax(x.messages, data_dim(x, dims[0]), dtype=dtype))
@@ -222,11 +231,11 @@ def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 
-def _softmin(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+def _softmin(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
     return _softmax(x.like(-x.messages), dim, _stacklevel, dtype)
 
 
-def _log_softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+def _log_softmax(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Mailbox:
     inside, dims = _dims(x, dim, "log_softmax")
     if not inside:
         return x.like(torch.log_softmax(x.messages, data_dim(x, dims[0]), dtype=dtype))
@@ -244,7 +253,7 @@ _SUM = _reduction(_sum, "sum")
 _AMAX = _reduction(_amax, "amax")
 
 
-def _nansum(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _nansum(x: Mailbox, dim: object = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
     return _SUM(x.like(x.messages.nan_to_num(0.0, float("inf"), float("-inf"))), dim, keepdim, dtype=dtype)
 
 

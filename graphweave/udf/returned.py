@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from graphweave.core.errors import DataError
 from graphweave.udf.mailbox import Mailbox
 
 
-def check_fields(out: Any, rows: int, who: str, of: str) -> dict[str, Tensor]:
+def check_fields(out: object, rows: int, who: str, of: str) -> dict[str, Tensor]:
     """`out` as a dict of tensors with `rows` rows. Raises DataError, which names the field that is not one."""
     if not isinstance(out, Mapping):
         raise DataError(f"{who} must return a dict of tensors (got {type(out).__name__}). Return one.")

@@ -14,7 +14,7 @@ from graphweave.udf.mailbox import Mailbox, aligned, first
 from graphweave.udf.message_pairs import pair_box
 
 
-def _meeting(given: Sequence[Any]) -> tuple[TensorLike, list[Any]]:
+def _meeting(given: Sequence[object]) -> tuple[TensorLike, list[object]]:
     pairs = pair_box(*given)
     if pairs is not None:
         return pairs, [pairs.operand(x) for x in given]
@@ -22,13 +22,13 @@ def _meeting(given: Sequence[Any]) -> tuple[TensorLike, list[Any]]:
     return box, [pulled(x, box) if isinstance(x, Extent) else aligned(x, box) for x in given]
 
 
-def _type_as(x: Any, other: Any) -> Any:
+def _type_as(x: Any, other: Mailbox) -> Mailbox:
     box = first(x, other)
     to = other.messages if isinstance(other, Mailbox) else other
     return box.like(box.messages.type_as(to)) if isinstance(x, Mailbox) else x.type_as(to)
 
 
-def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
+def _where(condition: object, x: object = None, y: object = None) -> TensorLike:
     """torch.where(condition, x, y) and x.where(condition, y), which both arrive here."""
     if x is None or y is None:
         raise NotExpressible("torch.where that gives places")
@@ -40,7 +40,7 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
 _choose = pointwise(torch.where, _meeting)
 
 
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
+def _masked_fill(x: object, mask: object, value: object) -> Mailbox:
     return _choose(mask, value, x)
 
 

@@ -106,7 +106,7 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
     return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
-def call(function: Callable[..., Any], *args: Any) -> Any:
+def call(function: Callable[..., object], *args: object) -> Any:
     """`function(*args)`, compiled or eager, for a function of this package over messages."""
     return function(*args) if is_plain() else shared(function, function, *args)
 
@@ -123,14 +123,14 @@ class _Shared:
     compilation after another, they are symbols from then on.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
+    def __init__(self, function: Callable[..., object], options: Mapping[str, object] | None) -> None:
         self._function, self._options, self._fixed, self._compilations = function, options, True, 0
         self._run = self._compile()
 
     def _compile(self) -> Captured:
         return Captured(self._function, True, self._options, {"specialize_int": self._fixed})
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         before = counters()["compilations"]
         try:
             out = self._run(*args)
@@ -144,7 +144,9 @@ class _Shared:
         return out
 
 
-def shared(key: Hashable, function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None) -> Any:
+def shared(
+    key: Hashable, function: Callable[..., object], *args: object, options: Mapping[str, object] | None = None
+) -> Any:
     """`function(*args)`, compiled with `options` for all calls of one key."""
     run = _compiled.get(key)
     if run is not None:
@@ -161,7 +163,7 @@ def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> N
         cache.popitem(last=False)
 
 
-def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -> Hashable:
+def _key(what: str, functions: tuple[object, ...], *frames: Mapping[str, Tensor]) -> Hashable:
     """The key of a call. Calls with equal keys share compiled code, and therefore PyTorch's limit on compilations.
 
     Functions with the same code may differ in closures, default values and parameters, which PyTorch guards. The key
@@ -171,7 +173,7 @@ def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -
     return what, tuple(map(code_of, functions)), widths
 
 
-def code_of(function: Any, depth: int = 3) -> Hashable:
+def code_of(function: object, depth: int = 3) -> Hashable:
     """The part of a key that stands for a function: its code, and the code of the functions in its closure.
 
     For an object it is the class, or the object itself if that is a hashable dataclass, as built-in functions are.

@@ -35,7 +35,7 @@ def _ndim(box: Mailbox) -> int:
     return box.ndim
 
 
-def _view(box: Mailbox, *sizes: Any) -> Mailbox:
+def _view(box: Mailbox, *sizes: object) -> Mailbox:
     """A view that keeps nodes and messages as its first two dims."""
     wanted = unpacked(sizes)
     if box.axis != 1 or len(wanted) < 2:
@@ -51,11 +51,11 @@ def _view(box: Mailbox, *sizes: Any) -> Mailbox:
     return out
 
 
-def _all_messages(size: Any) -> bool:
+def _all_messages(size: object) -> bool:
     return size.value is None if isinstance(size, Extent) else size == -1
 
 
-def _together(parts: Sequence[Any]) -> tuple[Mailbox, list[Tensor]]:
+def _together(parts: Sequence[object]) -> tuple[Mailbox, list[Tensor]]:
     box = first(*parts)
     return box, [_spread(aligned(x, box), box) for x in parts]
 
@@ -67,7 +67,7 @@ def _spread(x: Tensor, box: Mailbox) -> Tensor:
     return x.expand(box.messages.shape[0], *x.shape[-(box.messages.dim() - 1) :])
 
 
-def _getitem(box: Mailbox, index: Any) -> Mailbox:
+def _getitem(box: Mailbox, index: object) -> Mailbox:
     """m[:, :, i], m[..., a:b], m[:, :, None]: nodes and messages stay whole, features are indexed as in a tensor."""
     items = list(index) if isinstance(index, tuple) else [index]
     used = sum(i is not None and i is not Ellipsis for i in items)
@@ -102,14 +102,14 @@ def _getitem(box: Mailbox, index: Any) -> Mailbox:
     return box.like(box.messages[tuple(inner)], place)
 
 
-def _is_places(item: Any) -> bool:
+def _is_places(item: object) -> bool:
     """Whether `item` gives positions along a feature dim: a list, or a tensor of one dim."""
     if isinstance(item, list):
         return all(isinstance(i, int) and not isinstance(i, bool) for i in item)
     return isinstance(item, Tensor) and item.dim() == 1 and item.dtype in (torch.int32, torch.int64)
 
 
-def _expand_as(x: Any, other: Any) -> Any:
+def _expand_as(x: object, other: object) -> Mailbox:
     box = first(x, other)
     if not isinstance(other, Mailbox):
         raise NotExpressible("a mailbox expanded to what is none")
@@ -117,7 +117,7 @@ def _expand_as(x: Any, other: Any) -> Any:
 
 
 def _new(name: str) -> Handler:
-    def handler(box: Mailbox, *args: Any, **kwargs: Any) -> Any:
+    def handler(box: Mailbox, *args: object, **kwargs: object) -> object:
         sizes = args[0] if args and isinstance(args[0], (tuple, list)) else args
         if any(isinstance(size, Extent) for size in sizes):
             raise NotExpressible(f"{name} of a size of a mailbox")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ REVERSE = "rev_"
 """Prefix of the name of a relation from the row that is named to the row that names it."""
 
 
-def make_graph(source: Any, target: Reference | None, options: TableOptions) -> TableGraph:
+def make_graph(source: object, target: Reference | None, options: TableOptions) -> TableGraph:
     """The graph of tables, as `from_tables` describes it."""
     tables, brought = read_tables(source)
     if options.dangling not in ("report", "error"):

@@ -84,7 +84,7 @@ def _of_objects(series: pd.Series) -> TableColumn | None:
     return None
 
 
-def _filled(missing: Array, present: Sequence[Any], nothing: Any) -> Array:
+def _filled(missing: Array, present: Sequence[object], nothing: object) -> Array:
     found = np.full(missing.size, nothing)
     found[~missing] = np.array(present, dtype=found.dtype)
     return found
@@ -171,7 +171,7 @@ def _comparable(key: pd.Series) -> Array:
     return np.array([_plain(value) for value in key.astype(object)] + [None], dtype=object)[:-1]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
         return int(value)
     return value

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import SPLIT, Reference, TableGraph, TableOptions
 
 
 def from_tables(
-    source: Any,
+    source: object,
     target: Reference | None = None,
     *,
     keys: Mapping[str, str | Sequence[str]] | None = None,
@@ -19,7 +19,7 @@ def from_tables(
     exclude: Sequence[Reference] = (),
     kinds: Mapping[Reference, str] | None = None,
     target_kind: Literal["classes", "number"] | None = None,
-    split: Sequence[Any] = SPLIT,
+    split: Sequence[object] = SPLIT,
     dangling: Literal["report", "error"] = "report",
     max_categories: int = 64,
     text_features: int = 32,

@@ -16,7 +16,7 @@ SCHEMA = "schema.json"
 """File in a folder of tables that may name keys, foreign keys and times as `from_tables` takes them."""
 
 
-def read_tables(source: Any) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
+def read_tables(source: object) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
     """The tables of `source`, and the options that it brings along. DataError for anything that cannot be read."""
     if isinstance(source, Mapping):
         return {name: KeyedTable(name, _frame(value, name)) for name, value in source.items()}, {}
@@ -25,7 +25,7 @@ def read_tables(source: Any) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
     return _read_database(source), {}
 
 
-def _read_database(source: Any) -> dict[str, KeyedTable]:
+def _read_database(source: object) -> dict[str, KeyedTable]:
     try:
         from graphweave.data.tables.sql import read_database
     except ImportError as error:
@@ -33,7 +33,7 @@ def _read_database(source: Any) -> dict[str, KeyedTable]:
     return read_database(source)
 
 
-def _frame(value: Any, name: str) -> pd.DataFrame:
+def _frame(value: object, name: str) -> pd.DataFrame:
     if hasattr(value, "to_pandas") and not isinstance(value, pd.DataFrame):
         return _of_arrow(value)
     if not isinstance(value, pd.DataFrame):
@@ -77,7 +77,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
     return tables, _read_schema(folder / SCHEMA)
 
 
-def _reader(file: Path) -> Callable[[Path], Any] | None:
+def _reader(file: Path) -> Callable[[Path], object] | None:
     if file.name.endswith((".csv", ".csv.gz")):
         return _read_csv
     return _read_parquet if file.suffix == ".parquet" else None
@@ -95,7 +95,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
     return frame
 
 
-def _read_parquet(file: Path) -> Any:
+def _read_parquet(file: Path) -> object:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -103,7 +103,7 @@ def _read_parquet(file: Path) -> Any:
     return parquet.read_table(file)
 
 
-def _read_schema(file: Path) -> dict[str, Any]:
+def _read_schema(file: Path) -> dict[str, dict[str, str] | list[str]]:
     if not file.is_file():
         return {}
     try:

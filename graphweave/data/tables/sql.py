@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.data.tables.schema import ForeignKey, KeyedTable
 
 
-def read_database(source: Any) -> dict[str, KeyedTable]:
+def read_database(source: object) -> dict[str, KeyedTable]:
     """The tables of the database that a URL or an SQLAlchemy engine names. DataError if it cannot be read; passwords
     are left out of messages."""
     if isinstance(source, sa.Engine):
@@ -82,7 +81,7 @@ def _table(table: sa.Table, connection: sa.Connection) -> KeyedTable:
     return KeyedTable(str(table.name), frame, tuple(str(c.name) for c in table.primary_key.columns), tuple(foreign))
 
 
-def _as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+def _as_kept(column: sa.Column[object]) -> sa.ColumnElement[object]:
     """SQLite keeps any value in any column, so that what it calls numeric may be text: it is read as it is kept."""
     return sa.type_coerce(column, sa.types.NullType()) if isinstance(column.type, sa.Numeric) else column
 

@@ -138,7 +138,7 @@ def _by_ends(rows: Array, times: Array, ends: Sequence[int]) -> tuple[tuple[Tens
     return (train, val, test), ends[0]
 
 
-def _as_time(end: Any) -> int:
+def _as_time(end: object) -> int:
     if isinstance(end, int):
         return end
     try:

@@ -57,7 +57,7 @@ class DeepWalk(nn.Module):
         nn.init.uniform_(self.node_embed.weight, -1 / self.emb_dim, 1 / self.emb_dim)
         nn.init.zeros_(self.context_embed.weight)
 
-    def sample(self, indices: Any) -> Tensor:
+    def sample(self, indices: object) -> Tensor:
         """Walks from the nodes `indices` [B], int64 [B, walk_length]."""
         return random_walk(self.g, torch.as_tensor(indices), length=self.walk_length - 1)[0]
 

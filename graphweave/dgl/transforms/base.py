@@ -9,7 +9,7 @@ from typing import Any
 class BaseTransform:
     """Called with a graph, gives a graph. Its attributes are its options."""
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: object) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, g).")
 
     def __repr__(self) -> str:
@@ -20,10 +20,10 @@ class BaseTransform:
 class Compose(BaseTransform):
     """Several transforms, each of what the one before it gives."""
 
-    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+    def __init__(self, transforms: Sequence[Callable[[object], object]]) -> None:
         self.transforms = transforms
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: object) -> Any:
         for transform in self.transforms:
             g = transform(g)
         return g

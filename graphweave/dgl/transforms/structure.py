@@ -10,6 +10,7 @@ import torch
 
 from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_graph, line_graph, metapath_reachable_graph, one_relation
 from graphweave.dgl.transforms.base import BaseTransform
 from graphweave.graph import transform
@@ -150,7 +151,7 @@ class ToLevi(BaseTransform):
 
 
 def _with_relations(
-    g: Any, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
+    g: DGLGraph, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
 ) -> Any:
     """g with these relations, in place of those of the same name, together with the others (`keep`)."""
     others = {key: r for key, r in g.relations.items() if key not in relations} if keep else {}

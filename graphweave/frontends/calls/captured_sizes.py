@@ -59,7 +59,7 @@ def hint(size: Size) -> int | None:
     return int(number) if number.is_number else None
 
 
-def unbacked(value: Any) -> frozenset[Any]:
+def unbacked(value: object) -> frozenset[Any]:
     """The symbols in `value` (tensor, size, or list of them) that no guard can use, since data decides them."""
     if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
         return frozenset(free_unbacked_symbols(value))
@@ -84,7 +84,7 @@ def expression(value: Any) -> sizes.Size:
     return of_sympy(value.node.expr) if symbolic else int(value)
 
 
-def of_sympy(expr: Any) -> sizes.Size:
+def of_sympy(expr: object) -> sizes.Size:
     """An expression of PyTorch's as a size."""
     found = _converted(expr)
     return sizes.Opaque(str(expr)) if found is None else found
@@ -113,12 +113,12 @@ _FUNCTIONS: dict[str, Callable[..., sizes.Size]] = {
 """Functions in PyTorch's expressions of sizes, by the names of their sympy classes."""
 
 
-def val(arg: Any) -> Any:
+def val(arg: object) -> Any:
     """The fake value of an FX node; any other argument itself."""
     return arg.meta.get("val") if isinstance(arg, fx.Node) else arg
 
 
-def is_tensor(arg: Any) -> bool:
+def is_tensor(arg: object) -> bool:
     """Whether `arg` is an FX node whose value is one tensor."""
     return isinstance(val(arg), torch.Tensor)
 
@@ -137,7 +137,7 @@ def dim_of(dim: int, ndim: int) -> int:
     return dim + ndim if dim < 0 else dim
 
 
-def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+def argument(node: fx.Node, name: str, default: object = None) -> Any:
     """The argument that an ATen call's schema calls `name`, given by position or keyword.
 
     If it was not given, the default of the schema is returned, or `default` if the schema has none.

@@ -49,7 +49,7 @@ def is_any() -> bool:
     return bool(_declared)
 
 
-def operator_of(target: Any) -> Op | None:
+def operator_of(target: object) -> Op | None:
     """The pointwise operator that `target` was declared to be, or None."""
     found = _declared.get(target)
     return None if found is None else found.op
@@ -60,7 +60,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     return {call: d.formula for call, d in _declared.items() if d.formula is not None}
 
 
-def differentiable(target: Any) -> Any:
+def differentiable(target: object) -> Any:
     """The function to call for `target` so that autograd finds its derivative."""
     found = _declared.get(target)
     return target if found is None or found.differentiable is None else found.differentiable
@@ -79,7 +79,7 @@ def replace_calls(module: fx.GraphModule) -> None:
         part.recompile()
 
 
-def _in_place_of(target: Any) -> Any:
+def _in_place_of(target: object) -> object:
     """The function to call in place of an operator. If only its name was called, the arguments decide on the
     overload."""
     if not isinstance(target, torch._ops.OpOverloadPacket):
@@ -89,7 +89,7 @@ def _in_place_of(target: Any) -> Any:
         return target
     name = target._qualified_op_name
 
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def chosen(*args: object, **kwargs: object) -> Tensor:
         overload = getattr(target, torch._C._jit_resolve_packet(name, *args, **kwargs))
         return differentiable(overload)(*args, **kwargs)
 
@@ -106,11 +106,11 @@ def with_derivative(op: Op) -> Callable[..., Any]:
 
     class DeclaredCall(torch.autograd.Function):
         @staticmethod
-        def forward(*args: Any) -> Any:
+        def forward(*args: object) -> Any:
             return call(*args)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Tensor | float, ...], output: object) -> None:
             ctx.numbers = [None if isinstance(a, Tensor) else float(a) for a in inputs]
             ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)), output)
 
@@ -121,7 +121,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
             args = [next(left) if number is None else number for number in ctx.numbers]
             return _gradients(slopes, args, out, grads[0], ctx.needs_input_grad)
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> object:
         return DeclaredCall.apply(*arguments(call, args, kwargs))
 
     called.__name__ = called.__qualname__ = op.value
@@ -133,11 +133,11 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `args`, by formulas, if the result `out` has the gradient `grad`."""
 
-    def apply(op: Op, operands: tuple[Any, ...]) -> Any:
+    def apply(op: Op, operands: tuple[Tensor | float, ...]) -> Tensor:
         call = differentiable(overload(op.facts.aten[0])) if op.facts.aten else call_of(op)
         return call(*(x if i in op.facts.numbers else tensor(x) for i, x in enumerate(operands)))
 
-    def tensor(x: Any) -> Tensor:
+    def tensor(x: Tensor | float) -> Tensor:
         return x if isinstance(x, Tensor) else torch.full((), x, dtype=out.dtype, device=out.device)
 
     names = dict(zip("xyz", args, strict=False)) | {"out": out, "g": grad}
@@ -151,7 +151,7 @@ def _gradients(
     return tuple(found)
 
 
-def arguments(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def arguments(call: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Any]:
     """The arguments of a call in the order of its schema, including defaults."""
     out = []
     for position, said in enumerate(call._schema.arguments):

@@ -79,7 +79,7 @@ def _mean_by_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The gradient of a mean, computed as the gradient of a sum divided by the number of elements."""
 
     @functools.wraps(backward)
-    def divided(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: Any) -> Tensor:
+    def divided(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: object) -> Tensor:
         if reduction != _MEAN:
             return backward(grad, x, target, reduction, *rest)
         return backward(grad / x.numel(), x, target, _SUM, *rest)
@@ -96,7 +96,7 @@ def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _normal(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def _normal(x: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     """Normal numbers from pairs of uniform ones (Box and Muller 1958)."""
     kind = dtype or x.dtype
     radius = (-2 * torch.log1p(-torch.rand_like(x, dtype=kind))).sqrt()
@@ -150,22 +150,26 @@ def _shaped(x: Tensor, like: Tensor, dim: Sequence[int] | None, keepdim: bool) -
     return out if keepdim else out.squeeze(dims)
 
 
-def _var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+def _var(x: Tensor, dim: list[int] | None = None, *, correction: int | None = None, keepdim: bool = False) -> Tensor:
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-def _std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+def _std(x: Tensor, dim: list[int] | None = None, *, correction: int | None = None, keepdim: bool = False) -> Tensor:
     return _std_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _var_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: int | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     if x.is_complex():
         return NotImplemented
     var, mean = _moments(x, dim, correction)
     return _shaped(var, x, dim, keepdim), _shaped(mean, x, dim, keepdim)
 
 
-def _std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _std_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: int | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     if x.is_complex():
         return NotImplemented
     var, mean = _moments(x, dim, correction)

@@ -12,7 +12,7 @@ ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 """The fields in which PyTorch notes where a call comes from."""
 
 
-def example(arg: Any) -> Any:
+def example(arg: object) -> Any:
     """The fake value of a node of Dynamo's graph; any other argument itself."""
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 

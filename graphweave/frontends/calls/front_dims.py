@@ -10,7 +10,7 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts, is_reshape
@@ -91,7 +91,7 @@ def items_of(graph: fx.Graph, node: fx.Node, count: int) -> list[fx.Node]:
     return [_call(graph, node, node.target, (column, list(sizes[1:])), value) for column in columns]
 
 
-def _blocks(graph: fx.Graph, node: fx.Node, x: fx.Node, count: int, value: Any) -> list[fx.Node]:
+def _blocks(graph: fx.Graph, node: fx.Node, x: fx.Node, count: int, value: Tensor) -> list[fx.Node]:
     """`count` blocks of equally many rows of `x`."""
     every, rows = shape(x)[0], shape(node)[1]
     size = _call(graph, node, aten.sym_size.int, (x, 0), every)

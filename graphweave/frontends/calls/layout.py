@@ -33,7 +33,7 @@ EMPTY = {
 that call takes."""
 
 
-def order_of(value: Any) -> tuple[int, ...] | None:
+def order_of(value: object) -> tuple[int, ...] | None:
     """The dims of a fake tensor in their order in memory, outermost first; None if there may be gaps or overlaps.
 
     The answer holds for every call. Adds no guard.
@@ -59,7 +59,7 @@ def order_of(value: Any) -> tuple[int, ...] | None:
     return (*ones, *order)
 
 
-def aliased(node: Any) -> fx.Node | None:
+def aliased(node: object) -> fx.Node | None:
     """The operand of which the result of `node` is a view; None if it is no view."""
     if not isinstance(node, fx.Node) or node.op != "call_function" or not node.args:
         return None
@@ -70,7 +70,7 @@ def aliased(node: Any) -> fx.Node | None:
     return x if isinstance(x, fx.Node) and _is_view(node.target) else None
 
 
-def _is_view(op: Any) -> bool:
+def _is_view(op: object) -> bool:
     if not isinstance(op, torch._ops.OpOverload):
         return False
     marks = [r.alias_info for r in op._schema.returns]

@@ -67,7 +67,7 @@ def pure(node: fx.Node) -> bool:
     return callable(op) and not isinstance(op, torch._ops.HigherOrderOperator)
 
 
-def equal_sizes(a: Any, b: Any) -> bool:
+def equal_sizes(a: object, b: Any) -> bool:
     """Whether the values of two equal calls have equal sizes. Sizes that data decides are declared equal.
 
     Each call in which data decides a size has a symbol of its own. Equal calls on equal operands give equal sizes, so
@@ -86,11 +86,11 @@ def _same_shape(a: fx.Node, b: fx.Node) -> bool:
     return rank(a) == rank(b) and all(same(m, n) for m, n in zip(shape(a), shape(b), strict=True))
 
 
-def _symbolic(node: fx.Node) -> Any:
+def _symbolic(node: fx.Node) -> tuple[str, ...]:
     return ("size", str(val(node).node.expr))
 
 
-def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
+def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> object:
     value = val(node)
     if isinstance(value, torch.SymInt):
         return _symbolic(node)
@@ -103,7 +103,7 @@ def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
     return (node.target, _frozen(node.args, same_as), _frozen(node.kwargs, same_as), lies)
 
 
-def _layout(node: fx.Node) -> Any:
+def _layout(node: fx.Node) -> tuple[tuple[str, ...], str] | None:
     value = val(node)
     plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return (tuple(map(text, value.stride())), text(value.storage_offset())) if plain else None
@@ -129,7 +129,7 @@ def _is_item(node: fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[0], fx.Node)
 
 
-def _frozen(arg: Any, same_as: dict[fx.Node, fx.Node]) -> Any:
+def _frozen(arg: object, same_as: dict[fx.Node, fx.Node]) -> object:
     if isinstance(arg, fx.Node):
         return same_as[arg]
     if isinstance(arg, list | tuple):

@@ -78,7 +78,7 @@ def _use(node: fx.Node, how: IndexUse, x: Any) -> tuple[fx.Node, fx.Node, bool] 
     return index, x, how.wraps
 
 
-def index_vector(arg: Any) -> fx.Node | None:
+def index_vector(arg: fx.Node) -> fx.Node | None:
     """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None if there is none."""
     node = arg
     while isinstance(node, fx.Node) and is_tensor(node) and rank(node) > 0:
@@ -129,7 +129,7 @@ def running_sum(node: fx.Node) -> tuple[fx.Node, bool] | None:
     return (flipped.args[0], True) if _is_along_rows(flipped, aten.flip.default) else None
 
 
-def _is_along_rows(node: Any, target: Any) -> bool:
+def _is_along_rows(node: object, target: object) -> bool:
     """Whether `node` is a call of `target` along dim 0 alone."""
     if not isinstance(node, fx.Node) or node.target is not target or rank(node) == 0:
         return False
@@ -259,7 +259,7 @@ def permutation(node: fx.Node) -> tuple[int, ...]:
             return tuple(out)
 
 
-def transposed(arg: Any) -> fx.Node | None:
+def transposed(arg: object) -> fx.Node | None:
     """x if `arg` is the transpose of a matrix x, else None."""
     if isinstance(arg, fx.Node) and facts(arg.target).rows is Lead.permuted and permutation(arg) == (1, 0):
         x = arg.args[0]

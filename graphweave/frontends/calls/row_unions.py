@@ -31,7 +31,7 @@ def joined_rows(node: fx.Node) -> list[fx.Node] | None:
     return list(xs)
 
 
-def sliced_rows(node: fx.Node) -> tuple[fx.Node, fx.Node, Any, Any] | None:
+def sliced_rows(node: fx.Node) -> tuple[fx.Node, fx.Node, object, object] | None:
     """(part, whole, start, end) for a slice of rows or its gradient: `part` are the rows start..end of `whole`."""
     part: Any
     whole: Any

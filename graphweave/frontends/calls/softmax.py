@@ -17,22 +17,22 @@ Along: TypeAlias = Callable[[Any, Fold], Any]
 """A value folded along the dim of the call, in a form that broadcasts against the value."""
 
 
-def _softmax(do: Do, along: Along, x: Any) -> Any:
+def _softmax(do: Do, along: Along, x: object) -> int:
     powers = do(Op.exp, do(Op.sub, x, along(x, Fold.max)))
     return do(Op.div, powers, along(powers, Fold.sum))
 
 
-def _log_softmax(do: Do, along: Along, x: Any) -> Any:
+def _log_softmax(do: Do, along: Along, x: object) -> int:
     shifted = do(Op.sub, x, along(x, Fold.max))
     return do(Op.sub, shifted, do(Op.log, along(do(Op.exp, shifted), Fold.sum)))
 
 
-def _of_softmax(do: Do, along: Along, grad: Any, out: Any) -> Any:
+def _of_softmax(do: Do, along: Along, grad: object, out: object) -> int:
     product = do(Op.mul, grad, out)
     return do(Op.sub, product, do(Op.mul, out, along(product, Fold.sum)))
 
 
-def _of_log_softmax(do: Do, along: Along, grad: Any, out: Any) -> Any:
+def _of_log_softmax(do: Do, along: Along, grad: object, out: object) -> int:
     return do(Op.sub, grad, do(Op.mul, do(Op.exp, out), along(grad, Fold.sum)))
 
 

@@ -46,7 +46,7 @@ class Digests:
         self._classes: dict[type, str] = {}
         self._within: set[int] = set()
 
-    def of(self, value: Any) -> str:
+    def of(self, value: object) -> str:
         """Words for an object that is the same only if the object does the same. Raises Unknown."""
         found = self._simple(value)
         if found is not None:
@@ -70,7 +70,7 @@ class Digests:
             return f"partial {self.of(value.func)} {self.of(value.args)} {self.of(value.keywords)}"
         raise Unknown(f"an object of {_name(type(value))}")
 
-    def _simple(self, value: Any) -> str | None:
+    def _simple(self, value: object) -> str | None:
         if type(value) in _PLAIN or isinstance(value, _OF_TORCH):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, ModuleType):
@@ -115,7 +115,7 @@ class Digests:
         except ValueError:
             return "empty"
 
-    def short(self, value: Any) -> str:
+    def short(self, value: object) -> str:
         """Words for an object that only says its class where nothing more can be said: what a trace reads of it has
         guards of its own."""
         try:
@@ -158,7 +158,7 @@ class Digests:
             known = self.code[id(code)] = code, _digest(repr(parts))
         return known[1]
 
-    def _of_constant(self, value: Any) -> str:
+    def _of_constant(self, value: object) -> str:
         if isinstance(value, CodeType):
             return self.of_code(value)
         if isinstance(value, tuple | frozenset):

@@ -48,7 +48,9 @@ class KeptGuards(CheckFunctionManager):
         self.graph: OutputGraphCommon
         super().__init__(*args, **{**kwargs, "save_guards": True})
 
-    def serialize_guards(self, builder: GuardBuilder, sorted_guards: Any, output_graph: Any) -> Any:
+    def serialize_guards(
+        self, builder: GuardBuilder, sorted_guards: list[Guard], output_graph: OutputGraphCommon
+    ) -> Any:
         """PyTorch calls this last of all."""
         self.builder, self.sorted, self.graph = builder, sorted_guards, output_graph
         try:

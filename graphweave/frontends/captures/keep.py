@@ -44,7 +44,7 @@ class KeptTrace:
         frames: Any = convert_frame
         before = frames.CheckFunctionManager
 
-        def manager(code: CodeType, *args: Any, **kwargs: Any) -> CheckFunctionManager:
+        def manager(code: CodeType, *args: object, **kwargs: object) -> CheckFunctionManager:
             if code is not self._code or kwargs.get("save_guards"):
                 return before(code, *args, **kwargs)
             return KeptGuards(self._take, code, *args, **kwargs)
@@ -62,7 +62,7 @@ class KeptTrace:
         except Unknown as error:
             self.reason = str(error)
 
-    def _parts_of(self, guards: KeptGuards) -> tuple[Any, ...]:
+    def _parts_of(self, guards: KeptGuards) -> tuple[tuple[str, ...] | dict[str, str] | bytes, ...]:
         graph: Any = guards.graph
         self._scope = graph.global_scope
         if graph.torch_function_subclass_inlined or graph.shape_env.specializations:
@@ -96,12 +96,12 @@ class KeptTrace:
             return None
 
 
-def stable_names(fresh: Mapping[str, Any]) -> dict[str, str]:
+def stable_names(fresh: Mapping[str, object]) -> dict[str, str]:
     """Names for variables that are named anew in each process: the same in each, for words."""
     return {name: f"_{i}" for i, name in enumerate(fresh)}
 
 
-def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Source]:
+def _namespaces(guards: KeptGuards, fresh: Mapping[str, object]) -> dict[str, Source]:
     """For variables that are the namespace of a function, the source of such a function."""
     wanted = {id(value): name for name, value in fresh.items() if not name.startswith((GRAPH, BUILTINS))}
     found: dict[str, Source] = {}
@@ -119,7 +119,7 @@ def _namespaces(guards: KeptGuards, fresh: Mapping[str, Any]) -> dict[str, Sourc
     return found
 
 
-def modules_loaded_by(bytecode: CodeType, scope: Mapping[str, Any], known: set[str]) -> dict[str, str]:
+def modules_loaded_by(bytecode: CodeType, scope: Mapping[str, object], known: set[str]) -> dict[str, str]:
     """The modules that bytecode loads as global variables besides the `known` ones. Raises Unknown for another global
     variable, which another process would not have."""
     found: dict[str, str] = {}

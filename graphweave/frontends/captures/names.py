@@ -85,7 +85,7 @@ def _words(name: Named, digests: Digests) -> str:
         return str(error)
 
 
-def _value_of(name: Named) -> Any:
+def _value_of(name: Named) -> object:
     module, path = name
     value: Any = sys.modules.get(module)
     if value is None:
@@ -98,7 +98,7 @@ def _value_of(name: Named) -> Any:
     return value
 
 
-def _holds(value: Any, code: CodeType, digests: Digests) -> bool:
+def _holds(value: object, code: CodeType, digests: Digests) -> bool:
     """Whether the words for `value` depend on `code`."""
     try:
         digests.of(value)

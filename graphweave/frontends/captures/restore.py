@@ -37,7 +37,7 @@ class Misfit(Exception):
 
 
 def restored(
-    content: bytes, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
+    content: bytes, given: Mapping[str, Any], graph_of_bytes: Callable[[bytes], Callable[..., object] | None]
 ) -> ConvertFrameReturn:
     """The compiled frame of a stored capture for PyTorch's arguments `given`. Raises Misfit."""
     try:
@@ -129,7 +129,7 @@ def _untold() -> Iterator[None]:
 
 
 def _graph(
-    content: bytes, graph_of_bytes: Callable[[bytes], Callable[..., Any] | None]
+    content: bytes, graph_of_bytes: Callable[[bytes], Callable[..., object] | None]
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled graph, as Dynamo's bytecode calls it. Raises Misfit."""
     try:
@@ -147,7 +147,7 @@ def _prefix(name: str) -> str:
     return next((p.rstrip("_") for p in (GRAPH, BUILTINS, NAMESPACE) if name.startswith(p)), "___kept")
 
 
-def _import(imports: Mapping[str, str], scope: dict[str, Any]) -> None:
+def _import(imports: Mapping[str, str], scope: dict[str, object]) -> None:
     try:
         for alias, module in imports.items():
             found = importlib.import_module(module)

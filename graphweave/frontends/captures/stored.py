@@ -54,7 +54,7 @@ class Guards:
     sizes: ShapeCodeParts | None
     namespaces: Mapping[str, Source]
 
-    def as_bytes(self, fresh: Mapping[str, Any]) -> bytes:
+    def as_bytes(self, fresh: Mapping[str, object]) -> bytes:
         """Raises Unknown if a part has no meaning in another process."""
         out = io.BytesIO()
         try:
@@ -72,16 +72,16 @@ class Guards:
 
 
 class _GuardPickler(pickle.Pickler):
-    def __init__(self, out: io.BytesIO, fresh: Mapping[str, Any]) -> None:
+    def __init__(self, out: io.BytesIO, fresh: Mapping[str, object]) -> None:
         super().__init__(out, protocol=5)
         self._fresh = fresh
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> Any:
         if isinstance(value, GlobalSource) and value.global_name in self._fresh:
             return value.global_name
         return None
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if isinstance(value, Source):  # without the names and hashes that it has computed
             return _source, (type(value), [getattr(value, f.name) for f in fields(value) if f.init])
         if isinstance(value, torch.Tensor | torch.nn.Module | torch.SymInt | torch.SymFloat):

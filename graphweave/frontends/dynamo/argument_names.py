@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -32,7 +31,7 @@ _FIELDS_OF_GRAPHS = (
 """Fields of graphweave's graphs as Dynamo writes them, and as users write them."""
 
 
-def parameters_of(target: Callable[..., Any]) -> tuple[str, ...]:
+def parameters_of(target: Callable[..., object]) -> tuple[str, ...]:
     """The names of positional parameters of a module's `forward` or of a function, in order. "*args" stands for the
     rest."""
     called = target.forward if isinstance(target, torch.nn.Module) else target

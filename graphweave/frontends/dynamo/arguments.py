@@ -64,18 +64,18 @@ class Widths:
     def __init__(self) -> None:
         self._seen: dict[int, set[tuple[int, bool]]] = {}
 
-    def are_fixed(self, position: int, arguments: tuple[Any, ...]) -> bool:
+    def are_fixed(self, position: int, arguments: tuple[object, ...]) -> bool:
         """Whether the width of the `position`th of `features_in(arguments)` is compiled in. Called once for each
         compilation, with the arguments of the call that needs it."""
         seen = self._note(position, features_in(arguments)[position].size(1), arguments)
         return len(seen) == 1 or not all(as_rows for _, as_rows in seen)
 
-    def note(self, arguments: tuple[Any, ...]) -> None:
+    def note(self, arguments: tuple[object, ...]) -> None:
         """Take note of the arguments of a call for which a compilation was found."""
         for position, tensor in enumerate(features_in(arguments)):
             self._note(position, tensor.size(1), arguments)
 
-    def _note(self, position: int, width: int, arguments: tuple[Any, ...]) -> set[tuple[int, bool]]:
+    def _note(self, position: int, width: int, arguments: tuple[object, ...]) -> set[tuple[int, bool]]:
         tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
         rows = {n for t in tensors for n in (t.shape[:1] if t.dim() < 3 else t.shape[:-1])}
         seen = self._seen.setdefault(position, set())
@@ -83,7 +83,7 @@ class Widths:
         return seen
 
 
-def features_in(arguments: Any) -> list[torch.Tensor]:
+def features_in(arguments: object) -> list[torch.Tensor]:
     """The dense tensors of floating point with rows among arguments, in their order."""
     return [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and is_features(x)]
 

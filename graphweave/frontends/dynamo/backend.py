@@ -44,8 +44,8 @@ _log = logger(__name__)
 
 
 def graphweave(
-    module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
-    mode: str | None = None, parameters: Sequence[str] = (), **_: Any,
+    module: fx.GraphModule, example_inputs: Sequence[object], *, options: Mapping[str, object] | None = None,
+    mode: str | None = None, parameters: Sequence[str] = (), **_: object,
 ) -> Callable[..., Any]:  # fmt: skip
     """`torch.compile(model, backend="graphweave")`. `options` and `mode` are those of `graphweave.compile`.
 
@@ -80,8 +80,8 @@ def graphweave(
 
 
 def _made(
-    asked: Asked, module: fx.GraphModule, example_inputs: Sequence[Any], about: str, place: Slot | None
-) -> Callable[..., Any]:
+    asked: Asked, module: fx.GraphModule, example_inputs: Sequence[object], about: str, place: Slot | None
+) -> Callable[..., object]:
     """The graph, compiled, and kept in its `place` on disk."""
     examples = in_full_precision(module, example_inputs)
     changed = writes_apart(module) | join_lookups(module) or examples is not example_inputs or _transforms(module)
@@ -144,7 +144,7 @@ def _kept(place: Slot, compilation: GraphCompilation, parts: Sequence[RuntimePar
 
 def _compiled(
     compilation: GraphCompilation, module: fx.GraphModule
-) -> tuple[Callable[..., Any], Sequence[RuntimeParts]]:
+) -> tuple[Callable[..., object], Sequence[RuntimeParts]]:
     try:
         with span(AOT_AUTOGRAD), equipped(lambda: compilation.gradients), noted_parts() as parts:
             with folded(module, compilation.decompositions) as short:
@@ -164,7 +164,7 @@ def _compiled(
         raise _Interrupted(interrupt) from error
 
 
-def _traced(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
+def _traced(compilation: GraphCompilation, module: fx.GraphModule) -> Callable[..., object]:
     return through_aot_autograd(
         module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
         partition_fn=compilation.partition, decompositions=compilation.decompositions,

@@ -87,7 +87,7 @@ class BackgroundFrames:
     """The hook for the frames of one compiled function, and what the thread has made of them."""
 
     def __init__(
-        self, target: Callable[..., Any], outermost: CodeType, compile: Compile, fail: Callable[[Exception], None]
+        self, target: Callable[..., object], outermost: CodeType, compile: Compile, fail: Callable[[Exception], None]
     ) -> None:
         """`fail` reports a frame that cannot be compiled."""
         leave_process_state_alone()
@@ -135,7 +135,7 @@ class BackgroundFrames:
                 self._usable += self._finished
                 self._finished.clear()
 
-    def ask_for(self, frame: UnstartedFrame, state: CallerState, shadows: Shadows, sizes: dict[Any, Any]) -> None:
+    def ask_for(self, frame: UnstartedFrame, state: CallerState, shadows: Shadows, sizes: dict[object, object]) -> None:
         """Let the thread compile `frame`, unless it does so already for a call of the same kind."""
         kind = self._kind(frame, state, shadows)
         if kind in self._refused:
@@ -247,7 +247,7 @@ def _without_variables(frame: UnstartedFrame) -> UnstartedFrame:
     return replace(frame, f_locals={}, closure=())
 
 
-def _kind_of(x: Any) -> Hashable:
+def _kind_of(x: object) -> Hashable:
     if isinstance(x, Tensor):
         widths = tuple(x.shape[1:]) if x.is_floating_point() and x.layout is torch.strided else None
         return x.dtype, x.requires_grad, x.dim(), widths, x.device

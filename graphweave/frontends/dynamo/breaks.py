@@ -59,7 +59,7 @@ def breaks_seen() -> int:
     return len(graph_break_reasons)
 
 
-def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
+def recompilations(target: Callable[..., object], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
     """The recompilations since Dynamo's last reset, with the guard that failed first at each compiled version.
 
     Only `target`, whose traced wrapper is called `name`, is reported, unless `of_others` asks for other functions too.

@@ -100,7 +100,7 @@ class Captured:
 
     def __init__(
         self,
-        target: Callable[..., Any],
+        target: Callable[..., object],
         dynamic: bool | None,
         options: Mapping[str, Any] | None,
         dynamo: Mapping[str, Any] | None = None,
@@ -126,10 +126,10 @@ class Captured:
 
         widths = Widths()
 
-        def guard(context: Any) -> None:
+        def guard(context: object) -> None:
             guard_sizes(context, widths, any_rows=any_rows)
 
-        def traced(*args: Any, **kwargs: Any) -> Any:
+        def traced(*args: object, **kwargs: object) -> object:
             comptime(guard)
             return target(*args, **kwargs)
 
@@ -163,7 +163,7 @@ class Captured:
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if is_traced():
             return self._target(*args, **kwargs)
         for tell in listeners:
@@ -183,7 +183,7 @@ class Captured:
             return call(args, kwargs)
         return self._turns.take(call, args, kwargs)
 
-    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _first_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Make the first call, which compiles. On a terminal, a line says so if that takes long."""
         with shown(f"compiling {name_of(self._target)}"):
             if not _time_log.isEnabledFor(logging.INFO):
@@ -193,7 +193,7 @@ class Captured:
             _time_log.info("%s\n%s", name_of(self._target), time_text(call).rstrip())
             return out
 
-    def _with_stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _with_stand_ins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call with a stand-in for each sparse tensor, and turn stand-ins among the results into sparse tensors
         again."""
         if self._sparse_places is None:
@@ -206,8 +206,8 @@ class Captured:
             return given_back(self._call(tuple(map(as_traced, args)), traced, args, kwargs))
 
     def _call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
-    ) -> Any:
+        self, args: tuple[object, ...], kwargs: dict[str, object], given: tuple[Any, ...], given_by_name: dict[str, Any]
+    ) -> object:
         """Call with `args` and `kwargs`, which stand for the arguments as they were given."""
         if not self._traced:
             begin_early(tree_leaves((args, kwargs)))
@@ -223,9 +223,9 @@ class Captured:
             return self._call_or_compile(args, kwargs, given, given_by_name)
 
     def _call_or_ask(
-        self, frames: BackgroundFrames, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...],
-        given_by_name: dict[str, Any],
-    ) -> Any:  # fmt: skip
+        self, frames: BackgroundFrames, args: tuple[object, ...], kwargs: dict[str, object], given: tuple[object, ...],
+        given_by_name: dict[str, object],
+    ) -> object:  # fmt: skip
         """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
         thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
         frames.publish()
@@ -243,7 +243,9 @@ class Captured:
         frames.ask_for(frame, CallerState(), Shadows(self._target), {})
         return out
 
-    def ask_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], state: CallerState, shadows: Shadows) -> None:
+    def ask_for(
+        self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState, shadows: Shadows
+    ) -> None:
         """Let the thread compile for calls with such arguments. With sparse tensors, the next call asks."""
         self._sparse_places = places_of(self._target)
         if self._frames is not None and not self._sparse_places and not places_in((*args, *kwargs.values())):
@@ -254,14 +256,14 @@ class Captured:
         """Whether calls run compiled. Waits for the thread for at most `timeout` seconds, if there is one."""
         return self._traced if self._frames is None else self._frames.wait(timeout)
 
-    def _frame_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnstartedFrame:
+    def _frame_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> UnstartedFrame:
         """The frame in which the call begins."""
         code, function = self._code, self._traced_function
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         variables = {"args": args, "kwargs": kwargs, **{name: cell.cell_contents for name, cell in cells.items()}}
         return UnstartedFrame(code, variables, function.__globals__, vars(builtins), tuple(cells.values()))
 
-    def _compile_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], Any]) -> Any:
+    def _compile_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], object]) -> Any:
         """The compiled code of `frame`, under the first settings with which it can be traced, as in
         `_call_or_compile`."""
         outermost = frame.f_code is self._code
@@ -296,8 +298,12 @@ class Captured:
         leave_to_python(name_of(self._target), line_of(self._target), error)
 
     def _call_or_compile(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Any, ...], given_by_name: dict[str, Any]
-    ) -> Any:
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        given: tuple[object, ...],
+        given_by_name: dict[str, object],
+    ) -> object:
         """A call that compiles first what is not compiled yet."""
         tried = self._settings
         while tried and not self._hooked_everywhere():
@@ -330,8 +336,8 @@ class Captured:
         return CallUnderWay(self._backend, settings, self._code, last, self._floats, self._inner_leaves, compile_whole)
 
     def _as_python(
-        self, error: Exception, tried: tuple[CaptureSettings, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, error: Exception, tried: tuple[CaptureSettings, ...], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         """Make the call eagerly, after an operation has refused its operands in a trace. If eager mode refuses them
         too, its error is clearer, and was no reason to compile anything. If not, later calls are traced as `tried`."""
         out = self._target(*args, **kwargs)
@@ -355,7 +361,7 @@ class Captured:
         if error is not call.failed:
             raise error
 
-    def _run(self, call: CallUnderWay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, call: CallUnderWay, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         call.arguments = args, kwargs
         return self._compiled(*args, **kwargs)
 
@@ -388,5 +394,5 @@ def _arose_in_tracing(error: Exception) -> bool:
     return False
 
 
-def name_of(target: Callable[..., Any]) -> str:
+def name_of(target: Callable[..., object]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))

@@ -71,7 +71,7 @@ class Asked:
         return self.ranks is None and not (asked.verify or asked.cuda_graphs) and asked.recompute == "auto"
 
     @staticmethod
-    def of(options: Mapping[str, Any], module: fx.GraphModule, parameters: Sequence[str]) -> Asked:
+    def of(options: Mapping[str, object], module: fx.GraphModule, parameters: Sequence[str]) -> Asked:
         """Raises SettingsError for options that are unknown or have wrong values."""
         ranks = options.get("ranks")
         ranks = ranks if isinstance(ranks, OverRanks) else None
@@ -112,7 +112,7 @@ class CapturedGraph:
         return CaptureNote(tuple(spaces.items()), moved if fused else None, eager, bool(facts.tangents))
 
 
-def checked_choices(options: Mapping[str, Any] | None) -> Choices:
+def checked_choices(options: Mapping[str, object] | None) -> Choices:
     """The options of `graphweave.compile` as an object, without what `graphweave.distributed.shard` and
     `graphweave.export` add.
     Raises SettingsError for an unknown option, and for a value that an option cannot have."""
@@ -122,7 +122,7 @@ def checked_choices(options: Mapping[str, Any] | None) -> Choices:
 
 
 def capture(
-    module: fx.GraphModule, asked: Asked, options: Options, examples: Sequence[Any], num_forward: int | None = None,
+    module: fx.GraphModule, asked: Asked, options: Options, examples: Sequence[object], num_forward: int | None = None,
     exposed: Exposed | None = None,
 ) -> CapturedGraph:  # fmt: skip
     """A graph of ATen calls, whose first `num_forward` results are the forward's, on the way to the compiler.

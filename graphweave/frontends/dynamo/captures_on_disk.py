@@ -44,7 +44,7 @@ CAPTURES = ByteStore("captures")
 class CapturesOnDisk:
     """The captures of one compiled function."""
 
-    def __init__(self, target: Callable[..., Any], options: Mapping[str, Any], more: str, widths: Widths) -> None:
+    def __init__(self, target: Callable[..., object], options: Mapping[str, Any], more: str, widths: Widths) -> None:
         """`options` are the user's, `more` says whatever else was asked for, and `widths` is told of each capture."""
         self._target, self._more, self._widths = target, more, widths
         self._choices = checked_choices(options)
@@ -71,7 +71,7 @@ class CapturesOnDisk:
         return result
 
     def _found(
-        self, keys: Sequence[str], given: Mapping[str, Any], call: CallUnderWay
+        self, keys: Sequence[str], given: Mapping[str, object], call: CallUnderWay
     ) -> tuple[ConvertFrameReturn | None, str]:
         """The stored capture that fits, and where to keep another one."""
         places = []
@@ -109,7 +109,7 @@ class CapturesOnDisk:
         return [hashlib.sha256(digest.digest() + bytes([place])).hexdigest() for place in range(_PLACES)]
 
 
-def _graph_as_bytes(graph: Callable[..., Any]) -> bytes | None:
+def _graph_as_bytes(graph: Callable[..., object]) -> bytes | None:
     return getattr(innermost_fn(graph), "stored", None)
 
 
@@ -135,7 +135,7 @@ def _check_that_it_may_be_kept(given: Mapping[str, Any]) -> None:
             raise Unkeyed(why)
 
 
-def _kind_of_call(target: Callable[..., Any], arguments: tuple[Any, ...]) -> Iterator[str]:
+def _kind_of_call(target: Callable[..., object], arguments: tuple[object, ...]) -> Iterator[str]:
     """Words that are likely to differ between captures of one function, so that few are tried: guards decide."""
     yield f"{getattr(target, '__module__', '')} {getattr(target, '__qualname__', '')} {type(target)}"
     yield f"{torch.get_num_threads()} {_settings_of_dynamo()}"
@@ -157,5 +157,5 @@ def _settings_of_dynamo() -> str:
     return str(sorted(plain.items()))
 
 
-def _name(target: Callable[..., Any]) -> str:
+def _name(target: Callable[..., object]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))

@@ -23,21 +23,21 @@ T = TypeVar("T", bound=Callable[..., Any])
 @overload
 def compile(
     model: T, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ..., mode: str | None = ...,
-    options: Mapping[str, Any] | None = ..., disable: bool = ..., background: bool = ...,
+    options: Mapping[str, object] | None = ..., disable: bool = ..., background: bool = ...,
 ) -> T: ...  # fmt: skip
 
 
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
-    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., background: bool = ...,
+    mode: str | None = ..., options: Mapping[str, object] | None = ..., disable: bool = ..., background: bool = ...,
 ) -> Callable[[T], T]: ...  # fmt: skip
 
 
 def compile(
     model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = True, backend: str = "graphweave",
-    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
-    background: bool = False, **unknown: Any,
+    mode: str | None = None, options: Mapping[str, object] | None = None, disable: bool = False,
+    background: bool = False, **unknown: object,
 ) -> Any:  # fmt: skip
     """Compile `model`, a module or function, so that it runs as fused kernels, forward and backward.
 
@@ -92,7 +92,7 @@ def compile(
     call = LoadedLater(model, dynamic, options, fullgraph, background)
 
     @functools.wraps(model)
-    def compiled(*args: Any, **kwargs: Any) -> Any:
+    def compiled(*args: object, **kwargs: object) -> object:
         return call(*args, **kwargs)
 
     compiled._gw_original = model  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def compile(
     return compiled
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, object]) -> None:
     """SettingsError for an unknown option, and for a value that an option cannot have."""
     if options:
         from graphweave.frontends.dynamo.captured_request import checked_choices
@@ -109,7 +109,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
         checked_choices(options)
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: object) -> None:
     """TypeError for a class, and for an object that is not callable."""
     if isinstance(model, type):
         raise TypeError(
@@ -124,8 +124,13 @@ def _check_model(model: Any) -> None:
 
 
 def _check_arguments(
-    fullgraph: Any, dynamic: Any, backend: Any, disable: Any, background: Any, unknown: Mapping[str, Any]
-) -> None:  # fmt: skip
+    fullgraph: object,
+    dynamic: object,
+    backend: object,
+    disable: object,
+    background: object,
+    unknown: Mapping[str, object],
+) -> None:
     """SettingsError for values that arguments cannot have, TypeError for unknown arguments."""
     for name, value in unknown.items():
         if name in OPTIONS:

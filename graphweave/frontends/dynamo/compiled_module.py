@@ -22,7 +22,7 @@ class CompiledModule(torch.nn.Module):
         self,
         original: torch.nn.Module,
         dynamic: bool | None,
-        options: Mapping[str, Any] | None,
+        options: Mapping[str, object] | None,
         fullgraph: bool = False,
         background: bool = False,
     ) -> None:
@@ -44,7 +44,7 @@ class CompiledModule(torch.nn.Module):
         original = self.__dict__.get("_gw_original")
         return CompiledModule if original is None else original.__class__
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         return self._gw_call(*args, **kwargs)
 
     def _make_call(self) -> None:
@@ -53,7 +53,7 @@ class CompiledModule(torch.nn.Module):
         call = LoadedLater(original, dynamic, options, fullgraph, self._gw_background)
 
         @functools.wraps(original.forward)
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> Any:
             return call(*args, **kwargs)
 
         self.__dict__.update(_gw_call=call, forward=forward)
@@ -76,14 +76,14 @@ class CompiledModule(torch.nn.Module):
         else:
             super().__setattr__(name, value)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         """Used by copies and pickles, which would otherwise make an object of the class that `__class__` returns."""
         return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_gw_call", "forward")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self._make_call()
 

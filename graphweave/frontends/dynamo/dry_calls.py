@@ -25,11 +25,11 @@ Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 class DryCalls:
     """`before(run, args, kwargs)` makes a dry call first if `args` are small and of a new kind."""
 
-    def __init__(self, target: Callable[..., Any], ranks: OverRanks) -> None:
+    def __init__(self, target: Callable[..., object], ranks: OverRanks) -> None:
         self._target, self._ranks = target, ranks
         self._seen: set[Hashable] = set()
 
-    def before(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, run: Run, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         leaves, spec = tree_flatten((args, kwargs))
         if not any(self._rows(x) in (0, 1) for x in leaves):
             return
@@ -51,13 +51,13 @@ class DryCalls:
         state.restore()
         self._seen.add(kind)
 
-    def _rows(self, x: Any) -> int | None:
+    def _rows(self, x: object) -> int | None:
         """The rows of a tensor, None for what all ranks have."""
         if not isinstance(x, Tensor) or not x.dim() or x.layout is not torch.strided or self._ranks.is_shared(x):
             return None
         return x.shape[1] if is_pair(x) else x.shape[0]
 
-    def _stand_in(self, x: Any) -> Any:
+    def _stand_in(self, x: Tensor) -> Tensor:
         rows = self._rows(x)
         if rows is None or not (rows < 2 or rows in self._ranks.counts):
             return x
@@ -66,7 +66,7 @@ class DryCalls:
             return x.detach().new_zeros(sizes).requires_grad_(x.requires_grad)
 
 
-def _kind(x: Any) -> Hashable:
+def _kind(x: object) -> Hashable:
     if not isinstance(x, Tensor):
         return x if isinstance(x, int | float | str | bool | None) else id(type(x))
     return x.dtype, x.requires_grad, x.dim(), tuple(x.shape[1:]) if x.is_floating_point() else None, str(x.device)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch._dynamo
@@ -131,7 +131,7 @@ class Explanation:
         return parts
 
 
-def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwargs: Any) -> Explanation:
+def explain(fn: Callable[..., object], *args: object, detail: Detail = "short", **kwargs: object) -> Explanation:
     """Compile `fn` again for `args`, run it once, and report with the user's lines what was captured, the kernels,
     launches and bytes compared to eager mode, what was left to PyTorch and why, graph breaks, and recompilations.
 

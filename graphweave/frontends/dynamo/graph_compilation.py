@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from functorch.compile import default_partition, make_boxed_func
-from torch import fx
+from torch import Tensor, fx
 from torch._guards import TracingContext
 
 from graphweave.compiler.compile import compile
@@ -60,7 +60,7 @@ class GraphCompilation:
     """The compilation of one graph: AOTAutograd calls `inference`, or `partition`, and `finish` for each half."""
 
     def __init__(
-        self, asked: Asked, examples: Sequence[Any], *, may_be_left: bool = False, once: str = ""
+        self, asked: Asked, examples: Sequence[object], *, may_be_left: bool = False, once: str = ""
     ) -> None:  # fmt: skip
         """A graph that `may_be_left` to PyTorch raises NothingGained if compiling it gains nothing. `once` says why its
         gradients have no gradients, or ""."""
@@ -75,7 +75,7 @@ class GraphCompilation:
     def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         return decompositions() if self._asked.taker is None else decompositions_without_torch()
 
-    def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def inference(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
         unfolded(module)
         self.begun = True
         if self._asked.taker is not None:
@@ -91,7 +91,12 @@ class GraphCompilation:
         return boxed_inference(checked_inference(made.reference, executable, names))
 
     def partition(
-        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+        self,
+        joint: fx.GraphModule,
+        joint_inputs: tuple[list[Tensor | int], list[Tensor]],
+        *,
+        num_fwd_outputs: int,
+        **kwargs: object,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         unfolded(joint)
         self.begun = True
@@ -112,7 +117,7 @@ class GraphCompilation:
         self.gradients = Gradients(graph, backward, drawn, over_ranks=parts, once=self._once)
         return forward, backward
 
-    def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
         half = handed(module)
@@ -131,7 +136,7 @@ class GraphCompilation:
         back = handed(parts.backward)
         return None if back is None else Compilation(about, (), parts, self._forward, back, self.gradients)
 
-    def _take_examples(self) -> Sequence[Any]:
+    def _take_examples(self) -> Sequence[object]:
         examples, self.examples = self.examples, ()
         return examples
 
@@ -176,7 +181,7 @@ class GraphCompilation:
             raise ShardError(f"a model over parts must be compiled, and could not be: {why}. Report this.") from error
 
 
-def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., Any]:
+def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., object]:
     """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
     made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=dict(options))
     return made

@@ -40,7 +40,7 @@ def leave_for_good(call: CallUnderWay) -> None:
             leave_to_python(function_name(code.co_name), shown_code(code), error)
 
 
-def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
+def _compile_in_turn(*args: object, **kwargs: object) -> object:
     """Compile a frame. `args` and `kwargs` are PyTorch's.
 
     A frame whose trace ends in an exception of the user's code runs as Python in this call, which raises it. PyTorch
@@ -61,7 +61,7 @@ def _compile_in_turn(*args: Any, **kwargs: Any) -> Any:
         return as_python("the user's code raises an exception")
 
 
-def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_once: Callable[[], Any]) -> Any:
+def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_once: Callable[[], object]) -> object:
     """The compiled frame with PyTorch's arguments `given`, in the `call` under way that needs it, if there is one."""
     if call is None:
         return compile_once()
@@ -69,7 +69,7 @@ def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_on
     if code is call.outermost and call.compile_whole is not None:
         whole, once = call.compile_whole, compile_once
 
-        def compile_once() -> Any:
+        def compile_once() -> object:
             return whole(given, call, once)
 
     if code is call.outermost and not call.last:
@@ -81,7 +81,7 @@ def _compile_for(call: CallUnderWay | None, given: Mapping[str, Any], compile_on
     return compile_once() if given["one_graph"] else _traced_or_left(call, code, compile_once)
 
 
-def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], Any]) -> Any:
+def _traced_or_left(call: CallUnderWay, code: CodeType, compile_once: Callable[[], object]) -> object:
     """The compiled frame, under the first settings with which it can be traced. If there are none, this frame runs as
     Python."""
     if code not in call.left:

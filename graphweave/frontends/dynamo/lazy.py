@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 
-def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def make_parameters(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Run `module` once if it has a parameter or buffer that is still to be made.
 
     Arguments do not change, and buffers keep their values from before the run. Random numbers for parameters are drawn
@@ -27,7 +27,7 @@ def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str,
         return
     kept = {id(b): (b, b.clone()) for b in module.buffers() if not is_lazy(b)}
 
-    def keep_new_buffers(m: nn.Module, _: Any) -> None:
+    def keep_new_buffers(m: nn.Module, _: tuple[Tensor, ...]) -> None:
         kept.update({id(b): (b, b.clone()) for b in m.buffers(recurse=False) if id(b) not in kept})
 
     # Hooks run in the order of registration, so these run after those that make parameters.
@@ -46,5 +46,5 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

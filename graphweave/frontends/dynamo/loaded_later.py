@@ -30,9 +30,9 @@ class LoadedLater:
 
     def __init__(
         self,
-        target: Callable[..., Any],
+        target: Callable[..., object],
         dynamic: bool | None,
-        options: Mapping[str, Any] | None,
+        options: Mapping[str, object] | None,
         fullgraph: bool,
         background: bool = False,
     ) -> None:
@@ -46,7 +46,7 @@ class LoadedLater:
         if options:
             self._load()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._captured is None:
             if is_traced():
                 return self._target(*args, **kwargs)
@@ -67,7 +67,7 @@ class LoadedLater:
             return False
         return self._load().ready(left)
 
-    def _while_loading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _while_loading(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """A call as PyTorch's own. After the first one, the thread loads the compilers and compiles for such calls."""
         out = self._target(*args, **kwargs)
         if self._loading is not None or inside_a_transform() or in_forward_mode():

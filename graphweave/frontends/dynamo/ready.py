@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from graphweave.core.errors import SettingsError
 
 
-def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
+def ready(f: Callable[..., object], timeout: float | None = None) -> bool:
     """Wait until the calls that `f` has had are compiled, and return whether the next such call runs compiled code.
 
     `f` is what `graphweave.compile(..., background=True)` has returned. It waits for at most `timeout` seconds, without

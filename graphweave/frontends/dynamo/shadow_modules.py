@@ -41,7 +41,7 @@ class Shadows:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """The shadow of a module, a cell with the shadow for a cell with the module, anything else itself."""
         if isinstance(value, CellType):
             try:
@@ -60,7 +60,7 @@ class Shadows:
         finally:
             _shadowed.reset(token)
 
-    def _make(self, module: torch.nn.Module) -> Any:
+    def _make(self, module: torch.nn.Module) -> object:
         if id(module) in self._of:
             return self._of[id(module)]
         shadow = object.__new__(type(module))
@@ -102,7 +102,7 @@ class Reads:
     def __init__(self) -> None:
         self._seen: list[tuple[Any, Any]] = []
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Remember the contents of `value`, which the trace is about to read."""
         held = _contents(value)
         if held is not None:
@@ -117,7 +117,7 @@ reads: ContextVar[Reads | None] = ContextVar("reads", default=None)
 """The values that the trace of the thread has read; None in other threads."""
 
 
-def _contents(value: Any) -> Any:
+def _contents(value: object) -> object:
     """A copy of what may change in a value: items of a container, attributes of an object; None for other values."""
     if isinstance(value, list | dict | set):
         return dict(value) if isinstance(value, dict) else list(value)
@@ -134,6 +134,6 @@ def _same(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
-def module_of(value: Any) -> Any:
+def module_of(value: object) -> Any:
     """The module of a shadow, in a block of `Shadows.traced`; anything else itself."""
     return _shadowed.get().get(id(value), value)

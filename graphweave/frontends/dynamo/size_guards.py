@@ -26,13 +26,13 @@ def guard_sizes(context: Any, widths: Widths, *, any_rows: bool) -> None:
         guard_sizes_of(tensor, of_nodes=i == 0, any_rows=any_rows, fixed_width=fixed)
 
 
-def _features(traced: Any, translator: Any) -> list[torch.Tensor]:
+def _features(traced: VariableTracker, translator: object) -> list[torch.Tensor]:
     """The fake tensors that stand for features inside a traced value, in the order of `features_in`."""
     fakes = (leaf.as_proxy().node.meta["example_value"] for leaf in _tensors(traced, translator))
     return [fake for fake in fakes if is_features(fake)]
 
 
-def _tensors(traced: Any, translator: Any) -> Iterator[TensorVariable]:
+def _tensors(traced: VariableTracker, translator: object) -> Iterator[TensorVariable]:
     """The traced tensors inside a traced value, in the order of `tree_leaves`."""
     value = traced.realize()
     if isinstance(value, TensorVariable):

@@ -24,10 +24,10 @@ _MAX_SECONDS = 2.0
 
 
 def break_even(
-    target: Callable[..., Any],
-    compiled: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    target: Callable[..., object],
+    compiled: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     first_call_seconds: float,
 ) -> BreakEven:
     """Run `target` and `compiled` in turns: forward, and backward where the result requires a gradient.
@@ -60,7 +60,7 @@ def medians_in_turns(
     return [statistics.median(seconds) for seconds in zip(*turns, strict=True)]
 
 
-def _step(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+def _step(f: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> float:
     """The seconds of a call and of its backward."""
     _synchronize()
     begun = time.perf_counter()
@@ -85,10 +85,10 @@ def _leaves_behind(results: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def _eagerly(target: Callable[..., Any]) -> Callable[..., Any]:
+def _eagerly(target: Callable[..., object]) -> Callable[..., object]:
     """`target` without the kernels that graphs use outside of compiled functions."""
 
-    def eager(*args: Any, **kwargs: Any) -> Any:
+    def eager(*args: object, **kwargs: object) -> object:
         with override(eager_kernels=False):
             return target(*args, **kwargs)
 

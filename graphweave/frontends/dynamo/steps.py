@@ -43,7 +43,7 @@ class StepCounter:
             listeners.remove(self._called)
             hook.remove()
 
-    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
         if self.optimizer is None:
             self.optimizer, self.number = optimizer, 0  # the calls before were parts of this step
         if optimizer is self.optimizer:

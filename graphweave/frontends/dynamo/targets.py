@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -46,7 +45,7 @@ def _on_device(module: fx.GraphModule, schedule: Schedule) -> Options | str:
     return options_for("triton", str(device), schedule)
 
 
-def begin_early(values: Iterable[Any]) -> None:
+def begin_early(values: Iterable[object]) -> None:
     """Let the C++ compiler start on what every kernel needs, if a function called with `values` is compiled to C++."""
     if settings().target != "triton" and all(v.device.type == "cpu" for v in values if isinstance(v, torch.Tensor)):
         early.begin()

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tune(
-    model: T, *inputs: Any, budget: float = 60.0, options: Mapping[str, Any] | None = None, **named: Any
+    model: T, *inputs: object, budget: float = 60.0, options: Mapping[str, object] | None = None, **named: object
 ) -> T:  # fmt: skip
     """`graphweave.compile(model)` with the best choices that measuring finds on `inputs` within `budget` seconds.
 

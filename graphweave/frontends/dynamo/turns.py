@@ -25,7 +25,7 @@ class Turns:
         self._seen: set[Hashable] = set()
         self._first = locks.reentrant_lock()
 
-    def take(self, call: Call[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    def take(self, call: Call[T], args: tuple[object, ...], kwargs: dict[str, object]) -> T:
         """`call(args, kwargs)`, under a lock if it may be the first call of its kind.
 
         Calls are of one kind if they have the same modes and arguments of the same types and dtypes. Other reasons for

@@ -49,7 +49,7 @@ def forwarded(name: str) -> None:
     )
 
 
-def method(original: nn.Module, name: str, value: Any) -> Any:
+def method(original: nn.Module, name: str, value: object) -> Any:
     """Attribute `name` of a compiled module's original.
 
     As in torch.compile, only the forward of a module is compiled, so any other method that is called with tensors
@@ -59,7 +59,7 @@ def method(original: nn.Module, name: str, value: Any) -> Any:
         return value
 
     @functools.wraps(value)
-    def eager(*args: Any, **kwargs: Any) -> Any:
+    def eager(*args: object, **kwargs: object) -> object:
         if any(isinstance(x, Tensor) for x in tree_leaves((args, kwargs))):
             kind = type(original).__name__
             runs_eagerly(
@@ -72,13 +72,13 @@ def method(original: nn.Module, name: str, value: Any) -> Any:
     return eager
 
 
-def what_is_meant(target: Callable[..., Any]) -> Callable[..., Any]:
+def what_is_meant(target: Callable[..., object]) -> Callable[..., Any]:
     """The function to compile: the original method if `target` is a method of a compiled module, else `target`."""
     meant: Callable[..., Any] = getattr(target, "_gw_method", target)
     return meant
 
 
-def original_of(fn: Callable[..., Any]) -> tuple[Callable[..., Any], bool | None, Mapping[str, Any] | None]:
+def original_of(fn: Callable[..., object]) -> tuple[Callable[..., Any], bool | None, Mapping[str, Any] | None]:
     """The function or module that the user wrote, if `fn` is compiled, and the arguments `dynamic` and `options` with
     which it is compiled, or else the usual ones."""
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn

@@ -48,7 +48,7 @@ def leave_process_state_alone() -> None:
     guards.CheckFunctionManager.id_ref = named  # type: ignore[method-assign]
     wrap: Callable[..., Any] = builder.VariableBuilder._wrap
 
-    def wrap_and_note(self: Any, value: Any) -> Any:
+    def wrap_and_note(self: Any, value: object) -> Any:
         if (noted := reads.get()) is not None:
             noted.add(value)
         return wrap(self, value)
@@ -66,9 +66,9 @@ def _asks_here() -> bool:
     return bool(_graphweave_traces_here())  # type: ignore[name-defined]  # noqa: F821
 
 
-def _not_in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
+def _not_in_thread(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def unless_compiling(*args: Any, **kwargs: Any) -> Any:
+    def unless_compiling(*args: object, **kwargs: object) -> object:
         return None if is_this_thread() else original(*args, **kwargs)
 
     return unless_compiling

@@ -61,7 +61,9 @@ class Firing:
         at = f", at {self.line}" if self.line else ""
         return f"The rule {self.rule!r}{where} has changed a value{at}: correct it, or remove it."
 
-    def changes(self, data: Mapping[str, Any], rows: Mapping[Space, int], differs: Callable[[Any, Any], bool]) -> bool:
+    def changes(
+        self, data: Mapping[str, object], rows: Mapping[Space, int], differs: Callable[[object, object], bool]
+    ) -> bool:
         try:
             before, after = interp(self.program, data, rows)
         except (GraphweaveError, RuntimeError):

@@ -69,11 +69,11 @@ class Gradients:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_missing", "keeps", "twice")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, keeps=None, twice=False, _missing=threading.local())
 
     @contextmanager
-    def without(self, missing: frozenset[int], inputs: Sequence[Any]) -> Iterator[None]:
+    def without(self, missing: frozenset[int], inputs: Sequence[object]) -> Iterator[None]:
         """Within the block, calls of the backward have zeros for the tangents in `missing`. `inputs` is what was
         remembered of the inputs of the forward."""
         self._missing.tangents, self._missing.inputs = missing, inputs
@@ -89,7 +89,7 @@ class Gradients:
         return found
 
     def _without_absent(
-        self, results: list[Any], tangents: Sequence[Any], missing: frozenset[int], drawn: Mapping[str, Any]
+        self, results: list[object], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, Any]
     ) -> list[Any]:
         """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
         of what is absent."""
@@ -105,10 +105,10 @@ class Gradients:
         tell_eager(left_out(self.joint.about))
         return exact
 
-    def finish(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    def finish(self, run: Callable[[list[object]], list[object]]) -> Callable[[list[Any]], list[Any]]:
         """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
 
-        def backward(args: list[Any]) -> list[Any]:
+        def backward(args: list[object]) -> list[Any]:
             if any(map(is_batch, args[self.tangents])):
                 return for_each(backward, args, self.joint.about)
             missing = self.missing
@@ -134,7 +134,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
         return
     build = _FACTORY.build
 
-    def built(self: Any) -> Any:
+    def built(self: Any) -> object:
         made, known = build(self), gradients()
         if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
             _equip(made, known, self.spec)
@@ -147,7 +147,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
         _FACTORY.build = build
 
 
-def _equip(function: Any, known: Gradients, compilation: Any) -> None:
+def _equip(function: Any, known: Gradients, compilation: object) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
     if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
@@ -157,13 +157,13 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
     expected = [(i, _strides(about)) for i, about in zip(positions, _about_tangents(function.metadata), strict=False)]
     written = {i: i in known.joint.reads for i, about in enumerate(function.metadata.input_info) if about.mutates_data}
 
-    def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
+    def fwd(ctx: Any, args: Sequence[object], *rest: object) -> object:
         ctx.set_materialize_grads(False)
         ctx._gw_inputs = _remembered(args, written) if known.keeps is False else _kept(args, written)
         return forward(ctx, args, *rest)
 
     @torch.compiler.disable  # a caller that is compiled itself may take gradients
-    def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
+    def bwd(boxed: tuple[list[Tensor | None], ...], ctx: Any, *rest: object) -> tuple[Tensor | None, ...]:
         grads = boxed[0]
         if torch.is_grad_enabled() and any(map(is_batch, grads)):  # autograd records what a batch stands for
             return tuple(for_each(lambda each: bwd((each,), ctx, *rest), grads, known.joint.about))
@@ -184,7 +184,7 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
         return results
 
     @torch.compiler.disable
-    def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
+    def double(ctx: Any, impl: Callable[..., object], args: list[object]) -> tuple[Tensor | None, ...]:
         known.keeps = True
         joint, tangents = known.joint, args[known.tangents]
 
@@ -206,7 +206,7 @@ def _equip(function: Any, known: Gradients, compilation: Any) -> None:
         if known.twice:
             return tuple(joint.compiled(inputs, tangents, drawn, missing))
 
-        def again(given: Sequence[Any]) -> list[Any]:
+        def again(given: Sequence[object]) -> list[Any]:
             known.twice = True
             values = iter(given)
             filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
@@ -230,34 +230,34 @@ def _tangents_among_gradients(about: Any) -> list[int]:
     return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]
 
 
-def _about_tangents(about: Any) -> Sequence[Any]:
+def _about_tangents(about: object) -> Sequence[object]:
     """PyTorch's facts about each tangent; none in a version that has no such facts."""
     found: Sequence[Any] = getattr(about, "subclass_tangent_meta", None) or ()
     return found
 
 
-def _strides(about: Any) -> tuple[int, ...] | None:
+def _strides(about: object) -> tuple[int, ...] | None:
     """The strides that the compiled backward expects of a tangent; None if PyTorch lays it out by itself, without
     losing its derivative."""
     strides = getattr(getattr(about, "memory_format", None), "stride", None)
     return None if strides is None else tuple(strides)
 
 
-def _with_strides(grad: Any, strides: tuple[int, ...] | None) -> Any:
+def _with_strides(grad: object, strides: tuple[int, ...] | None) -> Any:
     """`grad` in memory of these strides. PyTorch would copy it into a leaf, which autograd refuses."""
     if strides is None or not isinstance(grad, Tensor) or not grad.requires_grad or grad.stride() == strides:
         return grad
     return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
-def _fill(grads: list[Any], about: Sequence[Any]) -> None:
+def _fill(grads: list[Tensor | None], about: Sequence[Any]) -> None:
     """Replace None in `grads` by zeros. Zeros for results without a gradient are never read."""
     for i, grad in enumerate(grads):
         if grad is None:
             grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
 
 
-def _remembered(args: Sequence[Any], written: Mapping[int, bool]) -> list[Any]:
+def _remembered(args: Sequence[Any], written: Mapping[int, bool]) -> list[object]:
     """The inputs of a call, not kept alive: numbers, and for each tensor a function that returns it, with its
     version.
 
@@ -290,7 +290,7 @@ def _copied(value: Tensor) -> tuple[Callable[[], Tensor], None]:
     return lambda: copy, None
 
 
-def _kept_alive(value: Any) -> Any:
+def _kept_alive(value: object) -> object:
     """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as an alias of the
     same memory, so that the result does not keep itself alive."""
     if not isinstance(value, Tensor):
@@ -305,7 +305,7 @@ def _kept_alive(value: Any) -> Any:
     return lambda: kept, None if value.is_inference() else value._version
 
 
-def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
+def _revived(remembered: Sequence[object]) -> tuple[list[object], str]:
     """The inputs of a call, and the reason why they cannot be used ("" if they can)."""
     found = []
     for entry in remembered:

@@ -17,12 +17,12 @@ from graphweave.core.errors import DerivativeError
 Backward = Callable[[list[Any]], list[Any]]
 
 
-def is_batch(value: Any) -> bool:
+def is_batch(value: object) -> bool:
     """Whether a tensor stands for a batch, in the `vmap` that autograd itself uses."""
     return isinstance(value, Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
 
 
-def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Any]:
+def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Tensor | None]:
     """The results of the backward `run` for each of the batch, as batches. At least one of `args` is a batch."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()

@@ -97,7 +97,7 @@ class JointGraph:
             self._bytes = dumped(self._module())
         return {name: value for name, value in vars(self).items() if name not in ("_modules", "_compiled")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _modules={}, _compiled={})
 
     def _module(self) -> fx.GraphModule:
@@ -112,7 +112,7 @@ class JointGraph:
         return self._modules[frozenset()]
 
     def __call__(
-        self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any],
+        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, Any],
         missing: frozenset[int] = frozenset(),
     ) -> list[Any]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
@@ -121,8 +121,12 @@ class JointGraph:
         return results
 
     def compiled(
-        self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any], missing: frozenset[int]
-    ) -> list[Any]:
+        self,
+        primals: Sequence[object],
+        tangents: Sequence[object],
+        drawn: Mapping[str, object],
+        missing: frozenset[int],
+    ) -> list[Tensor | None]:
         """The same gradients by compiled code, recorded by autograd."""
         if missing not in self._compiled:
             module = self._without(missing)
@@ -156,7 +160,7 @@ def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable
     output.args = ([*results[:num_forward], *ends],)
 
 
-def _is_sparse(gradient: Any) -> bool:
+def _is_sparse(gradient: object) -> bool:
     value = gradient.meta.get("val") if isinstance(gradient, fx.Node) else None
     return isinstance(value, Tensor) and value.layout is not torch.strided
 
@@ -190,7 +194,7 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, backward: Callable[[], Any], again: Callable[[Sequence[Any]], list[Any]], *tensors: Any
+        ctx: Any, backward: Callable[[], object], again: Callable[[Sequence[object]], list[object]], *tensors: object
     ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.again = again
@@ -199,7 +203,7 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    def backward(ctx: Any, *wanted: Any) -> Any:
+    def backward(ctx: Any, *wanted: object) -> Any:
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
             given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
@@ -233,12 +237,12 @@ class Refused(torch.autograd.Function):
     """A compiled backward whose results cannot be differentiated again, with the error that says why."""
 
     @staticmethod
-    def forward(ctx: Any, backward: Callable[[], Any], error: Exception, *tensors: Any) -> Any:
+    def forward(ctx: Any, backward: Callable[[], object], error: Exception, *tensors: object) -> Any:
         ctx.error = error
         return backward()
 
     @staticmethod
-    def backward(ctx: Any, *wanted: Any) -> Any:
+    def backward(ctx: Any, *wanted: object) -> Any:
         raise ctx.error
 
 
@@ -289,7 +293,7 @@ def _alias(t: Tensor) -> Tensor:
     return Alias.apply(t) if t.requires_grad else t
 
 
-def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:
+def _reached(graph: fx.Graph, results: Sequence[object]) -> tuple[frozenset[int], ...]:
     many, masks = len(tangents_of(graph)), reaching(graph)
     found = [masks[n] if isinstance(n, fx.Node) else 0 for n in results]
     return tuple(frozenset(i for i in range(many) if mask >> i & 1) for mask in found)

@@ -83,7 +83,7 @@ def equal_parts(graph: fx.Graph) -> list[list[EqualPart]]:
     return groups
 
 
-def _grouped(runs: Sequence[list[fx.Node]], sizes: dict[Any, fx.Node]) -> Iterator[list[EqualPart]]:
+def _grouped(runs: Sequence[list[fx.Node]], sizes: dict[object, fx.Node]) -> Iterator[list[EqualPart]]:
     """Groups of those `runs` of calls that are equal parts. `sizes` are the graph's own inputs for symbols."""
     found: dict[Any, list[EqualPart]] = defaultdict(list)
     for nodes in runs:
@@ -170,19 +170,19 @@ def _token(node: fx.Node) -> int:
     return hash(tuple(constants))
 
 
-def _arguments(node: fx.Node) -> Any:
+def _arguments(node: fx.Node) -> object:
     """The arguments of a call, without the text of an assertion, which names a symbol."""
     if getattr(node.target, "__name__", "").startswith("_assert_scalar"):
         return node.args[0], {}
     return node.args, node.kwargs
 
 
-def _rank(node: fx.Node) -> Any:
+def _rank(node: fx.Node) -> tuple[str, int] | str:
     value = node.meta.get("example_value")
     return (str(value.dtype), value.dim()) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[Any], None]) -> None:
+def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[object], None]) -> None:
     if isinstance(args, fx.Node):
         on_node(args)
     elif isinstance(args, (list, tuple)):
@@ -201,7 +201,7 @@ def _walk(args: Any, on_node: Callable[[fx.Node], None], on_constant: Callable[[
         on_constant((type(args).__name__, repr(args if other is None else other)))
 
 
-def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
+def _key(part: EqualPart, sizes: dict[object, fx.Node]) -> object:
     """The key that equal parts share; None if a part takes something else than tensors and sizes. Fills in the part's
     inputs and symbols. Its inputs are what it reads and, of the graph's `sizes`, those of what it reads."""
     inside = {n: i for i, n in enumerate(part.nodes)}
@@ -240,7 +240,7 @@ def _key(part: EqualPart, sizes: dict[Any, fx.Node]) -> Any:
     return tuple(key), signature, tuple(part.symbols.index(s) for s in more)
 
 
-def _signature(part: EqualPart) -> Any:
+def _signature(part: EqualPart) -> object:
     """The types and sizes of a part's inputs, and the symbols that it makes."""
     numbers: dict[Any, int] = {}
     out: list[Any] = []
@@ -260,7 +260,7 @@ def _signature(part: EqualPart) -> Any:
     return tuple(out)
 
 
-def _numbered(size: Any, numbers: dict[Any, int], out: list[Any]) -> Any:
+def _numbered(size: object, numbers: dict[object, int], out: list[object]) -> object:
     """A size with numbers in place of its symbols."""
     if not isinstance(size, torch.SymInt):
         return size
@@ -277,7 +277,7 @@ def _numbered(size: Any, numbers: dict[Any, int], out: list[Any]) -> Any:
     return str(expression.xreplace(names))
 
 
-def _memory(node: fx.Node) -> Any:
+def _memory(node: fx.Node) -> int | None:
     value = node.meta.get("example_value")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 

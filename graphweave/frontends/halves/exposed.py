@@ -21,7 +21,7 @@ from graphweave.frontends.calls.captured_sizes import is_tensor
 from graphweave.passes.exposed_memory import Exposed
 
 
-def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
+def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[object]) -> Exposed:
     """The tensors that a user may overwrite of a joint graph whose inputs are `examples`.
 
     An input to which the graph itself writes always counts. A leaf that requires a gradient does not, since PyTorch
@@ -48,7 +48,7 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
     return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
 
 
-def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
+def _kept_by_eager(joint: fx.GraphModule, results: Iterable[fx.Node]) -> set[fx.Node]:
     """The nodes that allocated the memory of forward values that eager mode's backward reads."""
     forward = ancestors(n for n in results if isinstance(n, fx.Node))
     forward |= {n for n in joint.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"}
@@ -71,7 +71,7 @@ def _memory_of(node: fx.Node) -> fx.Node:
         node = viewed
 
 
-def _is_view(target: Any) -> bool:
+def _is_view(target: object) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     returns = target._schema.returns

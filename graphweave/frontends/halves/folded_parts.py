@@ -37,7 +37,7 @@ class FoldedPart:
         self._tensors = [i for i, is_tensor in enumerate(kinds) if is_tensor]
         self._sizes = [i for i, is_tensor in enumerate(kinds) if not is_tensor]
 
-    def call(self, index: int, operands: Sequence[Any]) -> list[Tensor]:
+    def call(self, index: int, operands: Sequence[object]) -> list[Tensor]:
         """The tensors that the operator gives: the results of the part, and the values that it writes."""
         tensors, sizes = [operands[i] for i in self._tensors], [operands[i] for i in self._sizes]
         out: list[Tensor] = torch.ops.graphweave.equal_part(index, tensors, sizes)
@@ -75,7 +75,7 @@ _library.define("equal_part_backward(int part, Tensor[] tangents) -> Tensor[]")
 
 
 @torch.library.register_fake("graphweave::equal_part", lib=_library)
-def _fake_part(part: int, tensors: list[Tensor], sizes: list[Any]) -> list[Tensor]:
+def _fake_part(part: int, tensors: list[Tensor], sizes: list[object]) -> list[Tensor]:
     return _folded[part].given()
 
 
@@ -90,7 +90,7 @@ class _Differentiable(torch.autograd.Function):
     """The call of a part whose gradients are another call."""
 
     @staticmethod
-    def forward(ctx: Any, index: int, *operands: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, index: int, *operands: object) -> tuple[Tensor, ...]:
         folded = _folded[index]
         ctx.index = index
         folded.needs = tuple(ctx.needs_input_grad[1:])
@@ -124,7 +124,7 @@ def _run(index: int, *operands: Any) -> list[Tensor]:
 
 
 @contextmanager
-def folded(module: fx.GraphModule, decompositions: Any) -> Iterator[fx.GraphModule | None]:
+def folded(module: fx.GraphModule, decompositions: object) -> Iterator[fx.GraphModule | None]:
     """Dynamo's graph with a single call in place of each of its equal parts; None if there are none. Within the block,
     `unfolded` undoes it in the graph that AOTAutograd makes of it."""
     if not settings().equal_parts or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):

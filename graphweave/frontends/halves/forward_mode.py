@@ -17,10 +17,10 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def refuse_forward_mode(run: Callable[..., Any], about: str) -> Callable[..., Any]:
+def refuse_forward_mode(run: Callable[..., object], about: str) -> Callable[..., Any]:
     """`run`, the compiled code of a graph, with an error in place of results without their tangents."""
 
-    def checked(*args: Any) -> Any:
+    def checked(*args: object) -> object:
         if in_forward_mode() and any(isinstance(t, Tensor) and _has_tangent(t) for t in args):
             raise DerivativeError(
                 f"derivatives of {about} in forward mode (torch.autograd.forward_ad) are not compiled. Use "

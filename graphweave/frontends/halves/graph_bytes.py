@@ -24,7 +24,7 @@ class _At:
 
 
 class _Pickler(pickle.Pickler):
-    def persistent_id(self, value: Any) -> str | None:
+    def persistent_id(self, value: object) -> str | None:
         if isinstance(value, OpOverload):
             return str(value)
         if isinstance(value, HigherOrderOperator | fx.GraphModule | torch.SymInt):
@@ -66,7 +66,7 @@ def loaded(content: bytes) -> fx.GraphModule:
     return fx.GraphModule(constants, graph)
 
 
-def _placed(value: Any, made: list[fx.Node]) -> Any:
+def _placed(value: object, made: list[fx.Node]) -> Any:
     match value:
         case _At(position):
             return made[position]

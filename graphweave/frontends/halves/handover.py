@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch import fx
+from torch import Tensor, fx
 from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch.utils._pytree import tree_flatten
 
@@ -118,7 +118,7 @@ class Handed:
     def boxed(self) -> Boxed:
         executable, takes, gives = self.executable, self.takes, self.gives
 
-        def run(args: list[Any]) -> list[Any]:
+        def run(args: list[object]) -> list[Any]:
             passed = {i: args[i] for made, i in gives if not made}
             taken = [args[i] for i in takes]
             args.clear()
@@ -159,7 +159,7 @@ def handed(module: fx.GraphModule) -> Handed | None:
     return Handed(call.target.executable, tuple(n.name for n in position), takes, tuple(gives))
 
 
-def fake_of(imported: Imported, ref: Ref) -> Any:
+def fake_of(imported: Imported, ref: Ref) -> Tensor:
     """The fake tensor of a value that is saved for the backward."""
     if ref in imported.vals:
         return imported.vals[ref]
@@ -219,7 +219,7 @@ def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
 
 def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]) -> fx.Node:
     @torch._dynamo.disable(reason="a half of a compiled graph")  # a compiled engine of autograd traces what it calls
-    def opaque(*values: Any) -> list[Any]:
+    def opaque(*values: object) -> list[Tensor | None]:
         return executable(list(values))
 
     opaque.__name__ = opaque.__qualname__ = name
@@ -227,11 +227,11 @@ def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]
     return graph.call_function(opaque, tuple(args))
 
 
-def _item(graph: fx.Graph, call: fx.Node, i: int, val: Any) -> fx.Node:
+def _item(graph: fx.Graph, call: fx.Node, i: int, val: Tensor | None) -> fx.Node:
     node = graph.call_function(operator.getitem, (call, i))
     node.meta["val"] = val
     return node
 
 
-def _val(node: Any) -> Any:
+def _val(node: object) -> Any:
     return node.meta.get("val") if isinstance(node, fx.Node) else node

@@ -73,5 +73,5 @@ def as_finite(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return all(torch.equal(a.isfinite(), b.isfinite()) for a, b in pairs if _has_floats(a) and _has_floats(b))
 
 
-def _has_floats(value: Any) -> bool:
+def _has_floats(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()

@@ -120,7 +120,7 @@ class OverRanks:
                     f"{other['program'][:8]}). Call the model on every rank, with arguments of the same kinds."
                 )
 
-    def _rows_compiled_in(self, program: Program, values: Mapping[str, Any], besides: frozenset[str]) -> list[str]:
+    def _rows_compiled_in(self, program: Program, values: Mapping[str, object], besides: frozenset[str]) -> list[str]:
         """Arguments with a row for each of this rank's nodes or edges whose number is no symbol in `program`."""
         fixed = [n.name for n in program.nodes if isinstance(n, Input) and _is_fixed(n.type) and n.name not in besides]
         given = {name: values.get(name) for name in fixed}
@@ -129,7 +129,7 @@ class OverRanks:
             if isinstance(value, Tensor) and value.dim() and value.shape[0] in self.counts
         ]  # fmt: skip
 
-    def _too_few(self, program: Program, values: Mapping[str, Any]) -> str:
+    def _too_few(self, program: Program, values: Mapping[str, Tensor | int]) -> str:
         """In words, an argument with fewer rows on this rank than `program` holds for; its stand-in has enough.
 
         The call after the dry one would compile again, on this rank alone, which others do not expect.
@@ -152,7 +152,7 @@ class OverRanks:
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
         return self._too_few_unread(program, values, bounds)
 
-    def _too_few_unread(self, program: Program, values: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
+    def _too_few_unread(self, program: Program, values: Mapping[str, object], bounds: Mapping[str, Any]) -> str:
         """Like `_too_few`, for arguments of which `program` reads nothing but the number of rows. Which number is whose
         is not known, so that all of them must have enough."""
         read = [value for value in values.values() if isinstance(value, Tensor)]
@@ -215,7 +215,7 @@ class OverRanks:
             for group in groups:
                 group.dry = False
 
-    def edges_among(self, values: Sequence[Any]) -> dict[int, tuple[str, str]]:
+    def edges_among(self, values: Sequence[object]) -> dict[int, tuple[str, str]]:
         """The positions of indices of the part's edges among `values`, each with the types of its ends.
 
         An index without edges cannot be told from another one by its memory, so those are taken in their order.
@@ -261,7 +261,7 @@ def _shape_env() -> Any:
     return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
 
 
-def _is_fixed(t: Any) -> bool:
+def _is_fixed(t: object) -> bool:
     """Whether the first dimension of a tensor was compiled in."""
     if isinstance(t, Type):
         return t.space == UNIT and bool(t.shape)

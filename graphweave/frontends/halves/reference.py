@@ -50,15 +50,15 @@ class Reference:
         self._gradients = len(self._results) if gradients is None else gradients
         self.suspects: Suspects | None = None  # the added rules that were in force
 
-    def forward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
+    def forward(self, given: Mapping[str, object], state: Tensor, results: Sequence[Tensor | int]) -> None:
         """Raise VerifyError unless the graph gives `results` for the placeholders' values `given` and the random
         `state`."""
         self._check(given, state, results, range(self._gradients))
 
-    def backward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
+    def backward(self, given: Mapping[str, object], state: Tensor, results: Sequence[object]) -> None:
         self._check(given, state, results, range(self._gradients, len(self._results)))
 
-    def _check(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any], which: range) -> None:
+    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[Any], which: range) -> None:
         with _random_state(state), torch.no_grad():
             wanted = [self._results[i] for i in which]
             env = self._run(given, wanted)
@@ -72,7 +72,7 @@ class Reference:
 
     # -------------------------------------------------------- the graph run by PyTorch
 
-    def _run(self, given: Mapping[str, Any], wanted: Sequence[Any]) -> dict[fx.Node, Any]:
+    def _run(self, given: Mapping[str, object], wanted: Sequence[object]) -> dict[fx.Node, Any]:
         """The values of all nodes that `wanted` need, as eager mode computes them."""
         # Random calls always run, since the numbers of later ones depend on them.
         unknown = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
@@ -91,7 +91,7 @@ class Reference:
                 env[node] = self._call(node, args, kwargs)
         return env
 
-    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Tensor | tuple[Tensor, ...] | int:
         if node.name in self._imported.seeded:
             seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=args[0].device)
             position = torch.arange(args[0].numel(), device=args[0].device).reshape(args[0].shape)
@@ -117,7 +117,7 @@ class Reference:
 
     # -------------------------------------------------------- what is wrong, and where
 
-    def _report(self, given: Mapping[str, Any], state: Tensor, i: int, got: Any, want: Any) -> str:
+    def _report(self, given: Mapping[str, object], state: Tensor, i: int, got: object, want: object) -> str:
         line = self._first_wrong(given, state) or self._line(i)
         said = f"{self._name(i)} differs from eager mode's: {_difference(got, want)}. It comes from {line}."
         firing = None if self.suspects is None else self.suspects.culprit({**given, **self._constants()}, _changed)
@@ -129,7 +129,7 @@ class Reference:
     def _name(self, i: int) -> str:
         return f"result {i}" if i < self._gradients else f"the gradient of input {i - self._gradients}"
 
-    def _first_wrong(self, given: Mapping[str, Any], state: Tensor) -> str:
+    def _first_wrong(self, given: Mapping[str, object], state: Tensor) -> str:
         """The user's line of the first call whose value differs in the imported program; "" if all agree."""
         program, origins = self._imported.program, self._imported.origins
         nodes = [n for n in self._module.graph.nodes if n.name in origins]
@@ -146,12 +146,12 @@ class Reference:
                 return str(location_of(node))
         return ""
 
-    def _constants(self) -> dict[str, Any]:
+    def _constants(self) -> dict[str, object]:
         """The values of inputs that are part of the graph."""
         named = ((self._imported.program.nodes[r], value) for r, value in self._imported.attributes.items())
         return {n.name: value for n, value in named if isinstance(n, Input)}
 
-    def _check_memory(self, i: int, got: Any, want: Any) -> None:
+    def _check_memory(self, i: int, got: object, want: Any) -> None:
         promise = self._imported.promises[i] if i < len(self._imported.promises) else None
         if not isinstance(got, Tensor) or promise is None or promise.order is None or not got.numel():
             return
@@ -162,7 +162,7 @@ class Reference:
                 f"sizes {tuple(want.shape)}, got {got.stride()}. It comes from {self._line(i)}. Please report it."
             )
 
-    def _check_aliases(self, given: Mapping[str, Any], got: Sequence[Any], want: Sequence[Any]) -> None:
+    def _check_aliases(self, given: Mapping[str, object], got: Sequence[object], want: Sequence[object]) -> None:
         """Raise VerifyError if a result shares memory with an input or another result, and eager mode's does not."""
         inputs = list(given.values())
         for i, (mine, theirs) in enumerate(zip(got, want, strict=False)):
@@ -185,7 +185,7 @@ def checked_inference(
 ) -> Callable[[list[Any]], list[Any]]:
     """`run`, with its results compared at each call. The arguments are the values of the placeholders `names`."""
 
-    def checked(args: list[Any]) -> list[Any]:
+    def checked(args: list[Tensor | int]) -> list[object]:
         given, state = dict(zip(names, args, strict=True)), torch.get_rng_state()
         results = run(list(args))
         args.clear()
@@ -196,13 +196,13 @@ def checked_inference(
 
 
 def checked_forward(
-    reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
+    reference: Reference, run: Callable[[list[object]], list[object]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
     """Like `checked_inference`, but after the results it returns copies of the tensors among the arguments, and the
     random state."""
     plain = checked_inference(reference, run, names)
 
-    def checked(args: list[Any]) -> list[Any]:
+    def checked(args: list[object]) -> list[Tensor | int]:
         state = torch.get_rng_state()
         copies = [a.detach().clone() for a in args if isinstance(a, Tensor)]
         return [*plain(args), *copies, state]
@@ -219,7 +219,7 @@ def checked_backward(
     arguments, called `names`, and its random state follow.
     """
 
-    def checked(args: list[Any]) -> list[Any]:
+    def checked(args: list[Any]) -> list[object]:
         *values, state = args
         args.clear()
         given = {name: v for name, v in zip([*own, *names], values, strict=True) if name is not None}
@@ -240,7 +240,7 @@ def _random_state(state: Tensor) -> Iterator[None]:
         torch.set_rng_state(now)
 
 
-def rounded(value: Any, noise: torch.Generator) -> Any:
+def rounded(value: object, noise: torch.Generator) -> Any:
     """`value` with the last few bits of every number changed."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
@@ -248,7 +248,7 @@ def rounded(value: Any, noise: torch.Generator) -> Any:
     return value * (1 + 4 * torch.finfo(value.dtype).eps * bits)
 
 
-def _differs(got: Any, want: Any, spread: Any) -> bool:
+def _differs(got: object, want: object, spread: object) -> bool:
     if not isinstance(want, Tensor):
         return bool(got != want)
     if not isinstance(got, Tensor) or got.shape != want.shape or got.dtype != want.dtype:
@@ -262,11 +262,11 @@ def _differs(got: Any, want: Any, spread: Any) -> bool:
     return not bool((off <= allowed).all())
 
 
-def _changed(after: Any, before: Any) -> bool:
+def _changed(after: Tensor, before: Tensor) -> bool:
     return _differs(after, before, 0.0)
 
 
-def _difference(got: Any, want: Any) -> str:
+def _difference(got: object, want: object) -> str:
     if not isinstance(got, Tensor) or not isinstance(want, Tensor):
         return f"expected {want}, got {got}"
     if got.shape != want.shape or got.dtype != want.dtype:
@@ -277,5 +277,5 @@ def _difference(got: Any, want: Any) -> str:
     return f"expected {want.flatten()[worst]:.6g}, got {got.flatten()[worst]:.6g}, where they differ most"
 
 
-def _comparable(node: fx.Node, value: Any) -> bool:
+def _comparable(node: fx.Node, value: object) -> bool:
     return isinstance(value, Tensor | int) and node.target not in _EMPTY

@@ -52,7 +52,7 @@ def short_forward(about: Any) -> Callable[..., tuple[Any, ...]]:
     undifferentiable = [i for i, result in enumerate(about.output_info) if not result.requires_grad]
 
     def forward(
-        ctx: Any, args: Sequence[Any], add_random_state: Any, save: Any, finish: Any, compiled: Any
+        ctx: Any, args: Sequence[object], add_random_state: object, save: object, finish: object, compiled: Any
     ) -> tuple[Any, ...]:  # fmt: skip
         out = compiled([*args])
         saved = [t.detach() if t._is_view() else t for t in out[tensors]]
@@ -70,12 +70,12 @@ def short_forward(about: Any) -> Callable[..., tuple[Any, ...]]:
     return forward
 
 
-def short_backward(function: Any, positions: Sequence[int], long_way: Callable[..., Any]) -> Callable[..., Any]:
+def short_backward(function: Any, positions: Sequence[int], long_way: Callable[..., object]) -> Callable[..., Any]:
     """The function in place of AOTAutograd's `_bwd_fn`, `long_way`, for the autograd function `function`. `positions`
     are those of the backward's tangents among the gradients that autograd gives."""
     layouts = [tangent.memory_format for tangent in function.metadata.subclass_tangent_meta]
 
-    def backward(boxed: Any, ctx: Any, *rest: Any) -> Any:
+    def backward(boxed: tuple[list[Tensor], ...], ctx: Any, *rest: object) -> Any:
         run = function.compiled_bw
         if (
             run is None  # not compiled yet

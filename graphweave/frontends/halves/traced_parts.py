@@ -32,7 +32,7 @@ class NotFolded(Exception):
 class Traces:
     """The traces of a group of equal parts: one without gradients, and one for each kind of tangents that occurs."""
 
-    def __init__(self, group: Sequence[EqualPart], decompositions: Any) -> None:
+    def __init__(self, group: Sequence[EqualPart], decompositions: object) -> None:
         self._decompositions = decompositions
         self._vary = any(part.numbers != group[0].numbers for part in group)
         self._found: list[tuple[Any, Trace]] = []
@@ -56,7 +56,7 @@ class Traces:
         return trace
 
 
-def _same(ours: list[list[Any]], theirs: list[list[Any]], names: dict[Any, Any]) -> bool:
+def _same(ours: list[list[object]], theirs: list[list[object]], names: dict[object, object]) -> bool:
     return all(
         _expression(a, names) == _expression(b, {})
         for x, y in zip(ours, theirs, strict=True)
@@ -64,7 +64,7 @@ def _same(ours: list[list[Any]], theirs: list[list[Any]], names: dict[Any, Any])
     )
 
 
-def _expression(size: Any, names: dict[Any, Any]) -> Any:
+def _expression(size: object, names: dict[object, object]) -> object:
     return size.node.expr.xreplace(names) if isinstance(size, torch.SymInt) else size
 
 
@@ -76,7 +76,7 @@ class Trace:
         part: EqualPart,
         needs: tuple[bool, ...],
         tangents: Sequence[Tensor | None],
-        decompositions: Any,
+        decompositions: object,
         keys: Any,
         *,
         vary: bool,
@@ -109,7 +109,7 @@ class Trace:
 
     def _traced(
         self,
-        values: Sequence[Any],
+        values: Sequence[object],
         needs: tuple[bool, ...],
         tangents: Sequence[Tensor | None],
         decompositions: Any,
@@ -126,7 +126,7 @@ class Trace:
         wanted = [t is not None for t in tangents]
         self._backward: set[str] = set()
 
-        def joint(primals: list[Any], tangents: list[Any]) -> Any:
+        def joint(primals: list[object], tangents: list[Tensor]) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
                 inputs, tangents = tree_map(to_fun, primals), tree_map(to_fun, tangents)
                 results = list(PropagateUnbackedSymInts(module).run(*inputs))
@@ -148,7 +148,11 @@ class Trace:
         return traced.graph
 
     def _differentiate(
-        self, results: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[bool], tangents: Sequence[Tensor]
+        self,
+        results: Sequence[Tensor],
+        inputs: Sequence[Tensor | int],
+        wanted: Sequence[bool],
+        tangents: Sequence[Tensor],
     ) -> list[Tensor]:
         asked = [t for t in inputs if isinstance(t, Tensor) and t.requires_grad]
         outs = [t for t, there in zip(results, wanted, strict=False) if there]
@@ -186,23 +190,29 @@ class Trace:
         return out
 
     def insert_forward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[object, fx.Node]
     ) -> list[fx.Node]:
         """Insert the calls of the forward; their results and the values that are written."""
         self._insert(graph, before, part, env, known, backward=False)
         return [env[n] for n in self._results]
 
     def insert_backward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[object, fx.Node]
     ) -> list[fx.Node]:
         """Insert the calls of the backward; the gradients."""
         self._insert(graph, before, part, env, known, backward=True)
         return [env[n] for n in self._gradients]
 
     def _insert(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[Any, fx.Node], *,
+        self,
+        graph: fx.Graph,
+        before: fx.Node,
+        part: EqualPart,
+        env: dict[fx.Node, Any],
+        known: dict[object, fx.Node],
+        *,
         backward: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names, outside = self.renamed(part), {*self.primals, *self.tangents}
         with graph.inserting_before(before):
             for node in self._graph.nodes:
@@ -220,7 +230,9 @@ class Trace:
                 if names:
                     env[node].meta = self._meta(node.meta, names)
 
-    def _number(self, node: fx.Node, outside: set[fx.Node], names: dict[Any, Any], env: dict[fx.Node, Any]) -> Any:
+    def _number(
+        self, node: fx.Node, outside: set[fx.Node], names: dict[object, object], env: dict[fx.Node, object]
+    ) -> Any:
         """The key that equal symbolic numbers share, which a graph computes once: an expression if `node` reads it from
         a tensor from outside, its operands if it computes with numbers; None for anything else."""
         value = node.meta.get("val")
@@ -232,7 +244,7 @@ class Trace:
             return _expression(value, names)
         return None
 
-    def _meta(self, meta: dict[str, Any], names: dict[Any, Any]) -> dict[str, Any]:
+    def _meta(self, meta: dict[str, Any], names: dict[Any, Any]) -> dict[str, object]:
         out = {k: v for k, v in meta.items() if k != "tensor_meta"}
         if "val" in out:
             out["val"] = tree_map(lambda v: self._value(v, names), out["val"])
@@ -240,7 +252,7 @@ class Trace:
             out["unbacked_bindings"] = {names.get(s, s): path for s, path in bindings.items()}
         return out
 
-    def _value(self, value: Any, names: dict[Any, Any]) -> Any:
+    def _value(self, value: object, names: dict[object, object]) -> object:
         if isinstance(value, torch.SymBool):
             return self._env.create_symboolnode(value.node.expr.xreplace(names))
         if isinstance(value, torch.SymInt):
@@ -258,7 +270,7 @@ class Trace:
                 self._values[alike] = FakeTensor(value.fake_mode, meta, value.device)  # type: ignore[attr-defined]
         return self._values[alike]
 
-    def _size(self, size: Any, names: dict[Any, Any]) -> Any:
+    def _size(self, size: object, names: dict[object, object]) -> Any:
         if not isinstance(size, torch.SymInt):
             return size
         expression = size.node.expr
@@ -270,7 +282,7 @@ class Trace:
         return self._sizes[renamed]
 
 
-def _of(size: Any) -> Any:
+def _of(size: object) -> Any:
     return _expression(size, {})
 
 
@@ -284,7 +296,7 @@ def _is_written(t: Tensor) -> bool:
     return has_data_mutation(t)
 
 
-def _fresh(value: Any, needs: bool) -> Any:
+def _fresh(value: object, needs: bool) -> object:
     if not isinstance(value, Tensor):
         return value
     out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

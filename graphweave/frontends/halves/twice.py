@@ -28,7 +28,7 @@ def derivable(node: fx.Node) -> Any:
     return _FORMULAS.get(target) or differentiable(target)
 
 
-def depends_on_layout(target: Any) -> bool:
+def depends_on_layout(target: object) -> bool:
     """Whether what is called for `target` depends on how an operand lies in memory."""
     return target in _DETERMINANTS
 
@@ -42,7 +42,7 @@ def _written(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A copy of a tensor with other values in one of its views. The gradient of PyTorch's own `slice_scatter` is wrong
     where elements of the gradient that it is given share memory (that of `unfold` or `expand`)."""
 
-    def written(into: Tensor, values: Tensor, *place: Any, **named: Any) -> Tensor:
+    def written(into: Tensor, values: Tensor, *place: object, **named: object) -> Tensor:
         out = into.clone(memory_format=torch.contiguous_format)
         view(out, *place, **named).copy_(values)
         return out
@@ -74,15 +74,15 @@ def _logit_backward(grad: Tensor, x: Tensor, eps: float | None = None) -> Tensor
     return torch.where((x >= eps) & (x <= 1 - eps), slope, 0.0)
 
 
-def _determinant(factored: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+def _determinant(factored: Callable[[Tensor], Tensor]) -> Callable[..., object]:
     return lambda matrix: (torch.linalg.det(matrix), *torch.linalg.lu_factor(factored(matrix)))
 
 
-def _log_determinant(factored: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+def _log_determinant(factored: Callable[[Tensor], Tensor]) -> Callable[..., object]:
     return lambda matrix: (*torch.linalg.slogdet(matrix), *torch.linalg.lu_factor(factored(matrix)))
 
 
-def _solution(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+def _solution(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> object:
     out, _, _, info = aten._linalg_solve_ex.default(matrix, right, left=left, check_errors=check_errors)
     return out, *torch.linalg.lu_factor(matrix), info
 

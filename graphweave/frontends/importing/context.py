@@ -415,7 +415,7 @@ _ORDERED = frozenset({"floordiv", "mod", "pow"})
 """Functions of sizes whose operands may not be exchanged."""
 
 
-def _described(value: Any) -> ir.AnyType:
+def _described(value: object) -> ir.AnyType:
     if isinstance(value, torch.Tensor):
         dims = tuple(map(expression, value.shape))
         dtype = DTYPE_OF.get(value.dtype)

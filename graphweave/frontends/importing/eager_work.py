@@ -127,7 +127,7 @@ def _tensor_bytes(t: torch.Tensor, known: Mapping[sympy.Symbol, int]) -> int:
     return math.prod(_number(n, known) for n in dims) * t.element_size()
 
 
-def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> int:
+def _number(size: int, known: Mapping[sympy.Symbol, int]) -> int:
     """`size` as a number; KeyError if it depends on a symbol that is not known."""
     if not isinstance(size, torch.SymInt):
         return int(size)
@@ -158,7 +158,7 @@ def _symbols(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[
     return known
 
 
-def _sizes_of(nodes: Iterable[fx.Node]) -> Iterable[Any]:
+def _sizes_of(nodes: Iterable[fx.Node]) -> Iterable[object]:
     for node in nodes:
         value = val(node)
         if isinstance(value, torch.Tensor):

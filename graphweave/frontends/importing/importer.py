@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.flow import reached
@@ -401,7 +401,7 @@ def location_of(node: fx.Node) -> Location:
     return location(node.meta.get("stack_trace") or "")
 
 
-def attribute(gm: fx.GraphModule, name: str) -> Any:
+def attribute(gm: fx.GraphModule, name: str) -> Tensor:
     """The tensor behind a dotted attribute name; IRError for a submodule."""
     value: Any = gm
     for part in name.split("."):
@@ -411,11 +411,11 @@ def attribute(gm: fx.GraphModule, name: str) -> Any:
     return value
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
 
-def _plain(arg: Any) -> Any:
+def _plain(arg: object) -> Any:
     """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
         value = val(arg)
@@ -448,7 +448,7 @@ def _impure(node: fx.Node) -> bool:
     return op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
 
 
-def _flat(arg: Any) -> Iterable[Any]:
+def _flat(arg: object) -> Iterable[Any]:
     if isinstance(arg, list | tuple):
         for a in arg:
             yield from _flat(a)
@@ -460,6 +460,6 @@ def _needed(b: Builder, roots: Iterable[Ref]) -> set[Ref]:
     return reached(roots, lambda ref: operands(b.nodes[ref]))
 
 
-def _spaces(t: Any) -> tuple[Space, ...]:
+def _spaces(t: object) -> tuple[Space, ...]:
     found = (t.space,) if isinstance(t, ir.Type) else (t.dom, t.cod) if isinstance(t, ir.MapType) else ()
     return tuple(s for s in found if s != UNIT)

@@ -31,7 +31,7 @@ class GraphAtHand:
     `rows` are the row counts of spaces that are known already.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
         self.rows: dict[Space, int] = {}
 
@@ -60,7 +60,7 @@ class GraphAtHand:
         return value if isinstance(value, Tensor) else None
 
 
-def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequence[Any]) -> dict[str, Any]:
+def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequence[Any]) -> dict[str, Tensor | int]:
     """The first call's inputs by name, for those that certainly belong to the placeholders `names`."""
     out: dict[str, Any] = {}
     for name, fake, real in zip(names, fakes, examples, strict=False):

@@ -32,7 +32,7 @@ def _feature_dim(node: fx.Node) -> int | None:
     return dim - 1 if dim > 0 else None
 
 
-def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
+def _here(cx: Context, x: Ref, index: object, d: int) -> Ref:
     """For each number of `x`, whether `index` names its position along feature dim `d`."""
     t, i = cx.type(x), cx.value(index)
     count = t.shape[d]
@@ -127,7 +127,7 @@ def _base_and_source(cx: Context, node: fx.Node) -> tuple[Ref, Ref]:
     return base, source
 
 
-def _or_rows(target: Any, along_features: Any) -> Handler:
+def _or_rows(target: object, along_features: Any) -> Handler:
     """A handler for `target`: `along_features` translates a call along features; along rows it is a pull or push."""
 
     def handler(cx: Context, node: fx.Node) -> Ref | None:

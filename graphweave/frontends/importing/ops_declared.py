@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import fx
 
 from graphweave.core.errors import IRError
@@ -13,7 +11,7 @@ from graphweave.frontends.importing.context import Context, Handler
 from graphweave.ir.message.nodes import Ref
 
 
-def handler_of(target: Any) -> Handler | None:
+def handler_of(target: object) -> Handler | None:
     return None if operator_of(target) is None else _declared
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -23,7 +21,7 @@ OF_SHARED_DATA = Reason(("a product of shared matrices, which has no rows: the v
 grow with the graph, and no kernel would multiply them faster or save a tensor."""
 
 
-def _product(cx: Context, a: Any, b: Any) -> Ref:
+def _product(cx: Context, a: object, b: object) -> Ref:
     """a @ b: rows times shared weights, or the sum over rows of outer products."""
     x = transposed(a)
     if x is not None and cx.spaces.space_of(x) != UNIT:

@@ -46,7 +46,7 @@ def compute_type(*args: Any) -> DType:
     return DTYPE_OF[dtype]
 
 
-def _like(value: Any) -> Any:
+def _like(value: object) -> Any:
     """A symbolic number is replaced by a Python number of the same type, since promotion depends on types alone."""
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 

@@ -357,7 +357,7 @@ def _pad(cx: Context, node: fx.Node) -> Ref:
 # ---------------------------------------------------------------- constants
 
 
-def _filled(cx: Context, node: fx.Node, value: Any) -> Ref:
+def _filled(cx: Context, node: fx.Node, value: float) -> Ref:
     t = cx.result(node)
     if is_tensor(value):
         return cx.spread(cx.broadcast(cx.cast(cx.value(value), t.dtype), t.shape), t.space)

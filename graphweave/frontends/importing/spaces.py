@@ -89,7 +89,7 @@ class Spaces:
     def rep(self, node: fx.Node) -> fx.Node:
         return self._same_as[node]
 
-    def join(self, a: Any, b: Any) -> bool:
+    def join(self, a: fx.Node, b: Any) -> bool:
         """Make the rows of two tensors one class. False if they are one already, or if their numbers may differ."""
         if not (is_tensor(a) and is_tensor(b)) or rank(a) == 0 or rank(b) == 0:
             return False
@@ -222,7 +222,7 @@ class _Unions:
                 known.append(segments)
         return out
 
-    def _placed(self, segments: tuple[fx.Node, ...]) -> Mapping[tuple[Any, Any], int]:
+    def _placed(self, segments: tuple[fx.Node, ...]) -> Mapping[tuple[object, object], int]:
         if segments not in self._places:
             self._places[segments] = places([shape(x)[0] for x in segments])
         return self._places[segments]

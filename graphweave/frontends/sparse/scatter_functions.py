@@ -26,11 +26,11 @@ def broadcast(src: Tensor, other: Tensor, dim: int) -> Tensor:
     return src.expand_as(other)
 
 
-def _sizes(src: Tensor, dim: int, rows: Any) -> list[Any]:
+def _sizes(src: Tensor, dim: int, rows: object) -> list[Any]:
     return [rows if d == dim else n for d, n in enumerate(src.shape)]
 
 
-def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: Any) -> Any:
+def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: object) -> Any:
     """The rows of the result: those of `out`, those asked for, or the largest index plus 1."""
     if out is not None:
         return out.size(dim)
@@ -105,7 +105,7 @@ def scatter_min(
 
 
 def _extreme(
-    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: Any, reduce: str
+    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: object, reduce: str
 ) -> tuple[Tensor, Tensor]:
     dim = dim % src.dim()
     size = _sizes(src, dim, _rows(index, out, dim, dim_size))
@@ -130,7 +130,7 @@ def scatter(
     return found[0] if isinstance(found, tuple) else found
 
 
-def _of(functions: dict[str, Callable[..., Any]], reduce: str) -> Callable[..., Any]:
+def _of(functions: dict[str, Callable[..., object]], reduce: str) -> Callable[..., Any]:
     if reduce not in functions:
         raise ValueError(f"expected a reduction of {', '.join(functions)} (got {reduce!r}). Pass one of these.")
     return functions[reduce]
@@ -241,7 +241,7 @@ def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
 # ---------------------------------------------------------------- between pointers
 
 
-def _segments(indptr: Tensor, length: Any) -> Tensor:
+def _segments(indptr: Tensor, length: int) -> Tensor:
     """The segment of each of `length` positions."""
     if indptr.dim() == 1:
         return torch.repeat_interleave(indptr.diff(), output_size=length)

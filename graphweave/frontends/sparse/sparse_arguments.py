@@ -17,7 +17,7 @@ Place = tuple[Any, Any]
 """A dict, a list or an object with its interface, and the key under which it holds a value that is replaced."""
 
 
-def is_sparse(x: Any) -> bool:
+def is_sparse(x: object) -> bool:
     return isinstance(x, Tensor) and type(x) is not SparseMatrix and x.layout in LAYOUTS
 
 

@@ -17,7 +17,7 @@ _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.spa
 _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor
 
 
-def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _answered(handler: Callable[..., object], original: Callable[..., object], args: Any, kwargs: Any) -> object:
     """With a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
     if any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
@@ -25,32 +25,32 @@ def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: A
     return original(*args, **kwargs)
 
 
-def _product(*args: Any, **kwargs: Any) -> Any:
+def _product(*args: object, **kwargs: Any) -> object:
     reduces = len(args) == 3 or "reduce" in kwargs
     handler = sparse_functions.product_reduced if reduces else sparse_functions.product
     return _answered(handler, _mm, args, kwargs)
 
 
-def _add_product(*args: Any, **kwargs: Any) -> Any:
+def _add_product(*args: object, **kwargs: object) -> object:
     return _answered(sparse_functions.add_product, _addmm, args, kwargs)
 
 
-def _softmaxed(*args: Any, **kwargs: Any) -> Any:
+def _softmaxed(*args: object, **kwargs: object) -> object:
     return _answered(sparse_functions.softmax, _softmax, args, kwargs)
 
 
-def _sampled_product(*args: Any, **kwargs: Any) -> Any:
+def _sampled_product(*args: object, **kwargs: object) -> object:
     return _answered(sparse_functions.sampled_product, _sampled, args, kwargs)
 
 
-def _total(*args: Any, **kwargs: Any) -> Any:
+def _total(*args: object, **kwargs: object) -> object:
     return _answered(sparse_functions.total, _sum, args, kwargs)
 
 
 def _coo_tensor(
     indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
     is_coalesced: Any = None, **rest: Any,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     if _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
         values = values if dtype is None else values.to(dtype)
         return sparse_functions.made(indices, values, size, is_coalesced=bool(is_coalesced))
@@ -58,15 +58,15 @@ def _coo_tensor(
     return _coo(indices, values, **given, dtype=dtype, device=device, is_coalesced=is_coalesced, **rest)
 
 
-def _csr_tensor(crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **rest: Any) -> Any:
+def _csr_tensor(crow_indices: object, col_indices: Any, values: Any, size: object = None, **rest: object) -> object:
     return _compressed(torch.sparse_csr, _csr, crow_indices, col_indices, values, size, rest)
 
 
-def _csc_tensor(ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **rest: Any) -> Any:
+def _csc_tensor(ccol_indices: object, row_indices: Any, values: Any, size: object = None, **rest: object) -> object:
     return _compressed(torch.sparse_csc, _csc, ccol_indices, row_indices, values, size, rest)
 
 
-def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: Any, size: Any, rest: Any) -> Any:
+def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: Any, size: Any, rest: Any) -> object:
     named = {name: value for name, value in rest.items() if name not in ("dtype", "device")}
     if _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
         values = values if rest.get("dtype") is None else values.to(rest["dtype"])
@@ -74,13 +74,13 @@ def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: An
     return original(pointer, other, values, size, **rest)
 
 
-def _is_matrix(values: Any, size: Any, device: Any, rest: Any) -> bool:
+def _is_matrix(values: object, size: Any, device: torch.device, rest: Any) -> bool:
     if not isinstance(values, Tensor) or size is None or any([value for value in rest.values()]):
         return False
     return len(size) == values.dim() + 1 and (device is None or torch.device(device) == values.device)
 
 
-def _row_of_entries(ptr: Any, output_size: int | None = None) -> Tensor:
+def _row_of_entries(ptr: Tensor, output_size: int | None = None) -> Tensor:
     """PyG's `ptr2index`."""
     if isinstance(ptr, Indices):
         return ptr.gw_row
@@ -95,14 +95,14 @@ def _pointer(index: Tensor, size: int | None = None) -> Tensor:
     return indices(compressed(index, size), "pointer", index)
 
 
-def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
+def _segments(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's reduction of the rows from ptr[i] to ptr[i + 1], as a scatter by segment."""
     index = _row_of_entries(ptr, output_size=src.shape[0])
     reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)
     return sparse_functions.reduced(src, index, ptr.numel() - 1, reduce)
 
 
-def _set_value(adj: Any, value: Tensor) -> Any:
+def _set_value(adj: object, value: Tensor) -> object:
     """PyG's `set_sparse_value`. The original builds another COO matrix and sorts it."""
     from torch_geometric.utils.sparse import set_sparse_value  # optional, but already imported if this is called
 
@@ -110,9 +110,9 @@ def _set_value(adj: Any, value: Tensor) -> Any:
 
 
 def _coalesced(
-    edge_index: Any, edge_attr: Any = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
+    edge_index: Tensor, edge_attr: object = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
     sort_by_row: bool = True,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """PyG's `coalesce`, used by `to_torch_csr_tensor` and others. The original branches on whether edges are equal."""
     from torch_geometric.utils import coalesce  # optional, but already imported if this is called
 
@@ -123,7 +123,7 @@ def _coalesced(
     return torch.stack([major, minor] if sort_by_row else [minor, major]), edge_attr
 
 
-def _warn_of_nothing(*args: Any, **kwargs: Any) -> None:
+def _warn_of_nothing(*args: object, **kwargs: object) -> None:
     """PyG's `spmm` warns of conversions. Compiled code makes none, or makes them once for a graph."""
 
 

@@ -24,7 +24,7 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "ami
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the answer to PyTorch's functions of these names."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., object]) -> Callable[..., Any]:
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -35,7 +35,7 @@ def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @answers("matmul", "__matmul__", "mm", "spmm", "_sparse_mm", "mv", "dsmm")
-def product(a: Any, b: Any, reduce: str = "sum") -> Any:
+def product(a: Tensor, b: Any, reduce: str = "sum") -> Any:
     """[n, m] x [m, F] -> [n, F]: each entry's value times its row of `b`, reduced over the entries of each row of `a`.
 
     Rows without entries get 0.
@@ -51,7 +51,7 @@ def product(a: Any, b: Any, reduce: str = "sum") -> Any:
     return reduced(weights * messages, row_of(a), a.gw_rows.shape[0], reduce)
 
 
-def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> Any:
+def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> object:
     """[F, n] x [n, m] -> [F, m]"""
     if b.dim() != 2:
         return NotImplemented
@@ -59,7 +59,7 @@ def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> Any:
     return out if out is NotImplemented else out.t()
 
 
-def product_reduced(a: SparseMatrix, b: Any, reduce: str) -> Any:
+def product_reduced(a: SparseMatrix, b: object, reduce: str) -> Any:
     """torch.sparse.mm(a, b, reduce), which eager mode only has for CSR."""
     if isinstance(a, SparseMatrix) and a.gw_layout is _CSR and reduce in _REDUCTIONS:
         return product(a, b, _REDUCTIONS[reduce])
@@ -80,7 +80,7 @@ def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
 
 
 @answers("addmm")
-def add_product(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def add_product(added: Any, a: object, b: object, *, beta: float = 1, alpha: object = 1) -> Any:
     if isinstance(added, SparseMatrix):
         return NotImplemented
     out = product(a, b)
@@ -88,7 +88,7 @@ def add_product(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) ->
 
 
 @answers("linear")
-def linear(a: Any, weight: Any, bias: Any = None) -> Any:
+def linear(a: object, weight: Tensor, bias: object = None) -> Any:
     """a W^T + b, for sparse features `a`."""
     if isinstance(weight, SparseMatrix):
         return NotImplemented
@@ -96,7 +96,7 @@ def linear(a: Any, weight: Any, bias: Any = None) -> Any:
     return out if out is NotImplemented or bias is None else out + bias
 
 
-def sampled_product(a: Any, x: Any, y: Any, *, beta: Any = 1.0, alpha: Any = 1.0) -> Any:
+def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
     """A CSR matrix with the entries of `a`, whose values are beta times those of `a` plus alpha times those of x y."""
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _CSR or x.dim() != 2 or y.dim() != 2:
         return NotImplemented
@@ -108,7 +108,7 @@ def sampled_product(a: Any, x: Any, y: Any, *, beta: Any = 1.0, alpha: Any = 1.0
 
 
 @answers("size")
-def _size(a: SparseMatrix, dim: int | None = None) -> Any:
+def _size(a: SparseMatrix, dim: int | None = None) -> object:
     return size(a, dim)
 
 
@@ -118,12 +118,12 @@ def _dim(a: SparseMatrix) -> int:
 
 
 @answers("__len__")
-def _len(a: SparseMatrix) -> Any:
+def _len(a: SparseMatrix) -> object:
     return a.gw_rows.shape[0]
 
 
 @answers("numel")
-def _numel(a: SparseMatrix) -> Any:
+def _numel(a: SparseMatrix) -> object:
     out = 1
     for n in size(a):
         out = out * n
@@ -131,7 +131,7 @@ def _numel(a: SparseMatrix) -> Any:
 
 
 @answers("_nnz")
-def _nnz(a: SparseMatrix) -> Any:
+def _nnz(a: SparseMatrix) -> object:
     return a.gw_values.shape[0]
 
 
@@ -156,39 +156,39 @@ def _is_complex(a: SparseMatrix) -> bool:
 
 
 @answers("is_coalesced")
-def _is_coalesced(a: SparseMatrix) -> Any:
+def _is_coalesced(a: SparseMatrix) -> object:
     return a.gw_coalesced if a.gw_layout is _COO else NotImplemented
 
 
 @answers("values")
-def _values(a: SparseMatrix) -> Any:
+def _values(a: SparseMatrix) -> object:
     return a.gw_values if a.gw_coalesced else NotImplemented
 
 
 @answers("_values")
-def _raw_values(a: SparseMatrix) -> Any:
+def _raw_values(a: SparseMatrix) -> object:
     return a.gw_values.detach() if a.gw_layout is _COO else NotImplemented
 
 
 @answers("indices")
-def _indices(a: SparseMatrix) -> Any:
+def _indices(a: SparseMatrix) -> object:
     if a.gw_layout is not _COO or not a.gw_coalesced:
         return NotImplemented
     return torch.stack([row_of(a), col_of(a)])
 
 
 @answers("_indices")
-def _raw_indices(a: SparseMatrix) -> Any:
+def _raw_indices(a: SparseMatrix) -> object:
     return torch.stack([row_of(a), col_of(a)]) if a.gw_layout is _COO else NotImplemented
 
 
 @answers("crow_indices")
-def _crow_indices(a: SparseMatrix) -> Any:
+def _crow_indices(a: SparseMatrix) -> object:
     return _pointer(a, row_of(a)) if a.gw_layout is _CSR else NotImplemented
 
 
 @answers("ccol_indices")
-def _ccol_indices(a: SparseMatrix) -> Any:
+def _ccol_indices(a: SparseMatrix) -> object:
     return _pointer(a, col_of(a)) if a.gw_layout is _CSC else NotImplemented
 
 
@@ -198,12 +198,12 @@ def _pointer(a: SparseMatrix, index: Tensor) -> Tensor:
 
 
 @answers("col_indices")
-def _col_indices(a: SparseMatrix) -> Any:
+def _col_indices(a: SparseMatrix) -> object:
     return a.gw_col if a.gw_layout is _CSR else NotImplemented
 
 
 @answers("row_indices")
-def _row_indices(a: SparseMatrix) -> Any:
+def _row_indices(a: SparseMatrix) -> object:
     return a.gw_row if a.gw_layout is _CSC else NotImplemented
 
 
@@ -225,7 +225,7 @@ def transposed(a: SparseMatrix) -> SparseMatrix:
 
 
 @answers("transpose", "swapaxes", "swapdims")
-def _transpose(a: SparseMatrix, dim0: int, dim1: int) -> Any:
+def _transpose(a: SparseMatrix, dim0: int, dim1: int) -> object:
     if a.gw_values.dim() != 1 or (dim0 % 2) == (dim1 % 2):
         return NotImplemented
     return transposed(a)
@@ -243,7 +243,7 @@ def coalesced(a: SparseMatrix) -> Any:
 
 
 @answers("_coalesced_")
-def _declared_coalesced(a: SparseMatrix, is_coalesced: bool) -> Any:
+def _declared_coalesced(a: SparseMatrix, is_coalesced: bool) -> object:
     """`a` with the flag by which PyG says that entries need no sorting."""
     if a.gw_layout is not _COO:
         return NotImplemented
@@ -261,7 +261,7 @@ def _sorted(a: SparseMatrix, layout: torch.layout) -> SparseMatrix:
     return _in_order(values, row, col, a.gw_rows, a.gw_cols, layout)
 
 
-def merged(major: Tensor, minor: Tensor, width: Any, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def merged(major: Tensor, minor: Tensor, width: int, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct pairs of two indices, sorted, and the sum of the values of each. `minor` is below `width`."""
     key, place = torch.unique(major.long() * width + minor.long(), return_inverse=True)
     # true if there are self-loops; layers branch on whether there are edges
@@ -282,12 +282,12 @@ def _in_order(
 
 
 @answers("to_sparse_csr")
-def _to_csr(a: SparseMatrix, dense_dim: Any = None) -> SparseMatrix:
+def _to_csr(a: SparseMatrix, dense_dim: object = None) -> SparseMatrix:
     return _to(a, _CSR)
 
 
 @answers("to_sparse_csc")
-def _to_csc(a: SparseMatrix, dense_dim: Any = None) -> SparseMatrix:
+def _to_csc(a: SparseMatrix, dense_dim: object = None) -> SparseMatrix:
     return _to(a, _CSC)
 
 
@@ -297,7 +297,7 @@ def _to_coo(a: SparseMatrix) -> SparseMatrix:
 
 
 @answers("to_sparse")
-def _to_sparse(a: SparseMatrix, sparse_dim: Any = None, *, layout: Any = None, **kwargs: Any) -> Any:
+def _to_sparse(a: SparseMatrix, sparse_dim: object = None, *, layout: Any = None, **kwargs: Any) -> object:
     return NotImplemented if sparse_dim is not None or kwargs else _to(a, layout or _COO)
 
 
@@ -314,7 +314,7 @@ def _to(a: SparseMatrix, layout: torch.layout) -> Any:
 
 
 @answers("to_dense")
-def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
+def dense(a: SparseMatrix, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     n, m = a.gw_rows.shape[0], a.gw_cols.shape[0]
     flat = a.gw_values.new_zeros((n * m, *a.gw_values.shape[1:]))
     out = flat.index_add(0, row_of(a) * m + col_of(a), a.gw_values).reshape(size(a))
@@ -322,7 +322,7 @@ def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
 
 
 @answers("add", "__add__", "__radd__", "__iadd__")
-def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+def add(a: object, b: object, *, alpha: float = 1) -> Any:
     """The entries of two matrices of one layout together. Equal entries are summed if both operands are coalesced."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
@@ -335,7 +335,7 @@ def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
 
 @answers("sub", "__sub__")
-def subtract(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+def subtract(a: object, b: object, *, alpha: float = 1) -> Any:
     layout = a.gw_layout if isinstance(a, SparseMatrix) else None
     return add(a, b, alpha=-alpha) if layout is _COO else NotImplemented
 
@@ -365,18 +365,18 @@ def multiply(a: Any, b: Any) -> Any:
 
 
 @answers("div", "__truediv__", "true_divide")
-def divide(a: Any, b: Any) -> Any:
+def divide(a: object, b: Tensor) -> Any:
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _COO or (isinstance(b, Tensor) and b.dim() > 0):
         return NotImplemented
     return with_values(a, a.gw_values / b)
 
 
 @answers("sum")
-def total(a: Any, dim: Any = None, **kwargs: Any) -> Any:
+def total(a: Any, dim: object = None, **kwargs: object) -> Any:
     return NotImplemented if dim is not None or kwargs else a.gw_values.sum()
 
 
-def softmax(a: Any, dim: int, dtype: Any = None) -> Any:
+def softmax(a: Any, dim: int, dtype: object = None) -> Any:
     """torch.sparse.softmax: the softmax over the stored entries of each row (dim 1) or column (dim 0)."""
     if (
         not isinstance(a, SparseMatrix)
@@ -393,19 +393,19 @@ def softmax(a: Any, dim: int, dtype: Any = None) -> Any:
     return with_values(a, raised / reduced(raised, index, rows, "sum").index_select(0, index))
 
 
-def _on_values(name: str) -> Callable[..., Any]:
+def _on_values(name: str) -> Callable[..., object]:
     function = getattr(Tensor, name)
 
-    def handler(a: SparseMatrix, *args: Any, **kwargs: Any) -> Any:
+    def handler(a: SparseMatrix, *args: object, **kwargs: object) -> object:
         return with_values(a, function(a.gw_values, *args, **kwargs))
 
     return handler
 
 
-def _on_coalesced_values(name: str) -> Callable[..., Any]:
+def _on_coalesced_values(name: str) -> Callable[..., object]:
     function = getattr(Tensor, name)
 
-    def handler(a: SparseMatrix) -> Any:
+    def handler(a: SparseMatrix) -> object:
         return with_values(a, function(a.gw_values)) if a.gw_coalesced else NotImplemented
 
     return handler
@@ -418,7 +418,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 
 @answers("to")
-def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: Any) -> Any:
+def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
     """Conversion to another dtype. NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:
@@ -429,12 +429,12 @@ def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: An
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def made(given: Tensor, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
+def made(given: Tensor, values: Tensor, shape: object, *, is_coalesced: bool) -> SparseMatrix:
     """A COO matrix of indices `given` [2, entries]."""
     return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
-def made_compressed(given: Any, other: Tensor, values: Tensor, shape: Any, layout: torch.layout) -> SparseMatrix:
+def made_compressed(given: object, other: Tensor, values: Tensor, shape: object, layout: torch.layout) -> SparseMatrix:
     """A CSR or CSC matrix of the compressed indices `given` and the `other` index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
     row, col = (known, other) if layout is _CSR else (other, known)

@@ -25,7 +25,7 @@ class Indices(Tensor):
     gw_row: Tensor
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
         given = kwargs or {}
         if func.__name__ in _FUNCTIONS:
             out = _FUNCTIONS[func.__name__](*args, **given)
@@ -40,7 +40,7 @@ def indices(plain: Tensor, kind: str, row: Tensor) -> Tensor:
     return out
 
 
-def as_plain(x: Any) -> Any:
+def as_plain(x: object) -> Any:
     """`x` with plain tensors in place of Indices, also inside a list or tuple."""
     if isinstance(x, Indices):
         return x.gw_plain
@@ -51,15 +51,15 @@ def as_plain(x: Any) -> Any:
     return x
 
 
-def of_kind(x: Any, kind: str) -> bool:
+def of_kind(x: object, kind: str) -> bool:
     return isinstance(x, Indices) and x.gw_kind == kind
 
 
-def _alike(x: Any, *_: Any, **__: Any) -> Tensor:
+def _alike(x: Any, *_: object, **__: object) -> Tensor:
     return indices(x.gw_plain.detach(), x.gw_kind, x.gw_row)
 
 
-def _view(x: Any, *sizes: Any) -> Tensor | None:
+def _view(x: Any, *sizes: object) -> Tensor | None:
     return _alike(x) if list(sizes) in ([-1], [[-1]]) and x.gw_kind == "pointer" else None
 
 
@@ -67,13 +67,13 @@ def _long(x: Any) -> Tensor | None:
     return _alike(x) if x.gw_plain.dtype == torch.int64 else None
 
 
-def _diff(x: Any, *args: Any, **kwargs: Any) -> Tensor | None:
+def _diff(x: Any, *args: object, **kwargs: object) -> Tensor | None:
     if args or kwargs or not of_kind(x, "pointer"):
         return None
     return indices(x.gw_plain.diff(), "counts", x.gw_row)
 
 
-def _item(x: Any, which: Any) -> Tensor | None:
+def _item(x: Any, which: object) -> Tensor | None:
     if of_kind(x, "pointer") and isinstance(which, slice):
         if (which.start, which.stop, which.step) == (1, None, None):
             return indices(x.gw_plain[1:], "ends", x.gw_row)
@@ -82,13 +82,13 @@ def _item(x: Any, which: Any) -> Tensor | None:
     return None
 
 
-def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
+def _sub(ends: Any, starts: Any, **kwargs: object) -> Tensor | None:
     if kwargs or not of_kind(ends, "ends") or not of_kind(starts, "starts") or ends.gw_row is not starts.gw_row:
         return None
     return indices(ends.gw_plain - starts.gw_plain, "counts", ends.gw_row)
 
 
-def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
+def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: object) -> Tensor | None:
     """The value of each entry's row, which is a gather. For counts alone, the row of each entry."""
     if repeats is None and dim is None and of_kind(x, "counts"):
         return x.gw_row

@@ -67,7 +67,7 @@ class SparseMatrix(Tensor):
     gw_real: Tensor | None
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
         given = kwargs or {}
         if _asked_by_compiler():
             return super().__torch_function__(func, types, args, given)
@@ -111,13 +111,13 @@ class SparseMatrix(Tensor):
     def mT(self) -> Tensor:  # type: ignore[override]
         return self.t()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return as_sparse(self).__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return as_sparse(self).__deepcopy__(memo)
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return repr(as_sparse(self))
 
 
@@ -134,7 +134,7 @@ never_alone(SparseMatrix)
 
 
 @torch._dynamo.disable(reason="graphweave has no gathers and scatters for this function of a sparse tensor")
-def eagerly(func: Any, args: Any, kwargs: Any) -> Any:
+def eagerly(func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | torch.device | int:
     """`func` applied to the sparse tensors themselves, behind a graph break."""
     return func(*as_sparse(args), **as_sparse(kwargs))
 
@@ -259,7 +259,7 @@ def _built(a: SparseMatrix) -> Tensor:
     return torch.sparse_csc_tensor(compressed(col, shape[1]), row, a.gw_values, shape)
 
 
-def compressed(index: Tensor, rows: Any) -> Tensor:
+def compressed(index: Tensor, rows: int) -> Tensor:
     """A sorted index -> compressed indices [rows + 1], of the same dtype."""
     # PyTorch's own conversion takes a plain number of rows, which would be compiled in
     numbers = torch.arange(rows + 1, dtype=index.dtype, device=index.device)

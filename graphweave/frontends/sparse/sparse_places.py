@@ -39,19 +39,19 @@ class _Attribute:
     def __getitem__(self, name: str) -> Any:
         return getattr(self.holder, name)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: Tensor) -> None:
         setattr(self.holder, name, value)
 
 
 class _Positional(_Attribute):
     """The positional arguments that a `functools.partial` holds, which only its state can replace."""
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         held = self.holder
         held.__setstate__((held.func, value, held.keywords, held.__dict__))
 
 
-def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
+def places_in(objects: Iterator[object] | tuple[object, ...]) -> list[Place]:
     """The places of sparse tensors, and of indices without edges, inside objects among the arguments (a dataclass,
     PyG's Data)."""
     found: list[Place] = []
@@ -60,7 +60,7 @@ def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
     return found
 
 
-def _search(x: Any, found: list[Place], depth: int) -> None:
+def _search(x: object, found: list[Place], depth: int) -> None:
     if type(x) in _LEAVES or depth < 0:
         return
     if isinstance(x, dict):
@@ -76,7 +76,7 @@ def _search(x: Any, found: list[Place], depth: int) -> None:
         _search(x.__dict__, found, depth - 1)
 
 
-def places_of(target: Callable[..., Any]) -> list[Place]:
+def places_of(target: Callable[..., object]) -> list[Place]:
     """The places of sparse tensors that a function or module reaches: buffers and attributes of modules and other
     objects, closures, and the globals that are named in it or in functions of the user that it calls."""
     reach = _Reach()
@@ -91,7 +91,7 @@ class _Reach:
         self.found: dict[tuple[int, Any], Place] = {}
         self._seen: dict[int, Any] = {}  # holds the objects, so that their ids stay theirs
 
-    def visit(self, x: Any, depth: int) -> None:
+    def visit(self, x: object, depth: int) -> None:
         if type(x) in _LEAVES or isinstance(x, Tensor) or depth < 0:
             return
         if id(x) in self._seen or len(self._seen) > _MAX_OBJECTS:
@@ -126,7 +126,7 @@ class _Reach:
             self._note(key, value, values if container is None else container)
             self.visit(value, depth)
 
-    def _note(self, key: Any, value: Any, container: Any) -> None:
+    def _note(self, key: object, value: object, container: object) -> None:
         """Note the place of a value that is sparse, or a list, tuple or dict with sparse tensors."""
         if _holds_sparse(value):
             held_by = container.holder if isinstance(container, _Attribute) else container
@@ -187,7 +187,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _holds_sparse(x: Any) -> bool:
+def _holds_sparse(x: object) -> bool:
     if isinstance(x, Tensor):
         return is_sparse(x)
     if isinstance(x, list | tuple):

@@ -66,13 +66,13 @@ def _sampled_fake(
     return left.new_empty(row.shape)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _setup(ctx: Any, inputs: tuple[object, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     *tensors, ctx.rows, ctx.inner, ctx.cols = inputs
     ctx.mark_non_differentiable(output[0], output[1])
     ctx.save_for_backward(*tensors, output[0], output[1])
 
 
-def _backward(ctx: Any, _: Any, __: Any, gradient: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, _: Tensor, __: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """With G the gradient of A B: that of A is G B^T at A's entries, that of B is A^T G at B's."""
     row, col, value, other_row, other_col, other_value, out_row, out_col = ctx.saved_tensors
     first = second = None

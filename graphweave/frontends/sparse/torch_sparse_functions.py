@@ -13,7 +13,7 @@ they are the functions and methods of the class that `graphweave.pyg` lends (`to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,16 +22,39 @@ from graphweave.frontends.sparse import scatter_functions
 from graphweave.frontends.sparse.sparse_matrix import compressed, expanded
 from graphweave.frontends.sparse.sparse_products import sparse_product
 
+M = TypeVar("M", bound="EntryMatrix")
 _NO_ENTRY = torch.iinfo(torch.int64).max
 """The number of an entry beyond all others."""
+
+
+class EntryMatrix(Protocol):
+    """A matrix of sorted entries: torch_sparse's `SparseTensor`, or the lent one. Made of its entries by name."""
+
+    storage: Any
+
+    def __init__(
+        self, *, row: Tensor | None, col: Tensor | None, value: Tensor | None, sparse_sizes: tuple[int, ...] | None,
+        is_sorted: bool, trust_data: bool,
+    ) -> None: ...  # fmt: skip
+    def coo(self) -> tuple[Tensor, Tensor, Any]: ...
+    def coalesce(self: M, reduce: str = "add") -> M: ...
+    def set_value(self: M, value: Tensor | None, layout: str | None = None) -> M: ...
+    def sparse_size(self, dim: int) -> int: ...
+    def sparse_sizes(self) -> tuple[int, int]: ...
+    def size(self, dim: int) -> int: ...
+    def dim(self) -> int: ...
+    def dtype(self) -> torch.dtype: ...
+    def device(self) -> torch.device: ...
+
 
 # ---------------------------------------------------------------- what a matrix holds
 
 
 def init(
-    self: Any, row: Any = None, rowptr: Any = None, col: Any = None, value: Any = None, sparse_sizes: Any = None,
-    rowcount: Any = None, colptr: Any = None, colcount: Any = None, csr2csc: Any = None, csc2csr: Any = None,
-    is_sorted: bool = False, trust_data: bool = False,
+    self: Any, row: Any = None, rowptr: Any = None, col: Tensor | None = None, value: Tensor | None = None,
+    sparse_sizes: tuple[int | None, int | None] | None = None, rowcount: Tensor | None = None,
+    colptr: Tensor | None = None, colcount: Tensor | None = None, csr2csc: Tensor | None = None,
+    csc2csr: Tensor | None = None, is_sorted: bool = False, trust_data: bool = False,
 ) -> None:  # fmt: skip
     """SparseStorage's entries, sorted by row and column. The original asks whether they are sorted already, and whether
     indices are in range, which the program asks where it uses them."""
@@ -56,7 +79,7 @@ def init(
     self._csr2csc, self._csc2csr = csr2csc, csc2csr
 
 
-def _highest(index: Tensor) -> Any:
+def _highest(index: Tensor) -> int:
     """The largest index; -1 if there is none."""
     return int(torch.cat([index, index.new_full((1,), -1)]).max())
 
@@ -94,7 +117,7 @@ def by_rows(self: Any) -> Tensor:
     return by_columns(self).sort(stable=True)[1] if self._csc2csr is None else self._csc2csr
 
 
-def _counts(index: Tensor, size: Any) -> Tensor:
+def _counts(index: Tensor, size: int) -> Tensor:
     return index.new_zeros(size).index_add(0, index, torch.ones_like(index))
 
 
@@ -109,7 +132,7 @@ def coalesced(self: Any, reduce: str = "add") -> Any:
     return type(self)(row=row, col=col, value=value, sparse_sizes=self._sparse_sizes, is_sorted=True)
 
 
-def _with(src: Any, row: Tensor, col: Tensor, value: Any, sizes: Any, is_sorted: bool = True) -> Any:
+def _with(src: M, row: Tensor, col: Tensor, value: Tensor | None, sizes: Sequence[int], is_sorted: bool = True) -> M:
     """A matrix of the class of `src` with these entries."""
     return type(src)(row=row, col=col, value=value, sparse_sizes=tuple(sizes), is_sorted=is_sorted, trust_data=True)
 
@@ -117,43 +140,43 @@ def _with(src: Any, row: Tensor, col: Tensor, value: Any, sizes: Any, is_sorted:
 # ---------------------------------------------------------------- products and sums
 
 
-def _messages(src: Any, other: Tensor) -> tuple[Tensor, Tensor]:
+def _messages(src: EntryMatrix, other: Tensor) -> tuple[Tensor, Tensor]:
     """The product of each entry with its row of `other` [..., cols, F], and the row of the matrix to which it goes."""
     row, col, value = src.coo()
     messages = other.index_select(-2, col)
     return (messages if value is None else messages * value.to(other.dtype).view(-1, 1)), row
 
 
-def product_sum(src: Any, other: Tensor) -> Tensor:
+def product_sum(src: EntryMatrix, other: Tensor) -> Tensor:
     messages, row = _messages(src, other)
     sizes = [*other.shape[:-2], src.sparse_size(0), other.shape[-1]]
     return messages.new_zeros(sizes).index_add(-2, row, messages)
 
 
-def product_mean(src: Any, other: Tensor) -> Tensor:
+def product_mean(src: EntryMatrix, other: Tensor) -> Tensor:
     count = row_counts(src.storage).clamp(min=1).to(other.dtype)
     return product_sum(src, other) / count.view(-1, 1)
 
 
-def product_max(src: Any, other: Tensor) -> tuple[Tensor, Tensor]:
+def product_max(src: EntryMatrix, other: Tensor) -> tuple[Tensor, Tensor]:
     """Also the positions of the entries whose products these are; rows without entries get 0."""
     messages, row = _messages(src, other)
     return scatter_functions.scatter_max(messages, row, -2, None, src.sparse_size(0))
 
 
-def product_min(src: Any, other: Tensor) -> tuple[Tensor, Tensor]:
+def product_min(src: EntryMatrix, other: Tensor) -> tuple[Tensor, Tensor]:
     messages, row = _messages(src, other)
     return scatter_functions.scatter_min(messages, row, -2, None, src.sparse_size(0))
 
 
-def product(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
+def product(src: EntryMatrix, other: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's product, which makes one of PyTorch's sparse tensors of the matrix."""
     if reduce in ("max", "min"):
         return (product_max if reduce == "max" else product_min)(src, other)[0]
     return product_mean(src, other) if reduce == "mean" else product_sum(src, other)
 
 
-def product_of_matrices(src: Any, other: Any, reduce: str = "sum") -> Any:
+def product_of_matrices(src: M, other: M, reduce: str = "sum") -> M:
     """The entries that the product of two matrices has; they have values if one of the matrices has."""
     if reduce not in ("sum", "add"):
         raise ValueError(f"expected the reduction 'sum' for a product of two matrices (got {reduce!r}). Pass it.")
@@ -168,13 +191,13 @@ def product_of_matrices(src: Any, other: Any, reduce: str = "sum") -> Any:
     return _with(src, row, col, value if valued else None, (sizes[0], sizes[2]), is_sorted=False)
 
 
-def matmul(src: Any, other: Any, reduce: str = "sum") -> Any:
+def matmul(src: M, other: Tensor | M, reduce: str = "sum") -> Tensor | M:
     if not isinstance(other, Tensor):
         return product_of_matrices(src, other, reduce)
     return product(src, other.unsqueeze(-1), reduce).squeeze(-1) if other.dim() == 1 else product(src, other, reduce)
 
 
-def _factors(src: Any, other: Tensor) -> Tensor:
+def _factors(src: EntryMatrix, other: Tensor) -> Tensor:
     """The number of [rows, 1, ...] or [1, cols, ...] for the row or the column of each entry."""
     row, col, _ = src.coo()
     if other.size(0) == src.size(0) and other.size(1) == 1:
@@ -185,7 +208,7 @@ def _factors(src: Any, other: Tensor) -> Tensor:
     raise ValueError(f"expected a factor {sizes} (got {list(other.shape)}). Give one number a row or a column.")
 
 
-def multiply(src: Any, other: Any) -> Any:
+def multiply(src: M, other: Tensor | M) -> M:
     """The entries times the row of [rows, 1, ...] or the column of [1, cols, ...] in which they lie, or times those of
     another matrix."""
     if not isinstance(other, Tensor):
@@ -194,7 +217,7 @@ def multiply(src: Any, other: Any) -> Any:
     return src.set_value(factor if value is None else factor.to(value.dtype) * value, "coo")
 
 
-def _entries_of_both(src: Any, other: Any) -> Any:
+def _entries_of_both(src: M, other: M) -> M:
     """The product of each entry with that of `other` in its place, for those that have one."""
     (row, col, value), (other_row, other_col, other_value) = src.coo(), other.coo()
     key = row * src.sparse_size(1) + col
@@ -208,7 +231,7 @@ def _entries_of_both(src: Any, other: Any) -> Any:
     return _with(src, row[both], col[both], value, src.sparse_sizes())
 
 
-def add(src: Any, other: Any) -> Any:
+def add(src: M, other: Tensor | M) -> M:
     """The entries, 1 where they have no values, plus the number of their row [rows, 1, ...] or column [1, cols, ...];
     or the entries of two matrices, with the sums of those in the same place."""
     row, col, value = src.coo()
@@ -222,18 +245,18 @@ def add(src: Any, other: Any) -> Any:
     return both.coalesce()
 
 
-def add_nnz(src: Any, other: Tensor, layout: str | None = None) -> Any:
+def add_nnz(src: M, other: Tensor, layout: str | None = None) -> M:
     """The value of each entry, 1 where it has none, plus one of `other` [entries]."""
     value = src.storage._value
     return src.set_value(other + 1 if value is None else value + other.to(value.dtype), layout)
 
 
-def mul_nnz(src: Any, other: Tensor, layout: str | None = None) -> Any:
+def mul_nnz(src: M, other: Tensor, layout: str | None = None) -> M:
     value = src.storage._value
     return src.set_value(other if value is None else value * other.to(value.dtype), layout)
 
 
-def reduction(src: Any, dim: int | None = None, reduce: str = "sum") -> Tensor:
+def reduction(src: EntryMatrix, dim: int | None = None, reduce: str = "sum") -> Tensor:
     """The entries of each row (dim 1), of each column (dim 0), or all of them, reduced. Entries without values count,
     and their mean and extremes are 1, also where there are none."""
     row, col, value = src.coo()
@@ -250,7 +273,7 @@ def reduction(src: Any, dim: int | None = None, reduce: str = "sum") -> Tensor:
 
 
 def _reduction(reduce: str) -> Callable[..., Tensor]:
-    def reduced(src: Any, dim: int | None = None) -> Tensor:
+    def reduced(src: EntryMatrix, dim: int | None = None) -> Tensor:
         return reduction(src, dim, reduce)
 
     return reduced
@@ -270,7 +293,7 @@ def _reduced_dim(value: Tensor, dim: int | None, reduce: str) -> Tensor:
 # ---------------------------------------------------------------- the diagonal
 
 
-def with_diagonal(src: Any, values: Tensor | None = None, k: int = 0) -> Any:
+def with_diagonal(src: M, values: Tensor | None = None, k: int = 0) -> M:
     """`src` with a whole diagonal of `values`, or of ones, in place of what it has there."""
     rows, cols = src.sparse_sizes()
     first = -k if k < 0 else 0
@@ -289,17 +312,17 @@ def with_diagonal(src: Any, values: Tensor | None = None, k: int = 0) -> Any:
     return _with(src, row[order], col[order], value, (rows, cols))
 
 
-def filled_diagonal(src: Any, fill_value: float, k: int = 0) -> Any:
+def filled_diagonal(src: M, fill_value: float, k: int = 0) -> M:
     value = src.storage._value
     return with_diagonal(src, None if value is None else value.new_full((), fill_value), k)
 
 
-def without_diagonal(src: Any, k: int = 0) -> Any:
+def without_diagonal(src: M, k: int = 0) -> M:
     row, col, _ = src.coo()
     return masked_select_nnz(src, row != col - k, "coo")
 
 
-def diagonal(src: Any) -> Tensor:
+def diagonal(src: EntryMatrix) -> Tensor:
     """The values of the diagonal, 1 where entries have no values; 0 where it has no entry."""
     row, col, value = src.coo()
     on = (row == col).nonzero().view(-1)
@@ -311,27 +334,27 @@ def diagonal(src: Any) -> Tensor:
 # ---------------------------------------------------------------- parts of a matrix
 
 
-def transpose(src: Any) -> Any:
+def transpose(src: M) -> M:
     row, col, value = src.coo()
     order = by_columns(src.storage)
     rows, cols = src.sparse_sizes()
     return _with(src, col[order], row[order], None if value is None else value[order], (cols, rows))
 
 
-def masked_select_nnz(src: Any, mask: Tensor, layout: str | None = None) -> Any:
+def masked_select_nnz(src: M, mask: Tensor, layout: str | None = None) -> M:
     """The entries for which `mask` [entries] is true, in the order of rows, or of columns for layout "csc"."""
     row, col, value = src.coo()
     kept = (mask if layout != "csc" else mask[by_rows(src.storage)]).nonzero().view(-1)
     return _with(src, row[kept], col[kept], None if value is None else value[kept], src.sparse_sizes())
 
 
-def index_select_nnz(src: Any, idx: Tensor, layout: str | None = None) -> Any:
+def index_select_nnz(src: M, idx: Tensor, layout: str | None = None) -> M:
     row, col, value = src.coo()
     idx = by_columns(src.storage)[idx] if layout == "csc" else idx
     return _with(src, row[idx], col[idx], None if value is None else value[idx], src.sparse_sizes(), is_sorted=False)
 
 
-def narrow(src: Any, dim: int, start: int, length: int) -> Any:
+def narrow(src: M, dim: int, start: int, length: int) -> M:
     dim = dim % src.dim()
     row, col, value = src.coo()
     if dim > 1:
@@ -344,15 +367,15 @@ def narrow(src: Any, dim: int, start: int, length: int) -> Any:
     return _with(src, row, col, None if value is None else value[kept], sizes)
 
 
-def narrow_diagonal(src: Any, start: tuple[int, int], length: tuple[int, int]) -> Any:
+def narrow_diagonal(src: M, start: tuple[int, int], length: tuple[int, int]) -> M:
     return narrow(narrow(src, 0, start[0], length[0]), 1, start[1], length[1])
 
 
-def select(src: Any, dim: int, idx: int) -> Any:
+def select(src: M, dim: int, idx: int) -> M:
     return narrow(src, dim, idx, 1)
 
 
-def index_select(src: Any, dim: int, idx: Tensor) -> Any:
+def index_select(src: M, dim: int, idx: Tensor) -> M:
     """The rows or columns of the numbers `idx`, in that order; a number may repeat."""
     dim = dim % src.dim()
     if dim == 1:
@@ -369,15 +392,15 @@ def index_select(src: Any, dim: int, idx: Tensor) -> Any:
     return _with(src, row, col[place], value, (idx.size(0), src.sparse_size(1)))
 
 
-def masked_select(src: Any, dim: int, mask: Tensor) -> Any:
+def masked_select(src: M, dim: int, mask: Tensor) -> M:
     return index_select(src, dim, mask.nonzero().view(-1))
 
 
-def permute(src: Any, perm: Tensor) -> Any:
+def permute(src: M, perm: Tensor) -> M:
     return index_select(index_select(src, 0, perm), 1, perm)
 
 
-def _sliced(src: Any, dim: int, start: int | None, stop: int | None, step: int | None) -> Any:
+def _sliced(src: M, dim: int, start: int | None, stop: int | None, step: int | None) -> M:
     if step not in (None, 1):
         raise ValueError(f"expected slices without steps (got one of {step}). Pass a tensor of numbers.")
     if start is None and stop is None:
@@ -388,7 +411,7 @@ def _sliced(src: Any, dim: int, start: int | None, stop: int | None, step: int |
     return narrow(src, dim, first, max(end - first, 0))
 
 
-def getitem(src: Any, index: Any) -> Any:
+def getitem(src: M, index: object) -> M:
     """src[rows, cols, ...] with numbers, slices without steps, masks, tensors or lists of numbers."""
     given = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in [i for i in given if not isinstance(i, Tensor)]:
@@ -405,7 +428,7 @@ def getitem(src: Any, index: Any) -> Any:
     return src
 
 
-def cat(tensors: Sequence[Any], dim: Any) -> Any:
+def cat(tensors: Sequence[M], dim: int | tuple[int, ...] | list[int]) -> M:
     """Matrices below one another (dim 0), next to one another (dim 1), or along the diagonal (both)."""
     dims = [d % 2 for d in (dim if isinstance(dim, (tuple, list)) else [dim])]
     rows, cols, values, sizes = [], [], [], [0, 0]
@@ -440,7 +463,7 @@ def transpose_entries(index: Tensor, value: Tensor | None, m: int, n: int, coale
     return coalesce(index, value, n, m) if coalesced else (index, value)
 
 
-def eye(m: int, dtype: torch.dtype | None = None, device: Any = None) -> Entries:
+def eye(m: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Entries:
     row = torch.arange(m, dtype=torch.long, device=device)
     return torch.stack([row, row]), torch.ones(m, dtype=dtype, device=device)
 

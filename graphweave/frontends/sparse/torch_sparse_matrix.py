@@ -14,7 +14,7 @@ from graphweave.frontends.sparse import torch_sparse_functions as functions
 _Sizes = tuple[int | None, int | None]
 
 
-def _kept(name: str, find: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+def _kept(name: str, find: Callable[[object], Tensor]) -> Callable[[object], Tensor]:
     """A method that gives what attribute `name` holds. What it finds first is kept there, but not in a trace, which
     would change an argument."""
 
@@ -179,9 +179,14 @@ class SparseTensor:
 
     @classmethod
     def eye(
-        cls, M: int, N: int | None = None, has_value: bool = True, dtype: torch.dtype | None = None, device: Any = None,
+        cls,
+        M: int,
+        N: int | None = None,
+        has_value: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
         fill_cache: bool = False,
-    ) -> SparseTensor:  # fmt: skip
+    ) -> SparseTensor:
         N = M if N is None else N
         row = torch.arange(min(M, N), device=device)
         value = torch.ones(min(M, N), dtype=dtype, device=device) if has_value else None
@@ -353,7 +358,7 @@ class SparseTensor:
     def cpu(self) -> SparseTensor:
         return self.to("cpu")
 
-    def cuda(self, device: Any = None, non_blocking: bool = False) -> SparseTensor:
+    def cuda(self, device: torch.device | str | None = None, non_blocking: bool = False) -> SparseTensor:
         return self._apply(lambda t: t.cuda(device, non_blocking))
 
     def pin_memory(self) -> SparseTensor:
@@ -409,7 +414,7 @@ class SparseTensor:
     get_diag = functions.diagonal
     __getitem__ = functions.getitem
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: object) -> Any:
         return functions.matmul(self, other)
 
     sum, mean, min, max = functions.total, functions.mean, functions.smallest, functions.largest

@@ -87,7 +87,7 @@ def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
     return _Joined(x.args[0], blocks, x, transposed) if fits else None
 
 
-def _view(x: Any) -> tuple[Any, bool]:
+def _view(x: Any) -> tuple[object, bool]:
     """The view of three dims below the transposes of `x` (None if there is none), and whether they transpose it."""
     transposed = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:

@@ -48,7 +48,7 @@ def _region(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _is_complex(node: Any) -> bool:
+def _is_complex(node: object) -> bool:
     return is_tensor(node) and val(node).is_complex()
 
 
@@ -156,7 +156,7 @@ def _product(apart: _Apart, node: fx.Node) -> Parts:
     return real, apart.call(aten.add.Tensor, apart.call(mul, x, v), apart.call(mul, y, u))
 
 
-def _scaled(apart: _Apart, node: fx.Node, a: Any, b: Any) -> Parts:
+def _scaled(apart: _Apart, node: fx.Node, a: object, b: object) -> Parts:
     x, y = apart.parts(a)
     return apart.call(node.target, x, b), apart.call(node.target, y, b)
 
@@ -176,12 +176,12 @@ def _exp(apart: _Apart, node: fx.Node) -> Parts:
     return _at_angle(apart, apart.call(aten.exp.default, x), y)
 
 
-def _at_angle(apart: _Apart, length: Any, angle: Any) -> Parts:
+def _at_angle(apart: _Apart, length: object, angle: object) -> Parts:
     cos, sin = apart.call(aten.cos.default, angle), apart.call(aten.sin.default, angle)
     return apart.call(aten.mul.Tensor, length, cos), apart.call(aten.mul.Tensor, length, sin)
 
 
-def _length(apart: _Apart, x: Any, y: Any) -> fx.Node:
+def _length(apart: _Apart, x: fx.Node, y: fx.Node) -> fx.Node:
     squares = (apart.call(aten.mul.Tensor, p, p) for p in (x, y))
     return apart.call(aten.sqrt.default, apart.call(aten.add.Tensor, *squares))
 

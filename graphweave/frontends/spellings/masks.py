@@ -47,7 +47,7 @@ def row_by_row(values: fx.Node) -> bool:
     return bool(unbacked(rows)) or statically_known_true(rows != 1)
 
 
-def _only(indices: Any) -> Any:
+def _only(indices: object) -> fx.Node | None:
     return indices[0] if isinstance(indices, Sequence) and len(indices) == 1 else None
 
 
@@ -89,7 +89,7 @@ def _index(graph: fx.Graph, like: fx.Node, mask: fx.Node, rows: Size) -> fx.Node
     return call(graph, like, aten.squeeze.dim, (found, 1), empty((rows,), dtype=torch.int64))
 
 
-def call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+def call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: object) -> fx.Node:
     """A call in `graph` with the fake value `value`, from the user's line of `like`."""
     node = graph.call_function(target, args)
     node.meta.update(like.meta)

@@ -371,7 +371,7 @@ def _pointwise(node: fx.Node, known: Known) -> Value | None:
     return Padded(rows, result, padded[0].padding)
 
 
-def _dims_of_shared(arg: Any) -> Dims | None:
+def _dims_of_shared(arg: object) -> Dims | None:
     """The dims of an operand that no row has to itself; None if data decides one of them."""
     value = example(arg)
     if not isinstance(value, Tensor):
@@ -388,7 +388,7 @@ def _joint(dims: Sequence[tuple[Part, ...]]) -> tuple[Part, ...] | None:
     return as_dim(width(own[0])) if all(is_features(d) and width(d) == width(own[0]) for d in own) else None
 
 
-def _any_known(args: Sequence[Any], known: Known) -> bool:
+def _any_known(args: Sequence[object], known: Known) -> bool:
     return any(isinstance(a, fx.Node) and a in known for a in args)
 
 

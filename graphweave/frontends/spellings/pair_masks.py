@@ -58,7 +58,7 @@ def _chosen(node: fx.Node, known: Known) -> Mask | None:
     return _hidden(node, known, y, mask, x) if kind.kind == "padding" else _hidden(node, known, x, mask, y)
 
 
-def _hidden(node: fx.Node, known: Known, x: Any, mask: Any, fill: Any) -> Mask | None:
+def _hidden(node: fx.Node, known: Known, x: object, mask: Any, fill: Any) -> Mask | None:
     """The tensor `x` of which `fill` takes the place at the padding, or at pairs that a mask of bools chooses."""
     hides, before = _is_lowest(fill), _mask_of(x, known, "hides", "added")
     padding = _mask_of(mask, known, "padding", "real")
@@ -102,12 +102,12 @@ RULES: Mapping[str, Rule] = {
 """Name of a call -> its rule, for calls whose result hides the padding."""
 
 
-def _mask_of(arg: Any, known: Known, *kinds: str) -> Mask | None:
+def _mask_of(arg: object, known: Known, *kinds: str) -> Mask | None:
     found = known.get(arg) if isinstance(arg, fx.Node) else None
     return found if isinstance(found, Mask) and found.kind in kinds else None
 
 
-def _is_lowest(fill: Any) -> bool:
+def _is_lowest(fill: object) -> bool:
     return isinstance(fill, int | float) and fill <= LOWEST
 
 
@@ -123,7 +123,7 @@ def _of_pairs(node: fx.Node, *masks: Mask | None) -> Mask | None:
     return None if None in joint else Mask("hides", tuple(dim or () for dim in joint), padding)
 
 
-def _joint(parts: Sequence[tuple[Part, ...]], size: Any, padding: Padding) -> tuple[Part, ...] | None:
+def _joint(parts: Sequence[tuple[Part, ...]], size: int, padding: Padding) -> tuple[Part, ...] | None:
     """The parts of a dim, of which masks have these, and others what its size tells."""
     own = [dim for dim in parts if dim not in ((), (OTHERS,))]
     if own:

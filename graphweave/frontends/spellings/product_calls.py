@@ -220,7 +220,7 @@ def _slice(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return _along(node, shapes)
 
 
-def _changed(w: FlatWriter, node: fx.Node, **new: Any) -> fx.Node:
+def _changed(w: FlatWriter, node: fx.Node, **new: object) -> fx.Node:
     """The call of `node` with some of its schema's arguments replaced."""
     args, kwargs = changed_arguments(node, new)
     return w.call(node.target, *args, **kwargs)

@@ -228,7 +228,7 @@ class _Region:
             self.sizes.setdefault(str(size.node.expr), node)
 
 
-def _is_shaped(x: fx.Node, sizes: Any) -> bool:
+def _is_shaped(x: fx.Node, sizes: list[fx.Node | int]) -> bool:
     """Whether `x` has these sizes already, of which the first may be -1."""
     known = shape(x)
     if len(known) != len(sizes):

@@ -49,7 +49,7 @@ def _counts(node: Any) -> bool:
     return starts_at_0 and (len(node.args) < 3 or node.args[2] == 1)
 
 
-def _is_index(node: fx.Node, user: fx.Node, rows: Any) -> bool:
+def _is_index(node: fx.Node, user: fx.Node, rows: int) -> bool:
     """Whether `user` reads `node`, or a reshape of it, only as an index into `rows` rows."""
     if is_identity(user.target) or is_reshape(user.target):
         return index_vector(user) is node and all(_is_index(node, after, rows) for after in user.users)

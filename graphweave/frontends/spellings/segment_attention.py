@@ -174,7 +174,7 @@ class _PaddedAttention:
             self.replaced[node] = self._attend_from_others(call, keys, values, ptr, count)
         return None
 
-    def _terms(self, call: _DenseAttention, k: Padded, at: fx.Node) -> tuple[Any, ...]:
+    def _terms(self, call: _DenseAttention, k: Padded, at: fx.Node) -> tuple[object, ...]:
         """The terms of the scores: a bias, codes and their table, edges and their numbers, and the mask of the pairs
         that are hidden."""
         do, q, nothing = self.graph.call_method, example(call.q), (None,) * 5
@@ -227,7 +227,7 @@ class _PaddedAttention:
         return do("transpose", (do("unflatten", (rows, 0, (-1, count))), 1, 2))
 
     def _call(
-        self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention, *terms: Any
+        self, q: fx.Node, k: fx.Node, v: fx.Node, q_ptr: fx.Node, k_ptr: fx.Node, call: _DenseAttention, *terms: object
     ) -> fx.Node:
         attend = torch.ops.graphweave.segment_attention.default
         seed = self.graph.call_function(torch.randint, (_NUM_SEEDS, ())) if call.dropped else None

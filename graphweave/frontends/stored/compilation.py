@@ -117,7 +117,7 @@ def from_bytes(content: bytes) -> Compilation | None:
 def boxed_inference(executable: Boxed) -> Boxed:
     """The executable of an inference as a function that AOTAutograd may call."""
 
-    def run(args: list[Any]) -> list[Any]:
+    def run(args: list[object]) -> list[Any]:
         return executable(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
@@ -130,8 +130,8 @@ def guard_texts(guards: Sequence[Any]) -> tuple[str, ...]:
     return tuple(printer.doprint(guard.expr) for guard in guards)
 
 
-def _unboxed(made: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
+def _unboxed(made: Callable[[list[object]], object]) -> Callable[..., object]:
+    def run(*args: object) -> Any:
         return made(list(args))
 
     return run

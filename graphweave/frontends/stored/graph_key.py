@@ -89,7 +89,7 @@ def _inputs(module: fx.GraphModule) -> Iterator[str]:
         yield f"input {node.name} {source} {as_tensor} {static} {_example(given)} {_input(value, i, memories)}"
 
 
-def _example(given: Any) -> str:
+def _example(given: object) -> str:
     """Facts about an argument of the first call besides its size: which tensors are the user's own leaves."""
     real = getattr(given, "example", None)
     if not isinstance(real, Tensor):
@@ -97,7 +97,7 @@ def _example(given: Any) -> str:
     return f"{type(real).__qualname__} {real.requires_grad} {real.is_leaf} {real.is_inference()}"
 
 
-def _input(value: Any, i: int, memories: dict[int, int]) -> str:
+def _input(value: object, i: int, memories: dict[int, int]) -> str:
     """An input: numbers by their expressions, tensors by all but their content. `memories` has the first input in each
     memory."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -153,7 +153,7 @@ def _magnitude(number: Any) -> str:
 # ---------------------------------------------------------------- values
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """An argument of a call. Numbers are written with their types and all digits."""
     match value:
         case None | bool() | int() | str() | bytes() | float() | complex() if not isinstance(value, enum.Enum):
@@ -211,7 +211,7 @@ def _function(target: Any) -> str:
     return f"{owner}.{name}"
 
 
-def _found_in(holder: Any, target: Any) -> bool:
+def _found_in(holder: object, target: Any) -> bool:
     return getattr(holder, target.__name__, None) == target
 
 
@@ -222,5 +222,5 @@ def _of_torch() -> frozenset[int]:
     return frozenset(id(f) for place in places for f in vars(place).values() if type(f).__name__.startswith("builtin"))
 
 
-def _in_torch(target: Any) -> bool:
+def _in_torch(target: object) -> bool:
     return id(target) in _of_torch()

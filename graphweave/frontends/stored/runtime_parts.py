@@ -70,7 +70,10 @@ class RuntimeParts:
         self.backward = None
 
     def function(
-        self, forward: Callable[..., Any], backward: Callable[..., Any] | None, module: Callable[[], fx.GraphModule]
+        self,
+        forward: Callable[..., object],
+        backward: Callable[..., object] | None,
+        module: Callable[[], fx.GraphModule],
     ) -> Callable[[list[Any]], Any]:
         """AOTAutograd's function of a list of arguments. `module` gives the backward as a graph, for a compiled engine
         of autograd."""
@@ -113,7 +116,7 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
         return
     training, inference = _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info
 
-    def of_training(config: Any, args: Any, forward: Any, backward: Any, *rest: Any) -> Any:
+    def of_training(config: object, args: Any, forward: Any, backward: Any, *rest: Any) -> object:
         made = training(config, args, forward, backward, *rest)
         _, _, _, wrappers, subclass, metadata, _, detached, numbers, module, _ = rest
         plain = subclass is None and not any(type(a).__name__ == "BackwardState" for a in args)
@@ -121,7 +124,9 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
             notes.append(_parts(config, metadata, wrappers, detached, numbers, module))
         return made
 
-    def of_inference(config: Any, metadata: Any, subclass: Any, forward: Any, text: Any, wrappers: Any) -> Any:
+    def of_inference(
+        config: object, metadata: Any, subclass: object, forward: object, text: object, wrappers: Any
+    ) -> object:
         made = inference(config, metadata, subclass, forward, text, wrappers)
         if subclass is None and not metadata.tokens:
             notes.append(_parts(config, metadata, wrappers, (), 0, None))
@@ -135,7 +140,7 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
 
 
 def _parts(
-    config: Any, metadata: Any, wrappers: Sequence[Any], detached: Sequence[int], numbers: int,
+    config: Any, metadata: object, wrappers: Sequence[object], detached: Sequence[int], numbers: int,
     module: fx.GraphModule | None,
 ) -> RuntimeParts:  # fmt: skip
     autocast = torch._C._is_any_autocast_enabled()

@@ -112,7 +112,7 @@ class Slot:
         self._write(content)
         return None if self.needs_trace else content
 
-    def _added(self) -> list[Any] | None:
+    def _added(self) -> list[object] | None:
         """The guards on sizes that the compilation has added; None if it has added what cannot be stored."""
         if _aliases() != self.aliases:
             unstored(self.about, "some of its arguments are the same tensor, or overlap")

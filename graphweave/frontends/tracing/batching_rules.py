@@ -32,7 +32,7 @@ def batches_of_any_size() -> Iterator[None]:
     with ExitStack() as held:
         in_place = False
 
-        def entered(self: Any, tx: Any) -> Any:
+        def entered(self: Any, tx: object) -> object:
             nonlocal in_place
             if not in_place:
                 held.enter_context(rules_in_place())
@@ -61,10 +61,10 @@ def rules_in_place() -> Iterator[None]:
         yield
 
 
-def _each_entry(op: Any) -> Callable[..., Any]:
+def _each_entry(op: Any) -> Callable[..., object]:
     """`op(self, dim, index, ...)` whose index has an entry for each element of what is moved."""
 
-    def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
+    def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: object, **options: Any) -> Any:
         rank = _rank(self, dims[0])
         x, *others = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
         out = op(x, _behind_batch(dim, rank), _with_batch(index, dims[2], info.batch_size), *others, **options)
@@ -73,7 +73,7 @@ def _each_entry(op: Any) -> Callable[..., Any]:
     return rule
 
 
-def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., Any]:
+def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., object]:
     """`op(self, dim, index, ...)` whose index has an entry for each row of what is moved. `by_entries` does the same
     with an entry for each element, for an index that differs over the batch."""
 
@@ -94,10 +94,10 @@ def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., Any]:
     return rule
 
 
-def _written(rule: Callable[..., Any]) -> Callable[..., Any]:
+def _written(rule: Callable[..., object]) -> Callable[..., Any]:
     """The rule for the form of an operator that writes into its first argument."""
 
-    def written(info: Any, dims: _Dims, self: Tensor, *rest: Any, **options: Any) -> Any:
+    def written(info: object, dims: _Dims, self: Tensor, *rest: object, **options: object) -> Any:
         if dims[0] is None:
             raise RuntimeError(
                 "vmap: what differs over the batch cannot be written into a tensor that is the same for all of it. "
@@ -110,7 +110,7 @@ def _written(rule: Callable[..., Any]) -> Callable[..., Any]:
     return written
 
 
-def _joined(info: Any, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+def _joined(info: Any, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> tuple[Tensor, int]:
     """`cat`, which leaves out empty tensors of one dim among others."""
     rank = max(map(_rank, tensors, dims[0]))
     parts = [
@@ -122,9 +122,9 @@ def _joined(info: Any, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> 
 
 
 def _looked_up(
-    info: Any, dims: _Dims, weight: Tensor, indices: Tensor, padding_idx: Any = -1, by_frequency: bool = False,
+    info: object, dims: _Dims, weight: Tensor, indices: Tensor, padding_idx: int = -1, by_frequency: bool = False,
     sparse: bool = False,
-) -> Any:  # fmt: skip
+) -> tuple[Tensor, int]:  # fmt: skip
     """`embedding`. Tables that differ over the batch are one table, whose rows have the features of all of them."""
     if dims[0] is None:
         return torch.embedding(weight, indices, padding_idx, by_frequency, sparse), dims[1]
@@ -137,8 +137,8 @@ def _looked_up(
 
 
 def _layer_norm(
-    info: Any, dims: _Dims, x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Any:
+    info: Any, dims: _Dims, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """`native_layer_norm`. A weight or a bias that differs over the batch is applied behind it."""
     x = _with_batch(x, dims[0], info.batch_size)
     if dims[2] is None and dims[3] is None:
@@ -156,18 +156,18 @@ def _beside(w: Tensor, at: int | None, x: Tensor) -> Tensor:
     return w if at is None else w.movedim(at, 0).unflatten(0, (-1, *[1] * (x.dim() - w.dim())))
 
 
-def _whole(size: Any, args: Sequence[Any], dims: _Dims) -> list[Any]:
+def _whole(size: int, args: Sequence[object], dims: _Dims) -> list[Any]:
     """Arguments with the batch in front of each tensor."""
     return [_with_batch(x, at, size) if isinstance(x, Tensor) else x for x, at in zip(args, dims, strict=True)]
 
 
-def _with_batch(x: Tensor, at: int | None, size: Any) -> Tensor:
+def _with_batch(x: Tensor, at: int | None, size: int) -> Tensor:
     """`x` with the batch as its first dim, and one dim behind it at least."""
     x = x.movedim(at, 0) if at is not None else x.expand(size, *x.shape)
     return x.unsqueeze(-1) if x.dim() == 1 else x
 
 
-def _replaced(x: Tensor, dim: int, size: Any) -> list[Any]:
+def _replaced(x: Tensor, dim: int, size: object) -> list[Any]:
     """The shape of `x` with another size of `dim`."""
     return [*x.shape[:dim], size, *x.shape[dim + 1 :]]
 
@@ -182,11 +182,11 @@ def _behind_batch(dim: int, rank: int) -> int:
     return dim % max(rank, 1) + 1
 
 
-def _sum(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
+def _sum(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: int = 1) -> Tensor:
     return x.scatter_add(dim, index, source if alpha == 1 else source * alpha)
 
 
-def _sum_into(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
+def _sum_into(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: int = 1) -> Tensor:
     return x.scatter_add_(dim, index, source if alpha == 1 else source * alpha)
 
 

@@ -21,7 +21,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._dynamo.variables import TensorVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -37,13 +37,13 @@ _errors: dict[str, Callable[[], Exception]] = {}
 """Where a statement raises ("file:line:column") -> a function that makes the exception."""
 
 
-def _assert_is(condition: Any, expected: bool, where: str) -> None:
+def _assert_is(condition: object, expected: bool, where: str) -> None:
     """Raise the exception of the statement at `where` unless the condition is as expected."""
     if bool(condition) != expected:
         raise _errors[where]()
 
 
-def _assumed(condition: Any, expected: bool, where: str) -> None:
+def _assumed(condition: object, expected: bool, where: str) -> None:
     """The check as a trace sees it, where it does nothing."""
 
 
@@ -86,7 +86,7 @@ def way_at(tracer: Any, jump: Any) -> bool | None:
 # ---------------------------------------------------------------- statements
 
 
-def _statement(code: CodeType, instruction: Any) -> ast.stmt | None:
+def _statement(code: CodeType, instruction: object) -> ast.stmt | None:
     """The innermost statement of the source in which an instruction stands."""
     at = getattr(instruction, "positions", None)
     tree = file_of(code)
@@ -128,7 +128,7 @@ def _caught(tracer: Any) -> bool:
     return False
 
 
-def _check(tracer: Any, value: Any, expected: bool, statement: ast.Raise) -> None:
+def _check(tracer: Any, value: SymNodeVariable | TensorVariable, expected: bool, statement: ast.Raise) -> None:
     name = tracer.f_code.co_filename
     line = f"{shown_path(name)}:{statement.lineno}"
     where = f"{line}:{statement.col_offset}"
@@ -137,7 +137,7 @@ def _check(tracer: Any, value: Any, expected: bool, statement: ast.Raise) -> Non
     tracer.output.create_proxy("call_function", op, (value.as_proxy(), expected, where), {})
 
 
-def _error(statement: ast.Raise, names: dict[str, Any], line: str) -> Callable[[], Exception]:
+def _error(statement: ast.Raise, names: dict[str, object], line: str) -> Callable[[], Exception]:
     """Makes the exception that the statement raises. A message that is computed is replaced by its source."""
     raised = statement.exc
     called = raised.func if isinstance(raised, ast.Call) else raised
@@ -157,7 +157,7 @@ def _error(statement: ast.Raise, names: dict[str, Any], line: str) -> Callable[[
     return lambda: kind(*args)
 
 
-def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
+def _value(expression: ast.expr, names: dict[str, object]) -> object:
     match expression:
         case ast.Name(id=name):
             return names.get(name)
@@ -170,7 +170,7 @@ def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
 # ---------------------------------------------------------------- filters
 
 
-def _only_filters(tracer: Any, value: Any, truth: bool, branch: ast.If) -> bool:
+def _only_filters(tracer: Any, value: object, truth: bool, branch: ast.If) -> bool:
     """Whether the body of `branch` picks rows by a mask, and is left out only where the mask picks every row."""
     if branch.orelse or not isinstance(value, TensorVariable):
         return False
@@ -228,12 +228,12 @@ def _tensor(tracer: Any, name: str) -> Any:
     return value.as_proxy().node if isinstance(value, TensorVariable) else None
 
 
-def val(node: Any) -> Tensor:
+def val(node: fx.Node) -> Tensor:
     example: Tensor = node.meta["example_value"]
     return example
 
 
-def _asks(value: Any, mask: Any, truth: bool) -> bool:
+def _asks(value: Any, mask: object, truth: bool) -> bool:
     """Whether the condition has this truth exactly where some row of `mask` is not picked."""
     node = value.as_proxy().node
     name = getattr(node.target, "__name__", node.target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import torch
 import torch._dynamo
@@ -13,7 +12,7 @@ import torch._dynamo
 class State:
     """State that a call changes besides its results and what its own Python code does: random state and buffers."""
 
-    def __init__(self, target: Callable[..., Any]) -> None:
+    def __init__(self, target: Callable[..., object]) -> None:
         buffers = {id(b): b for module in _modules_of(target) for b in module.buffers()}
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers.values()]
@@ -27,7 +26,7 @@ class State:
                     buffer.copy_(value)
 
 
-def _modules_of(target: Callable[..., Any]) -> list[torch.nn.Module]:
+def _modules_of(target: Callable[..., object]) -> list[torch.nn.Module]:
     """The modules that a call of `target` runs: itself, the owner of a bound method, and those that a function finds in
     its closure and in global variables."""
     code = getattr(target, "__code__", None)

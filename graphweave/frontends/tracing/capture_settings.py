@@ -91,7 +91,7 @@ class DuringCompilation:
     """
 
     def __init__(
-        self, backend: Callable[..., Any], after: Callable[[], None], left: Callable[[CodeType, Exception], None]
+        self, backend: Callable[..., object], after: Callable[[], None], left: Callable[[CodeType, Exception], None]
     ) -> None:
         self._backend, self._after, self._left = backend, after, left
         self._held = ExitStack()
@@ -142,7 +142,7 @@ class DuringCompilation:
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._enter(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
-    def _enter(self, *contexts: AbstractContextManager[Any]) -> None:
+    def _enter(self, *contexts: AbstractContextManager[object]) -> None:
         """Keep `contexts` until the compilation ends."""
         for context in contexts:
             self._held.enter_context(context)
@@ -154,7 +154,7 @@ class DuringCompilation:
         if trace is None:
             return
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: object, **kwargs: object) -> Any:
             given = signature(trace).bind(*args, **kwargs).arguments
             caller = None if given["one_graph"] else traced_instead(given["code"])
             if caller is None and (found := self._formulas.of_code(given["code"])) is not None:
@@ -238,11 +238,11 @@ class _Kept(list[Any]):
         del self[:-1]
 
 
-def _backend_of_this_compilation() -> Any:
+def _backend_of_this_compilation() -> object:
     return backend_within(_of_this_compilation("compiler_fn"))
 
 
-def backend_within(found: Any) -> Any:
+def backend_within(found: object) -> Any:
     """The backend as it was given to torch.compile, of which PyTorch makes `found`."""
     while hasattr(found, "_torchdynamo_orig_backend"):
         found = found._torchdynamo_orig_backend

@@ -9,7 +9,6 @@ consist.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +38,7 @@ _library.define(
 
 
 def _dense_rows(
-    x: Tensor, fill: Tensor, position: Tensor, batch: Tensor, ptr: Tensor, graphs: Any, places: Any
+    x: Tensor, fill: Tensor, position: Tensor, batch: Tensor, ptr: Tensor, graphs: int, places: int
 ) -> Tensor:
     """[graphs, places, ...]: row i of x stands at `position[i]` of graphs * places, and `fill` elsewhere.
 
@@ -51,14 +50,14 @@ def _dense_rows(
     return out.view([graphs, places, *x.shape[1:]])
 
 
-def _dense_mask(position: Tensor, batch: Tensor, ptr: Tensor, graphs: Any, places: Any) -> Tensor:
+def _dense_mask(position: Tensor, batch: Tensor, ptr: Tensor, graphs: int, places: int) -> Tensor:
     """[graphs, places]: whether a row stands there."""
     mask = torch.zeros(graphs * places, dtype=torch.bool, device=position.device)
     mask[position] = True
     return mask.view(graphs, places)
 
 
-def _dense_edges(numbers: Tensor, edges: Tensor, batch: Tensor, ptr: Tensor, graphs: Any, places: Any) -> Tensor:
+def _dense_edges(numbers: Tensor, edges: Tensor, batch: Tensor, ptr: Tensor, graphs: int, places: int) -> Tensor:
     """[graphs, places, places, ...]: the sum of the `numbers` [edges, ...] of all edges [2, edges] between two rows, at
     their graph and places; 0 where there is no edge."""
     graph = batch[edges[0]]

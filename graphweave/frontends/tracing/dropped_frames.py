@@ -80,7 +80,7 @@ def traced_instead(code: CodeType) -> CodeType | None:
     return None if known is None else known.caller
 
 
-def rewrite(code: CodeType, error: TorchDynamoException, scope: dict[str, Any]) -> bool:
+def rewrite(code: CodeType, error: TorchDynamoException, scope: dict[str, object]) -> bool:
     """Rewrite the function in whose loop a trace broke with `error`, whose global names are in `scope`. Returns whether
     that was possible."""
     known = _of(code)
@@ -99,7 +99,7 @@ def rewrite(code: CodeType, error: TorchDynamoException, scope: dict[str, Any]) 
     return True
 
 
-def rewrite_from_next_call(code: CodeType, error: TorchDynamoException, scope: dict[str, Any]) -> bool:
+def rewrite_from_next_call(code: CodeType, error: TorchDynamoException, scope: dict[str, object]) -> bool:
     """Like `rewrite`, for code that PyTorch made of the rest of a function behind an earlier graph break. The function
     has begun, so it is traced anew when it is called next."""
     original = _original(code)
@@ -154,7 +154,7 @@ def _functions(node: ast.AST, owner: str) -> Iterator[tuple[Function, str]]:
 
 
 def _caller(
-    code: CodeType, syntax: Function, lines: list[int], line: int, why: str, scope: dict[str, Any]
+    code: CodeType, syntax: Function, lines: list[int], line: int, why: str, scope: dict[str, object]
 ) -> CodeType:  # fmt: skip
     """Code with the parameters and variables of `code` that calls the rewritten function."""
     made, parts = rewritten(syntax, lines)
@@ -168,7 +168,7 @@ def _caller(
             _known[part] = _Known(by_name[part.co_name])
     _trace_only_what_it_calls(body)
 
-    def run(cells: Callable[[], Any] | None, *args: Any) -> Any:
+    def run(cells: Callable[[], object] | None, *args: object) -> Any:
         closure = dict(zip(cells.__code__.co_freevars, cells.__closure__ or (), strict=True)) if cells else {}
         function = FunctionType(body, scope, body.co_name, None, tuple(closure[name] for name in body.co_freevars))
         return function(*args)
@@ -228,7 +228,7 @@ def _trace_only_what_it_calls(code: CodeType) -> None:
 
 
 @lru_cache(maxsize=256)
-def caller_of(formula: Callable[..., Any], function: FunctionType) -> CodeType | None:
+def caller_of(formula: Callable[..., object], function: FunctionType) -> CodeType | None:
     """Code with the parameters and variables of `function` that calls `formula` with the parameters. None for a
     function without source, and for one whose arguments do not all have positions."""
     code = function.__code__

@@ -22,7 +22,7 @@ _UNKNOWN_SIZE = 1000
 def orders_by_first_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     """`opt_einsum.contract_path`: the order for the sizes of the first call, without guards on them."""
 
-    def contract_path(equation: str, *operands: Any, **options: Any) -> Any:
+    def contract_path(equation: str, *operands: Any, **options: Any) -> object:
         if all(isinstance(x, torch.Tensor) for x in operands):
             operands = tuple(tuple(map(_size, x.shape)) for x in operands)
             options["shapes"] = True

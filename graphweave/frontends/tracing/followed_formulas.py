@@ -49,7 +49,9 @@ class Formulas:
         rest = (everywhere, library_formulas.FORMULAS, library_formulas.OF_MATRICES)
         return Formulas(_by_function(rest[0]), in_module, *map(_by_function, rest[1:]))
 
-    def of_call(self, function: Any, args: Sequence[Any], translator: Any) -> Callable[..., Any] | None:
+    def of_call(
+        self, function: object, args: Sequence[Any], translator: InstructionTranslatorBase
+    ) -> Callable[..., Any] | None:
         """The formula for a call of `function` by the code that `translator` traces; None if there is none. A call in
         the file of the formula means the function itself."""
         if not isinstance(function, _Function):
@@ -71,11 +73,11 @@ class Formulas:
         return None
 
 
-def _by_function(table: _Table) -> dict[_Function, Callable[..., Any]]:
+def _by_function(table: _Table) -> dict[_Function, Callable[..., object]]:
     return {function: row[2] for function, row in _found(table)}
 
 
-def _found(table: _Table) -> Iterator[tuple[_Function, tuple[str, str, Callable[..., Any]]]]:
+def _found(table: _Table) -> Iterator[tuple[_Function, tuple[str, str, Callable[..., object]]]]:
     """The rows of a table whose module is imported, each with its function. Of a scripted function, Dynamo traces the
     Python function from which it was made."""
     for row in table:
@@ -85,11 +87,11 @@ def _found(table: _Table) -> Iterator[tuple[_Function, tuple[str, str, Callable[
             yield function, row
 
 
-def _is_tensor(x: Any) -> bool:
+def _is_tensor(x: object) -> bool:
     return isinstance(x, TensorVariable) and x.python_type() is torch.Tensor
 
 
-def _is_matrix(x: Any) -> bool:
+def _is_matrix(x: object) -> bool:
     return isinstance(x, UserDefinedObjectVariable) and x.python_type().__module__.startswith("torch_sparse.")
 
 
@@ -105,12 +107,12 @@ def formulas_followed(formulas: Formulas) -> Iterator[None]:
     translator: Any = InstructionTranslatorBase
     call, inline = translator.call_function, translator.inline_user_function_return
 
-    def call_function(self: Any, fn: Any, args: Any, kwargs: Any) -> None:
+    def call_function(self: Any, fn: object, args: Any, kwargs: Any) -> None:
         """Any call in the traced code. Functions that are written in C are only seen here."""
         formula = formulas.of_call(getattr(fn, "value", None), args, self)
         call(self, fn if formula is None else VariableTracker.build(self, formula), args, kwargs)
 
-    def inline_user_function_return(self: Any, fn: Any, args: Any, kwargs: Any, **named: Any) -> Any:
+    def inline_user_function_return(self: Any, fn: object, args: Any, kwargs: Any, **named: object) -> VariableTracker:
         """A call of a function that is written in Python, by the traced code or by PyTorch's tracer itself."""
         formula = formulas.of_call(getattr(fn, "fn", None), args, self)
         if formula is None:

@@ -26,11 +26,11 @@ _MARK = "graphweave_requires_grad"
 """The key that the placeholder of an argument has in its `meta` if the function asks for gradients by that argument."""
 
 
-def keeps_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
+def keeps_graphs(original: Callable[..., object]) -> Callable[..., Any]:
     """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy next to
     its forces. Dynamo would break the graph there. (In eager mode such a result has gradients that raise an error.)"""
 
-    def call_function(self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: object, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         if self.value is torch.autograd.grad:
             kept = variables.ConstantVariable.create(True)
             if len(args) > _RETAIN_GRAPH:
@@ -55,22 +55,22 @@ def makes_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-def leaves_backward_to_python(original: Callable[..., Any]) -> Callable[..., Any]:
+def leaves_backward_to_python(original: Callable[..., object]) -> Callable[..., Any]:
     """`loss.backward()` writes to the parameters' `.grad`, for which PyTorch's engine has hooks: it breaks the graph,
     and what it goes through has a compiled backward."""
 
-    def method_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method_backward(self: Any, *args: object, **kwargs: object) -> object:
         with torch._dynamo.config.patch(trace_autograd_ops=False):
             return original(self, *args, **kwargs)
 
     return method_backward
 
 
-def asks_for_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+def asks_for_gradients(original: Callable[..., object]) -> Callable[..., Any]:
     """`positions.requires_grad_()` on an argument that nothing has used yet: it is traced as one that required its
     gradient when the function was called, and each call sees to it that it does (`with_gradients`)."""
 
-    def method_requires_grad_(self: Any, tx: Any, requires_grad: Any = True) -> Any:
+    def method_requires_grad_(self: Any, tx: object, requires_grad: bool = True) -> object:
         asked = requires_grad if isinstance(requires_grad, bool) else requires_grad.as_python_constant()
         node = self.as_proxy().node
         value = node.meta.get("example_value")
@@ -84,7 +84,7 @@ def asks_for_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     return method_requires_grad_
 
 
-def takes_gradients_by_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
+def takes_gradients_by_arguments(original: Callable[..., object]) -> Callable[..., Any]:
     """`torch.autograd.grad(energy, positions)` by an argument that requires no gradient: the function is traced again
     as if it had begun with `positions.requires_grad_()`. MACE does so only if `torch.compiler.is_compiling()` is false,
     and leaves it to the caller otherwise. (Behind a graph break, the energy was computed without: PyTorch says so.)"""
@@ -112,7 +112,7 @@ def takes_gradients_by_arguments(original: Callable[..., Any]) -> Callable[..., 
 def wraps_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
     """An argument by which an earlier trace took a gradient."""
 
-    def wrap_tensor(self: Any, value: Any) -> Any:
+    def wrap_tensor(self: Any, value: object) -> object:
         made, call = original(self, value), under_way.get()
         if call is not None and made.is_tensor() and _place(self.tx, self.source) in call.inner_leaves:
             made.call_method(self.tx, "requires_grad_", [], {})
@@ -125,11 +125,11 @@ def _place(tx: Any, source: Any) -> tuple[CodeType, str]:
     return tx.output.root_tx.f_code, source.name if source else ""
 
 
-def gives_results_of_leaves(original: Callable[..., Any]) -> Callable[..., Any]:
+def gives_results_of_leaves(original: Callable[..., object]) -> Callable[..., Any]:
     """Results that were computed from a tensor which the function itself made, with a gradient. They lose only the way
     to that tensor, which nobody else has unless it is a result, too. Dynamo would break the graph in any case."""
 
-    def check(self: Any, results: Sequence[Any], tx: Any) -> None:
+    def check(self: Any, results: Sequence[object], tx: object) -> None:
         leaves = {id(_value(v)) for v in self.leaf_var_creation_order if not v.source}
         given = (_value(v) for v in results if isinstance(v, variables.TensorVariable))
         if any(id(t) in leaves or id(getattr(t, "_base", None)) in leaves for t in given):
@@ -165,7 +165,7 @@ def requiring_gradients(arguments: Sequence[Any], asked: Sequence[int]) -> Itera
             arguments[i].requires_grad_(False)
 
 
-def with_gradients(run: Callable[..., Any], asked: Sequence[int]) -> Callable[..., Any]:
+def with_gradients(run: Callable[..., object], asked: Sequence[int]) -> Callable[..., Any]:
     """`run`, whose arguments at the positions `asked` require gradients from then on, as the user's function says."""
     if not asked:
         return run

@@ -19,9 +19,13 @@ _TOO_MANY = 3_037_000_499
 
 
 def _coalesced(
-    edge_index: Tensor, edge_attr: Any = "???", num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
+    edge_index: Tensor,
+    edge_attr: object = "???",
+    num_nodes: object = None,
+    reduce: str = "sum",
+    is_sorted: bool = False,
     sort_by_row: bool = True,
-) -> Any:  # fmt: skip
+) -> object:
     """PyG's `coalesce`: sorted edges, each once, and the features of equal edges reduced. The original asks whether any
     are equal, and returns early if not."""
     from torch_geometric.utils import scatter  # optional, but already imported if this is called
@@ -38,13 +42,15 @@ def _coalesced(
 
 
 @torch._dynamo.disable(reason="data decides the dtype of a mean of integers")
-def _whole(*args: Any) -> Any:
+def _whole(*args: object) -> object:
     from torch_geometric.utils import coalesce  # optional, but already imported if this is called
 
     return coalesce(*args)
 
 
-def _sorted_edges(edge_index: Tensor, edge_attr: Any = "???", num_nodes: Any = None, sort_by_row: bool = True) -> Any:
+def _sorted_edges(
+    edge_index: Tensor, edge_attr: object = "???", num_nodes: object = None, sort_by_row: bool = True
+) -> object:
     """PyG's `sort_edge_index`. The original asks whether the numbers of edges fit into an int64."""
     edge_index, features, _ = _sorted(edge_index, _as_list(edge_attr), num_nodes, False, sort_by_row)
     return _given_as(edge_attr, edge_index, features)
@@ -64,13 +70,13 @@ def _sorted(
     return edge_index[:, order], [e[order] for e in features], key
 
 
-def _as_list(edge_attr: Any) -> list[Tensor]:
+def _as_list(edge_attr: object) -> list[Tensor]:
     if isinstance(edge_attr, Tensor):
         return [edge_attr]
     return list(edge_attr) if isinstance(edge_attr, list | tuple) else []
 
 
-def _given_as(edge_attr: Any, edge_index: Tensor, features: list[Tensor]) -> Any:
+def _given_as(edge_attr: object, edge_index: Tensor, features: list[Tensor]) -> object:
     """Edges and features in the form in which the features were given: none at all, None, a tensor or a list."""
     if isinstance(edge_attr, str):
         return edge_index

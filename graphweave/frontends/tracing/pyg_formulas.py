@@ -29,7 +29,7 @@ def _typed_linear(self: Any, x: Tensor, type_vec: Tensor) -> Tensor:
     return out if self.bias is None else out + self.bias.index_select(0, type_vec)
 
 
-def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
+def _num_nodes(edge_index: object, num_nodes: int | None = None) -> Any:
     """The number of nodes for a softmax over edges: the largest index plus 1, also for an index without edges.
 
     The original branches on whether there are edges. Its trace for an index with edges would also run for one without.
@@ -137,7 +137,7 @@ def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = No
 
 
 def _dense_batch(
-    x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
+    x: Tensor, batch: Tensor | None = None, fill_value: object = 0.0, max_num_nodes: int | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """to_dense_batch without the additional row for nodes that do not fit, whose position data would decide."""
@@ -181,7 +181,7 @@ def _dense_adjacency(
     return dense_edges(edge_attr, edge_index, batch, ptr, batch_size, max_num_nodes)
 
 
-def _check_padding(key_padding_mask: Tensor, src_len: Any, bsz: Any) -> None:
+def _check_padding(key_padding_mask: Tensor, src_len: object, bsz: object) -> None:
     """MultiheadAttention's check of a mask, with a message that does not name sizes that data may decide."""
     message = "expected a key_padding_mask of shape [batch, rows of key]"
     torch._check_with(AssertionError, key_padding_mask.size(0) == bsz, lambda: message)

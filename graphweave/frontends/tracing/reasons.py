@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import fx
@@ -55,7 +54,7 @@ def raised_by_user(error: BaseException) -> bool:
     return "Observed exception" in kind or (not kind and "Observed exception" in str(error))
 
 
-def line_of(target: Callable[..., Any]) -> str:
+def line_of(target: Callable[..., object]) -> str:
     """The first line of a function or of a module's forward, as "file:line"; "" if it has no source."""
     called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
     code = getattr(inspect.unwrap(called), "__code__", None)

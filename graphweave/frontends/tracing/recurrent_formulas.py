@@ -34,7 +34,7 @@ _step_counts: dict[tuple[Any, ...], set[int]] = {}
 """For each mode and sizes of a layer, the numbers of steps, decided by arguments, for which it was unrolled."""
 
 
-def recurrent(self: Any, input: Any, hx: Any = None) -> Any:
+def recurrent(self: Any, input: object, hx: Any = None) -> Any:
     """The forward of a recurrent layer, unrolled. Over many steps, over numbers of steps that vary, and for packed or
     single sequences, the graph breaks and PyTorch's own forward runs."""
     dim = 1 if self.batch_first else 0
@@ -74,12 +74,12 @@ def _unrolls(self: Any, input: Tensor, dim: int) -> bool:
 
 
 @torch._dynamo.assume_constant_result
-def _counts_of(*sizes: Any) -> tuple[int, ...]:
+def _counts_of(*sizes: object) -> tuple[int, ...]:
     return tuple(_step_counts.get(sizes, ()))
 
 
 @torch._dynamo.assume_constant_result
-def _add_count(steps: int, *sizes: Any) -> None:
+def _add_count(steps: int, *sizes: object) -> None:
     _step_counts.setdefault(sizes, set()).add(steps)
 
 

@@ -69,12 +69,12 @@ def sizes_may_be_nothing() -> Iterator[None]:
     names = vars(symbolic_shapes)
     make_symbol, answer = names["make_symbol"], names["_guard_or"]
 
-    def symbol(prefix: Any, position: Any, **facts: Any) -> Any:
+    def symbol(prefix: object, position: object, **facts: object) -> Any:
         if _one_for_all_sizes() and facts.pop("positive", None):
             facts["nonnegative"] = True
         return make_symbol(prefix, position, **facts)
 
-    def guarded(question: Any, default: bool) -> bool:
+    def guarded(question: object, default: bool) -> bool:
         if not isinstance(question, torch.SymBool):
             return answer(question, default)
         known = symbolic_shapes._static_eval_sym_bool(question)

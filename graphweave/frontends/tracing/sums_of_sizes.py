@@ -34,7 +34,7 @@ def truth_of(condition: Any) -> bool | None:
     return None
 
 
-def _is_positive(total: Any, env: Any) -> bool:
+def _is_positive(total: Any, env: object) -> bool:
     """Whether `total` is a sum of counts, of which one is positive, perhaps by a guard that this adds."""
     terms = total.as_coefficients_dict()
     if not all(factor > 0 and all(_is_count(s, env) for s in term.free_symbols) for term, factor in terms.items()):
@@ -46,7 +46,7 @@ def _is_positive(total: Any, env: Any) -> bool:
     return any(_is_guarded(term, env) for term in terms if term.is_Symbol and not free_unbacked_symbols(term))
 
 
-def _is_guarded(size: Any, env: Any) -> bool:
+def _is_guarded(size: object, env: Any) -> bool:
     """Guard that a size is 1, or that it is 2 or more; False if it is 0 in this trace. PyTorch remembers "fewer than 2"
     as a range of the size, from which it concludes more than from "not 0"."""
     values = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
@@ -56,5 +56,5 @@ def _is_guarded(size: Any, env: Any) -> bool:
     return not env.evaluate_expr(few) or bool(env.evaluate_expr(sympy.Eq(size, 1)))
 
 
-def _is_count(symbol: Any, env: Any) -> bool:
+def _is_count(symbol: object, env: Any) -> bool:
     return bool(env.bound_sympy(symbol).lower >= 0)

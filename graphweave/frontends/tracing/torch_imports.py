@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 
 def through_aot_autograd(
-    module: fx.GraphModule, inputs: Sequence[Any], *, compiler: Callable[..., Any], **kwargs: Any
+    module: fx.GraphModule, inputs: Sequence[object], *, compiler: Callable[..., object], **kwargs: object
 ) -> Callable[..., Any]:
     """`aot_autograd(fw_compiler=compiler, bw_compiler=compiler, **kwargs)(module, inputs)`.
 
@@ -24,7 +24,7 @@ def through_aot_autograd(
         made: Callable[..., Any] = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, **kwargs)(module, inputs)
         return made
 
-    def backward(*args: Any, **given: Any) -> Any:
+    def backward(*args: object, **given: object) -> Any:
         untraced = disable(compiler, reason="do not trace the compiler of the backward")
         return disable(untraced(*args, **given), reason="do not trace the compiled backward")
 

@@ -83,7 +83,7 @@ _GUARDS: logging.Logger | None = getattr(guards, "guards_log", None)
 """PyTorch's log of guards; None in a version that has none."""
 
 
-def _time_if_logged(manager: Any, scope: Any, times: int) -> float:
+def _time_if_logged(manager: object, scope: object, times: int) -> float:
     """The time of guards with cold caches, in microseconds; 0 for functions that we compile, unless it is logged.
 
     PyTorch measures it after each compilation and flushes the processor's caches for it, which takes 0.02 to 0.15 s.

@@ -19,7 +19,7 @@ def warns_while_tracing(original: _Handler) -> _Handler:
     """
 
     def call_function(
-        self: Any, tx: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+        self: Any, tx: object, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
     ) -> VariableTracker:
         if self.value is warnings.warn and all(a.is_python_constant() for a in (*args, *kwargs.values())):
             try:

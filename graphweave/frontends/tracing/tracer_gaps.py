@@ -81,7 +81,7 @@ def _tables(translator: Any) -> Iterator[list[Any]]:
 def _decides_branches(original: _Method) -> _Method:
     """A jump whose way does not depend on the data after all (`branches.py`)."""
 
-    def jump(self: Any, instruction: Any) -> None:
+    def jump(self: Any, instruction: object) -> None:
         way = way_at(self, instruction)
         if way is None:
             original(self, instruction)
@@ -96,7 +96,9 @@ def _decides_branches(original: _Method) -> _Method:
 def _calls_accessors(original: _Method) -> _Method:
     """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
 
-    def call_method(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def call_method(
+        self: Any, tx: InstructionTranslatorBase, name: str, args: list[object], kwargs: dict[str, object]
+    ) -> Any:
         function = getattr(self.descriptor, name, None) if name in _ACCESSORS else None
         if function is None:
             return original(self, tx, name, args, kwargs)
@@ -111,7 +113,7 @@ def _calls_accessors(original: _Method) -> _Method:
 def _knows_accessors(original: _Method) -> _Method:
     """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
 
-    def call_obj_hasattr(self: Any, tx: Any, name: str) -> Any:
+    def call_obj_hasattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
         if type(self.descriptor) is property and name in _ACCESSORS:
             return variables.ConstantVariable.create(True)
         return original(self, tx, name)
@@ -122,7 +124,7 @@ def _knows_accessors(original: _Method) -> _Method:
 def _reads_inherited(original: _Method) -> _Method:
     """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
 
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+    def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
         value, source = self._resolved_getattr_and_source(tx, name)
         if type(value) is not property or not isinstance(self.objvar, variables.UserDefinedObjectVariable):
             return original(self, tx, name)
@@ -136,7 +138,7 @@ def _reads_sizes(original: _Method) -> _Method:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
 
-    def init(self: Any, items: list[Any], *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, items: list[object], *args: object, **kwargs: object) -> None:
         original(self, [_number(item) for item in items], *args, **kwargs)
 
     return init
@@ -153,7 +155,7 @@ def _asks_no_rows(original: _Method) -> _Method:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
     its formula is traced. So is attention that gives weights, since they are seldom read."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
         formula = FORMULAS.get(self.value) if args else None
         asked = in_vmap() or any(_unknown_size(arg.realize()) for arg in args)
         if formula is None or not (asked or _gives_weights(self.value, kwargs)):
@@ -173,7 +175,7 @@ def _gives_weights(function: object, kwargs: dict[str, Any]) -> bool:
 def _counts_classes(original: _Method) -> _Method:
     """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
         if self.value is not torch.nn.functional.one_hot:
             return original(self, tx, args, kwargs)
         named = dict(zip(("tensor", "num_classes"), args, strict=False), **kwargs)
@@ -190,7 +192,7 @@ def _counts_classes(original: _Method) -> _Method:
 def _counts_numbers(original: _Method) -> _Method:
     """`torch.bincount`: its formula is traced."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
         if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
             return original(self, tx, args, kwargs)
         return _traced(bincount).call_function(tx, list(args), kwargs)
@@ -201,7 +203,7 @@ def _counts_numbers(original: _Method) -> _Method:
 def _counts_own_numbers(original: _Method) -> _Method:
     """`index.bincount()`."""
 
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
         if name != "bincount":
             return original(self, tx, name, args, kwargs)
         return _traced(bincount).call_function(tx, [self, *args], kwargs)
@@ -212,7 +214,7 @@ def _counts_own_numbers(original: _Method) -> _Method:
 def _counts_by_tensors(original: _Method) -> _Method:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
         if self.fn is range:
             args = [_number(arg.realize()) for arg in args]
         return original(self, tx, args, kwargs)
@@ -239,7 +241,7 @@ def _calls_operators(original: _Method) -> _Method:
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
     Dynamo leaves out."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
             one, other = (arg.realize() for arg in args)
@@ -260,7 +262,7 @@ _METHODS = {
 """Operator -> its method, and that of the second operand."""
 
 
-def _has_method(x: Any, name: str) -> bool:
+def _has_method(x: object, name: str) -> bool:
     if not isinstance(x, variables.UserDefinedObjectVariable):
         return False
     kind = x.python_type()
@@ -270,7 +272,7 @@ def _has_method(x: Any, name: str) -> bool:
 def _calls_scripted(original: _Method) -> _Method:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
-    def wrap(self: Any, value: Any) -> Any:
+    def wrap(self: Any, value: object) -> object:
         if isinstance(value, torch.jit.ScriptModule):
             self.install_guards(GuardBuilder.ID_MATCH)
             return _Scripted(value, source=self.source)
@@ -289,7 +291,7 @@ def _guards_tuples(original: _Method) -> _Method:
     the object, which nothing can change."""
 
     @functools.wraps(original)
-    def sequence_length(self: Any, guard: Any) -> None:
+    def sequence_length(self: Any, guard: object) -> None:
         value = self.get(guard)
         refuses = isinstance(value, tuple) and type(value).__len__ is not tuple.__len__
         (self.ID_MATCH if refuses else functools.partial(original, self))(guard)
@@ -307,7 +309,7 @@ class _Scripted(variables.VariableTracker):
     def python_type(self) -> type:
         return type(self.value)
 
-    def var_getattr(self, tx: Any, name: str) -> Any:
+    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> Any:
         if self.source is None or not hasattr(self.value, name):
             return super().var_getattr(tx, name)
         source, value = AttrSource(self.source, name), getattr(self.value, name)
@@ -315,10 +317,10 @@ class _Scripted(variables.VariableTracker):
             return variables.GetAttrVariable(self, name, source=source)
         return variables.VariableTracker.build(tx, value, source)
 
-    def call_function(self, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self, tx: InstructionTranslatorBase, args: object, kwargs: dict[str, Any]) -> Any:
         return self.call_method(tx, "forward", args, kwargs)
 
-    def call_method(self, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_method(self, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         try:
             if self.value._forward_hooks or self.value._forward_pre_hooks:
                 raise NotPython("it has hooks")
@@ -335,7 +337,7 @@ def _compiles_floats_in(original: _Method) -> _Method:
     Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
     """
 
-    def wrap(self: Any, value: float) -> Any:
+    def wrap(self: Any, value: float) -> object:
         call = under_way.get()
         place = self.tx.f_code, self.name
         if call is None or call.floats.setdefault(place, value) != value:
@@ -351,7 +353,7 @@ def _compiles_floats_in(original: _Method) -> _Method:
 def _infers_sizes(original: _Method) -> _Method:
     """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
 
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
         if name in ("reshape", "view") and not kwargs and _unknown_size(self):
             args = _with_inferred(self, list(args))
         return original(self, tx, name, args, kwargs)
@@ -359,7 +361,7 @@ def _infers_sizes(original: _Method) -> _Method:
     return call_method
 
 
-def _with_inferred(x: Any, sizes: list[Any]) -> list[Any]:
+def _with_inferred(x: Any, sizes: list[Any]) -> list[object]:
     """`sizes`, the one that is -1 replaced by a number if the others leave one."""
     known = [size.as_proxy() for size in sizes] if all(map(_is_size, sizes)) else []
     given = [n if isinstance(n, int) else n.node.meta["example_value"].node.expr for n in known]
@@ -388,7 +390,7 @@ def _traced(formula: Any) -> Any:
     return variables.UserFunctionVariable(formula)
 
 
-def _unknown_size(x: Any) -> bool:
+def _unknown_size(x: object) -> bool:
     example = x.as_proxy().node.meta.get("example_value") if isinstance(x, variables.TensorVariable) else None
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
 

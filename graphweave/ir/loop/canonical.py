@@ -60,7 +60,7 @@ class _Renamed:
             self._new[old] = new
         return new
 
-    def node(self, node: Any) -> Any:
+    def node(self, node: object) -> Any:
         kind: Any = type(node)
         made = [
             value if how is None else _mapped(value, self.name, self.node, names=how)
@@ -69,7 +69,7 @@ class _Renamed:
         return kind(*made)
 
 
-def _mapped(value: Any, name: Callable[[str], str], node: Callable[[Any], Any], *, names: bool) -> Any:
+def _mapped(value: object, name: Callable[[str], str], node: Callable[[object], object], *, names: bool) -> object:
     """`value` with `name` of each name in it, if it holds `names`, and `node` of each node, without comments."""
     if isinstance(value, tuple):
         return tuple([_mapped(v, name, node, names=names) for v in value if type(v) is not Comment])
@@ -89,10 +89,10 @@ _PLAIN = frozenset({"int", "float", "bool", "tuple", "None", "DType", "Op", "Fol
 """Words in the annotations of fields that hold neither names nor nodes."""
 
 
-def _names_in(value: Any) -> Iterator[str]:
+def _names_in(value: Kernel) -> Iterator[str]:
     found: list[str] = []
 
-    def node(inner: Any) -> Any:
+    def node(inner: object) -> Any:
         kind: Any = type(inner)
         for item, how in zip(values_of(inner), _kinds(kind), strict=True):
             if how is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import graphweave.ir.loop.values as _values  # noqa: F401  declares how values are read
 from graphweave.ir.loop.nodes import LOOP, Kernel
 from graphweave.ir.reader import Reader
@@ -18,7 +16,7 @@ def parse(text: str) -> Kernel:
     return Reader(text).parse(_kernel)
 
 
-def _kernel(reader: Reader) -> Any:
+def _kernel(reader: Reader) -> Kernel:
     kernel = LOOP.read("Kernel", reader, {})
     reader.end()
     return kernel

@@ -92,7 +92,7 @@ class _TrafficCount:
     def _row_bytes(self, buffer: Buffer) -> int:
         return math.prod(buffer.shape) * buffer.dtype.itemsize
 
-    def visit(self, node: Any, times: float, walk: str) -> None:
+    def visit(self, node: object, times: float, walk: str) -> None:
         """Counts a node that runs `times` times in all, in the pass over edges named `walk` ("" outside of passes)."""
         match node:
             case Edges(k=k, csr=csr, body=body, tile=tile):
@@ -152,7 +152,7 @@ class _TrafficCount:
         return math.prod(self._buffers[place.buffer].shape) if isinstance(place, Rows) else self._arrays[place]
 
 
-def _children(node: Any) -> Iterator[Any]:
+def _children(node: object) -> Iterator[object]:
     """The statements and expressions directly inside a node."""
     if not is_dataclass(node):
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from graphweave.ir.codecs import COMMON, INTEGER, NAME, QUOTED, member
 from graphweave.ir.loop.nodes import LOOP, Lane, Place, Role, Term
@@ -16,23 +15,23 @@ _BELOW, _TIMES = Literal("<"), Literal("*")
 _ELEMENT = re.compile(rf"{NAME}\s*\[", re.ASCII)
 
 
-def _read_lane(reader: Reader, around: Mapping[str, Any]) -> Lane:
+def _read_lane(reader: Reader, around: Mapping[str, object]) -> Lane:
     name = _NAMED.read(reader, around)
     _BELOW.take(reader)
     return name, INTEGER.read(reader, around)
 
 
-def _read_term(reader: Reader, around: Mapping[str, Any]) -> Term:
+def _read_term(reader: Reader, around: Mapping[str, object]) -> Term:
     coefficient = INTEGER.read(reader, around)
     _TIMES.take(reader)
     return _NAMED.read(reader, around), coefficient
 
 
-def _show_place(place: Place, around: Any) -> str:
+def _show_place(place: Place, around: object) -> str:
     return place if isinstance(place, str) else LOOP.write(place)
 
 
-def _read_place(reader: Reader, around: Mapping[str, Any]) -> Place:
+def _read_place(reader: Reader, around: Mapping[str, object]) -> Place:
     return (LOOP.codec("Rows") if reader.sees(_ELEMENT) else _NAMED).read(reader, around)
 
 

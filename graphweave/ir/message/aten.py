@@ -34,7 +34,7 @@ _SYMBOLIC = (
 )  # fmt: skip
 
 
-def _truediv(a: Any, b: Any) -> Any:
+def _truediv(a: float, b: float) -> float:
     """a / b by the rules of floating-point numbers. b may be 0, as in the variance of no rows."""
     if type(b) in (int, float) and not b:
         return math.copysign(math.inf, a) if a and a == a else math.nan
@@ -88,7 +88,7 @@ def argument(node: Aten, name: str, default: Arg = None) -> Any:
     return default
 
 
-def target_name(op: Any) -> str:
+def target_name(op: object) -> str:
     """The name under which `resolve` finds `op`; IRError if programs cannot call `op`."""
     if isinstance(op, torch._ops.OpOverload):
         return str(op)
@@ -100,7 +100,7 @@ def target_name(op: Any) -> str:
     return f"builtin.{name}"
 
 
-def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
+def to_arg(value: object, ref_of: Callable[[fx.Node], Ref]) -> Arg:
     """An FX argument as data, with lists as tuples; IRError for a value that the IR cannot hold (a slice, a module)."""
     match value:
         case fx.Node():
@@ -123,7 +123,7 @@ def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
             )
 
 
-def materialise(arg: Arg, values: Mapping[Ref, Any] | Sequence[Any]) -> Any:
+def materialise(arg: Arg, values: Mapping[Ref, object] | Sequence[object]) -> Any:
     """`arg` as PyTorch takes it: operands from `values`, atoms as torch objects, tuples as lists (as schemas need)."""
     match arg:
         case Operand(ref):

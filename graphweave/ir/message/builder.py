@@ -72,7 +72,7 @@ class Builder:
                 break
         return self._append(key, node, known, build.locs[ref], used)
 
-    def _append(self, key: Any, node: Node, node_type: ValueType, loc: Location, used: tuple[Ref, ...]) -> Ref:
+    def _append(self, key: object, node: Node, node_type: ValueType, loc: Location, used: tuple[Ref, ...]) -> Ref:
         ref = len(self.nodes)
         self.types.append(node_type)
         self.nodes.append(node)

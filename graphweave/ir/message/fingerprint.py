@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -44,7 +43,7 @@ def program_fingerprint(program: Program, *, numbers: bool = True) -> str:
     and whatever symbols are called and checks say. Without `numbers`, all numbers and sizes count as equal."""
     symbols: dict[Symbol, int] = {}
 
-    def parts(value: Any) -> Iterator[str]:
+    def parts(value: object) -> Iterator[str]:
         match value:
             case Symbol() | int() | float() if not numbers and not isinstance(value, bool):
                 yield "number"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
@@ -47,13 +48,13 @@ _FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
 # ---------------------------------------------------------------- one node
 
 
-def _at_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _at_once(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     return function(*args, **kwargs)
 
 
 def apply(
     node: ir.Node, values: Values, types: Types, rows_of: RowsOf, *,
-    device: torch.device | str = "cpu", call: Callable[..., Any] = _at_once,
+    device: torch.device | str = "cpu", call: Callable[..., object] = _at_once,
 ) -> Any:  # fmt: skip
     """The value of `node`. Its operands are `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
 
@@ -108,8 +109,8 @@ def _called(
     types: Types,
     rows_of: RowsOf,
     device: torch.device | str,
-    call: Callable[..., Any],
-) -> Any:
+    call: Callable[..., object],
+) -> object:
     match node:
         case ir.Distinct(keys):
             return call(distinct_rows, [values[key] for key in keys])
@@ -164,7 +165,7 @@ def _called(
             return call(resolve(target), *(materialise(a, values) for a in args), **keywords)
 
 
-def _reshaping(node: ir.Node, x: Any, t: ir.Type, rows_of: RowsOf) -> Any:
+def _reshaping(node: ir.Node, x: object, t: ir.Type, rows_of: RowsOf) -> object:
     lead = _lead(t.space)
     match node:
         case ir.Cast(_, dtype):
@@ -187,7 +188,7 @@ def _reshaping(node: ir.Node, x: Any, t: ir.Type, rows_of: RowsOf) -> Any:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _index(index: Any, t: ir.Type, wrap_at: Any) -> Any:
+def _index(index: object, t: ir.Type, wrap_at: Any) -> object:
     if t.dtype is not DType.i64:
         index = aten._to_copy.default(index, dtype=torch.int64)
     if wrap_at is None:
@@ -195,7 +196,7 @@ def _index(index: Any, t: ir.Type, wrap_at: Any) -> Any:
     return aten.where.self(aten.lt.Scalar(index, 0), aten.add.Tensor(index, wrap_at), index)
 
 
-def _pull(x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of: RowsOf) -> Any:
+def _pull(x: object, t: ir.Type, index: object, m: ir.MapType, rows_of: RowsOf) -> object:
     if m.cod == UNIT:
         return x if m.dom == UNIT else aten.expand.default(x, [rows_of(m.dom), *t.shape])
     if m.dom == UNIT:
@@ -203,7 +204,7 @@ def _pull(x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of: RowsOf) -> Any
     return aten.index_select.default(x, 0, index)
 
 
-def _push(node: ir.Push, x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of: RowsOf) -> Any:
+def _push(node: ir.Push, x: object, t: ir.Type, index: object, m: ir.MapType, rows_of: RowsOf) -> object:
     if m.dom == m.cod == UNIT:
         return x
     if m.cod == UNIT and node.is_plain_sum:
@@ -227,7 +228,7 @@ def _push(node: ir.Push, x: Any, t: ir.Type, index: Any, m: ir.MapType, rows_of:
     return aten.squeeze.dims(out, [0]) if m.cod == UNIT else out
 
 
-def _reduce(x: Any, t: ir.Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
+def _reduce(x: object, t: ir.Type, fold: Fold, dims: list[int], keepdim: bool) -> object:
     if not dims:  # torch would take no dims as all dims
         return x
     match fold:
@@ -243,7 +244,7 @@ def _reduce(x: Any, t: ir.Type, fold: Fold, dims: list[int], keepdim: bool) -> A
             return x
 
 
-def _concat(xs: list[Any], ts: list[ir.Type], dim: int, rows_of: RowsOf) -> Any:
+def _concat(xs: list[object], ts: list[ir.Type], dim: int, rows_of: RowsOf) -> object:
     space = next((t.space for t in ts if t.space != UNIT), UNIT)
     wide = [
         x if t.space == space else aten.expand.default(x, [rows_of(space), *t.shape])
@@ -252,7 +253,7 @@ def _concat(xs: list[Any], ts: list[ir.Type], dim: int, rows_of: RowsOf) -> Any:
     return aten.cat.default(wide, dim + _lead(space))
 
 
-def _matmul(values: Values, types: Types, x: Ref, w: Ref, m: Ref | None, rows_of: RowsOf) -> Any:
+def _matmul(values: Values, types: Types, x: Ref, w: Ref, m: Ref | None, rows_of: RowsOf) -> Tensor:
     rows, t = values[x], _type(types, x)
     if m is not None:
         matrices = _pull(values[w], _type(types, w), values[m], _map(types, m), rows_of)
@@ -265,7 +266,7 @@ def _matmul(values: Values, types: Types, x: Ref, w: Ref, m: Ref | None, rows_of
     return aten.squeeze.dims(out, [0]) if t.space == UNIT else out
 
 
-def _gram(values: Values, types: Types, x: Ref, y: Ref, m: Ref | None, rows_of: RowsOf) -> Any:
+def _gram(values: Values, types: Types, x: Ref, y: Ref, m: Ref | None, rows_of: RowsOf) -> object:
     t, u = _type(types, x), _type(types, y)
     a, b = _with_row(values[x], t), _with_row(values[y], u)
     if m is not None:
@@ -278,7 +279,7 @@ def _gram(values: Values, types: Types, x: Ref, y: Ref, m: Ref | None, rows_of: 
     return aten.bmm.default(aten.permute.default(a, [1, 2, 0]), aten.permute.default(b, [1, 0, 2]))
 
 
-def _part(x: Any, of: Sequence[Space], at: int, rows_of: RowsOf) -> Any:
+def _part(x: object, of: Sequence[Space], at: int, rows_of: RowsOf) -> object:
     start = sum(_rows_of_each(of[:at], rows_of))
     if of[at] == UNIT:
         return aten.select.int(x, 0, start)
@@ -289,12 +290,14 @@ def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[Any]:
     return [1 if space == UNIT else rows_of(space) for space in of]
 
 
-def _full(sizes: list[Any], value: Number, dtype: DType, device: torch.device | str, call: Callable[..., Any]) -> Any:
+def _full(
+    sizes: list[object], value: Number, dtype: DType, device: torch.device | str, call: Callable[..., object]
+) -> object:
     of = TORCH_DTYPE[dtype]
     return call(aten.full.default, sizes, typed(value, dtype), dtype=of, device=torch.device(device))
 
 
-def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., Any]) -> Any:
+def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., Any]) -> Tensor:
     sizes = _sizes(t, rows_of)
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
@@ -310,11 +313,11 @@ def _lead(space: Space) -> int:
     return 0 if space == UNIT else 1
 
 
-def _with_row(x: Any, t: ir.Type) -> Any:
+def _with_row(x: object, t: ir.Type) -> object:
     return aten.unsqueeze.default(x, 0) if t.space == UNIT else x
 
 
-def _with_rank(x: Any, t: ir.Type, rank: int) -> Any:
+def _with_rank(x: object, t: ir.Type, rank: int) -> object:
     """`x` with feature dims of size 1 added in front of the others, up to `rank`, so that tensors with rows broadcast
     as their features do."""
     for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
@@ -339,7 +342,7 @@ def _map(types: Types, ref: Ref) -> ir.MapType:
 
 def interp(
     program: Program,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     rows: Mapping[Space, int] | None = None,
 ) -> list[Any]:
     """The outputs of `program` on `inputs` by name (tensors `[rows, *shape]`, None where the output is None).
@@ -371,7 +374,7 @@ def interp(
 class RowCounts:
     """`counts(space)` is a row count: given, learnt from a tensor, or computed from the sizes in `Program.spaces`."""
 
-    def __init__(self, program: Program, inputs: Mapping[str, Any], rows: Mapping[Space, int]) -> None:
+    def __init__(self, program: Program, inputs: Mapping[str, object], rows: Mapping[Space, int]) -> None:
         self._sizes = dict(program.spaces)
         self._known: dict[Space, int] = {UNIT: 1}
         self._numbers: dict[Size, int] = {}
@@ -427,7 +430,7 @@ def _check_range(ref: Ref, node: ir.MapOf, index: torch.Tensor, rows: int) -> No
         raise range_error(index, rows, first=first, at=at, what=f"map %{ref} to {node.cod}")
 
 
-def _check_type(ref: Ref, node: ir.Node, value: Any, sizes: list[int], dtype: DType) -> None:
+def _check_type(ref: Ref, node: ir.Node, value: object, sizes: list[int], dtype: DType) -> None:
     if not isinstance(value, torch.Tensor) or list(value.shape) != sizes or value.dtype is not TORCH_DTYPE[dtype]:
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
         raise IRError(f"%{ref} {node!r}: its type says {TORCH_DTYPE[dtype]} {sizes}, its value is {got}")

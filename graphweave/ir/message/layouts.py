@@ -48,7 +48,7 @@ def memory_of(values: Iterable[Any]) -> set[int]:
     return {_memory(v) for v in values if _has_memory(v)}
 
 
-def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = frozenset()) -> Any:
+def settled(value: Tensor, promise: Promise, taken: set[int], kept: Set[int] = frozenset()) -> Tensor:
     """`value`, or a copy if that is needed to keep the promise. The memory of the result is added to `taken`, which
     results with `own` must not share; `kept` is memory that is kept for the backward."""
     if not _has_memory(value):
@@ -78,7 +78,7 @@ def _copy(x: Tensor, order: Sequence[int]) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _has_memory(value: Any) -> bool:
+def _has_memory(value: object) -> bool:
     """Whether a value is a tensor with elements in memory of its own. A sparse tensor, such as the gradient of an
     embedding with `sparse=True`, has other tensors instead."""
     return isinstance(value, Tensor) and value.layout is torch.strided and bool(value.numel())

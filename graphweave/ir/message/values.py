@@ -10,7 +10,7 @@ from typing import Any
 from graphweave.core.ranks import LinkName
 from graphweave.core.types import Space
 from graphweave.ir.codecs import COMMON, NUMBER, QUOTED, STRING
-from graphweave.ir.message.nodes import MESSAGE, AnyType, Arg, Atom, Operand, Type
+from graphweave.ir.message.nodes import MESSAGE, AnyType, Arg, Aten, Atom, Operand, Type
 from graphweave.ir.reader import Reader
 from graphweave.ir.syntax import Codec, Literal, word
 
@@ -51,7 +51,7 @@ REF = word(r"%\d+", "an operand such as %3", lambda text: int(text[1:]), lambda 
 # ---------------------------------------------------------------- arguments of calls
 
 
-def _show_arg(arg: Arg, around: Any) -> str:
+def _show_arg(arg: Arg, around: Aten) -> str:
     match arg:
         case Operand(ref):
             return f"%{ref}"
@@ -113,7 +113,7 @@ def _type(reader: Reader, around: Around) -> Type | AnyType:
     return around["type"]
 
 
-def _nothing(value: Any, around: Any) -> str:
+def _nothing(value: object, around: object) -> str:
     return ""
 
 

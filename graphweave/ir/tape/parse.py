@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import graphweave.ir.tape.values as _values  # noqa: F401  declares how values are read
 from graphweave.ir.reader import Reader
 from graphweave.ir.tape.nodes import Tape
@@ -15,7 +13,7 @@ def parse(text: str) -> Tape:
     return Reader(text).parse(_tape)
 
 
-def _tape(reader: Reader) -> Any:
+def _tape(reader: Reader) -> Tape:
     tape = TAPE.read("Tape", reader, {})
     reader.end()
     return tape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from graphweave.core.sizes import read as read_size
 from graphweave.core.sizes import show as show_size
@@ -14,7 +13,7 @@ from graphweave.ir.message.types import Ref
 from graphweave.ir.message.values import LINK, NAME, REF, SPACE
 from graphweave.ir.reader import Reader
 from graphweave.ir.syntax import Codec, Literal, word
-from graphweave.ir.tape.limits import Limit
+from graphweave.ir.tape.limits import Limit, StepLimit
 from graphweave.ir.tape.types import TAPE
 
 _GIVEN = word(
@@ -25,12 +24,12 @@ _IN, _ORDER, _CLOSE, _COMMA, _END, _BELOW = map(Literal, ("in", "order [", "]", 
 _FLAGS = "own", "fresh", "loose"
 
 
-def _show_promise(promise: Promise, around: Any) -> str:
+def _show_promise(promise: Promise, around: object) -> str:
     order = [] if promise.order is None else [f"order [{', '.join(map(str, promise.order))}]"]
     return " ".join(["in", *order, *(flag for flag in _FLAGS if getattr(promise, flag))])
 
 
-def _read_promise(reader: Reader, around: Mapping[str, Any]) -> Promise:
+def _read_promise(reader: Reader, around: Mapping[str, object]) -> Promise:
     _IN.take(reader)
     order: list[int] | None = None
     if _ORDER.stands(reader):
@@ -50,11 +49,11 @@ def _read_promise(reader: Reader, around: Mapping[str, Any]) -> Promise:
     return Promise(None if order is None else tuple(order), **flags)
 
 
-def _show_limits(limits: frozenset[Limit], around: Any) -> str:
+def _show_limits(limits: frozenset[Limit], around: object) -> str:
     return ", ".join(sorted(map(TAPE.write, limits)))
 
 
-def _read_limits(reader: Reader, around: Mapping[str, Any]) -> frozenset[Limit]:
+def _read_limits(reader: Reader, around: Mapping[str, object]) -> frozenset[Limit]:
     found: set[Limit] = set()
     while not _END.stands(reader):
         if found:
@@ -63,12 +62,12 @@ def _read_limits(reader: Reader, around: Mapping[str, Any]) -> frozenset[Limit]:
     return frozenset(found)
 
 
-def _show_zeros(zeros: tuple[Ref, Limit | None], around: Any) -> str:
+def _show_zeros(zeros: tuple[Ref, Limit | None], around: StepLimit) -> str:
     value, upto = zeros
     return f"%{value}" if upto is None else f"%{value} below {TAPE.write(upto)}"
 
 
-def _read_zeros(reader: Reader, around: Mapping[str, Any]) -> tuple[Ref, Limit | None]:
+def _read_zeros(reader: Reader, around: Mapping[str, object]) -> tuple[Ref, Limit | None]:
     value = REF.read(reader, around)
     if not _BELOW.stands(reader):
         return value, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from graphweave.pages.elements import Html, tag
 from graphweave.pages.explained.data import ExplainedData, ShownProgram, ShownValue
@@ -59,7 +58,7 @@ class _Table:
         return self._known[text]
 
 
-def _graph(program: ShownProgram, places: _Table, keys: Sequence[str]) -> dict[str, Any]:
+def _graph(program: ShownProgram, places: _Table, keys: Sequence[str]) -> dict[str, object]:
     drawn = [i for i, v in enumerate(program.values) if is_drawn(v)]
     at = {i: k for k, i in enumerate(drawn)}
     labels = [label(program.values[i]) for i in drawn]

@@ -6,7 +6,6 @@ Names and values of tensors never count.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
@@ -113,7 +112,7 @@ def _static(graph: NodeGraph, i: Ref) -> Hashable:
             return repr(with_operands(node, lambda _: 0)), _kind(graph.types[i])
 
 
-def _blank(arg: ir.Arg | Any) -> Any:
+def _blank(arg: ir.Arg | object) -> object:
     if isinstance(arg, ir.Operand):
         return "%"
     return tuple(map(_blank, arg)) if isinstance(arg, tuple) else arg

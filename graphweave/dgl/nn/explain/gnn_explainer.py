@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_in_subgraph
 from graphweave.graph.frame import EID, NID
 
@@ -37,7 +38,7 @@ class _Masks(nn.Module):
         self.model, self.num_hops, self.lr, self.num_epochs = model, num_hops, lr, num_epochs
         self.alpha1, self.alpha2, self.beta1, self.beta2 = alpha1, alpha2, beta1, beta2
 
-    def _ready(self, graph: Any) -> None:
+    def _ready(self, graph: DGLGraph) -> None:
         self.model = self.model.to(graph.device)
         self.model.eval()
 
@@ -80,7 +81,9 @@ class GNNExplainer(_Masks):
 
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
-    def explain_node(self, node_id: Any, graph: Any, feat: Tensor, **kwargs: Any) -> tuple[Tensor, Any, Tensor, Tensor]:
+    def explain_node(
+        self, node_id: object, graph: Any, feat: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, Any, Tensor, Tensor]:
         """(number of the node in the subgraph [1], subgraph of `num_hops` hops, feature mask [F], edge mask [E]).
 
         `kwargs`: more arguments of the model; tensors with a row for each node or edge are cut to the subgraph.
@@ -89,7 +92,7 @@ class GNNExplainer(_Masks):
         sub, rows = khop_in_subgraph(graph, node_id, self.num_hops)
         nodes, edges = sub.ndata[NID].long(), sub.edata[EID].long()
 
-        def cut(value: Any) -> Any:
+        def cut(value: object) -> object:
             if not isinstance(value, Tensor) or not value.dim():
                 return value
             if len(value) == graph.num_nodes():
@@ -100,12 +103,14 @@ class GNNExplainer(_Masks):
         feat_mask, edge_mask = self._masks(sub, feat[nodes], rows.long(), kwargs)
         return rows, sub, feat_mask, edge_mask
 
-    def explain_graph(self, graph: Any, feat: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def explain_graph(self, graph: DGLGraph, feat: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
         """(feature mask [F], edge mask [E]) for the prediction of the whole graph, the first row of the logits."""
         self._ready(graph)
         return self._masks(graph, feat, torch.zeros(1, dtype=torch.long, device=feat.device), kwargs)
 
-    def _masks(self, graph: Any, feat: Tensor, rows: Tensor, kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _masks(
+        self, graph: DGLGraph, feat: Tensor, rows: Tensor, kwargs: Mapping[str, object]
+    ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             predicted = self.model(graph=graph, feat=feat, **kwargs).argmax(-1)[rows]
 
@@ -128,7 +133,7 @@ class HeteroGNNExplainer(_Masks):
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
     def explain_node(
-        self, ntype: str, node_id: Any, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
+        self, ntype: str, node_id: object, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
     ) -> tuple[Tensor, Any, dict[str, Tensor], dict[Any, Tensor]]:
         """(number of the node in the subgraph [1], subgraph, type -> feature mask [F], relation -> edge mask [E])."""
         self._ready(graph)
@@ -146,12 +151,17 @@ class HeteroGNNExplainer(_Masks):
         return self._masks(graph, feat, rows, lambda logits: logits, kwargs)
 
     def _masks(
-        self, graph: Any, feat: Mapping[str, Tensor], rows: Tensor, of: Callable[[Any], Tensor], kwargs: dict[str, Any]
+        self,
+        graph: DGLGraph,
+        feat: Mapping[str, Tensor],
+        rows: Tensor,
+        of: Callable[[Any], Tensor],
+        kwargs: dict[str, object],
     ) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
         with torch.no_grad():
             predicted = of(self.model(graph=graph, feat=feat, **kwargs)).argmax(-1)[rows]
 
-        def loss(of_feats: Mapping[str, Tensor], of_edges: Mapping[Any, Tensor]) -> Tensor:
+        def loss(of_feats: Mapping[str, Tensor], of_edges: Mapping[object, Tensor]) -> Tensor:
             masked = {t: x * of_feats[t] for t, x in feat.items()}
             logits = of(self.model(graph=graph, feat=masked, eweight=of_edges, **kwargs))
             return -logits.log_softmax(-1)[rows, predicted]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.batch import batch
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_in_subgraph
 from graphweave.dgl.shared_transforms import to_homogeneous
 from graphweave.graph.frame import ETYPE, NID
@@ -46,7 +47,7 @@ class PGExplainer(nn.Module):
         """Those of the network that weighs edges: the model is not trained."""
         return self.elayers.parameters(recurse)
 
-    def train_step(self, graph: Any, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
+    def train_step(self, graph: DGLGraph, feat: object, temperature: float, **kwargs: object) -> Tensor:
         """The loss of a graph, or of a batch of graphs; the caller does the backward pass."""
         self._expect(graphs=True, graph=graph)
         predicted = self.model(graph, feat, embed=False, **kwargs).argmax(-1).detach()
@@ -54,7 +55,7 @@ class PGExplainer(nn.Module):
         logits = self.model(graph, feat, edge_weight=self._of_relations(graph, mask), **kwargs)
         return self._loss(logits, predicted, values, mask)
 
-    def train_step_node(self, nodes: Any, graph: Any, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
+    def train_step_node(self, nodes: object, graph: Any, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
         """The loss of `nodes`, ids, or type -> ids; the caller does the backward pass."""
         self._expect(graphs=False, graph=graph)
         sub, ends, rows = self._around(nodes, graph, feat, kwargs)
@@ -65,7 +66,7 @@ class PGExplainer(nn.Module):
         return self._loss(self._rows(logits, rows), predicted, values, mask)
 
     def explain_graph(
-        self, graph: Any, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
+        self, graph: DGLGraph, feat: object, temperature: float = 1.0, training: bool = False, **kwargs: object
     ) -> tuple[Tensor, Any]:
         """(probabilities of classes with the weights, the weights [E]). `training`: weights are drawn as there."""
         self._expect(graphs=True, graph=graph)
@@ -74,7 +75,7 @@ class PGExplainer(nn.Module):
         return self.model(graph, feat, edge_weight=weights, **kwargs).softmax(-1), weights
 
     def explain_node(
-        self, nodes: Any, graph: Any, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
+        self, nodes: object, graph: Any, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
     ) -> tuple[Any, Any, Any, Any]:
         """(probabilities, weights of edges [E], the batched subgraphs around `nodes`, the numbers of `nodes` there)."""
         self._expect(graphs=False, graph=graph)
@@ -85,7 +86,7 @@ class PGExplainer(nn.Module):
         several = isinstance(logits, Mapping)
         return ({t: x.softmax(-1) for t, x in logits.items()} if several else logits.softmax(-1)), weights, sub, rows
 
-    def _expect(self, *, graphs: bool, graph: Any) -> None:
+    def _expect(self, *, graphs: bool, graph: DGLGraph) -> None:
         if graphs != self.graph_explanation:
             raise DataError(
                 f"expected an explainer with explain_graph={graphs} (got explain_graph={self.graph_explanation})."
@@ -102,7 +103,7 @@ class PGExplainer(nn.Module):
         entropy = -p * torch.log(p) - (1 - p) * torch.log(1 - p)
         return -torch.log(likely).mean() + self.coff_budget * size + self.coff_connect * entropy.mean()
 
-    def _weights(self, graph: Any, ends: Tensor, temperature: float, training: bool) -> tuple[Tensor, Tensor]:
+    def _weights(self, graph: object, ends: Tensor, temperature: float, training: bool) -> tuple[Tensor, Tensor]:
         """The weight of each edge of the homogeneous graph, [E], by itself and averaged with its reverse's."""
         w = self.elayers(ends).reshape(-1)
         if training:
@@ -113,7 +114,7 @@ class PGExplainer(nn.Module):
         src, dst = whole.edges()
         return values, (values + values[whole.edge_ids(dst, src).long()]) / 2
 
-    def _ends(self, graph: Any, feat: Any, kwargs: Mapping[str, Any], center: Any = None) -> Tensor:
+    def _ends(self, graph: object, feat: object, kwargs: Mapping[str, Any], center: Any = None) -> Tensor:
         """The inputs of the network: embeddings of both ends of each edge, and of the node `center`."""
         with torch.no_grad():
             embedded = self.model(graph, feat, embed=True, **kwargs)
@@ -124,7 +125,7 @@ class PGExplainer(nn.Module):
             parts.append(rows[self._row(graph, *center)].expand(len(src), -1))
         return torch.cat(parts, dim=-1)
 
-    def _around(self, nodes: Any, graph: Any, feat: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Tensor, Any]:
+    def _around(self, nodes: object, graph: Any, feat: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Tensor, Any]:
         """The batched subgraphs around nodes, the inputs of the network for their edges, and the nodes' numbers."""
         subgraphs, ends = [], []
         for ntype, node in _each(nodes, graph):
@@ -142,29 +143,29 @@ class PGExplainer(nn.Module):
 
     # ------------------------------------------------ what differs for graphs of several types
 
-    def _feats(self, graph: Any) -> Any:
+    def _feats(self, graph: DGLGraph) -> Any:
         return graph.ndata["feat"]
 
-    def _explained(self, graph: Any) -> Any:
+    def _explained(self, graph: DGLGraph) -> Any:
         return graph.ndata["train"].nonzero().squeeze(1)
 
-    def _rows(self, logits: Any, rows: Any) -> Tensor:
+    def _rows(self, logits: Tensor, rows: Tensor) -> Tensor:
         out: Tensor = logits[rows]
         return out
 
-    def _homogeneous(self, graph: Any) -> Any:
+    def _homogeneous(self, graph: object) -> Any:
         return graph
 
-    def _embedded(self, graph: Any, embedded: Any) -> tuple[Any, Tensor]:
+    def _embedded(self, graph: object, embedded: Tensor) -> tuple[Any, Tensor]:
         return graph, embedded
 
-    def _row(self, graph: Any, ntype: str, row: int) -> int:
+    def _row(self, graph: object, ntype: str, row: int) -> int:
         return row
 
-    def _in_order(self, graphs: list[Any], ends: list[Tensor]) -> Tensor:
+    def _in_order(self, graphs: list[object], ends: list[Tensor]) -> Tensor:
         return torch.cat(ends)
 
-    def _of_relations(self, graph: Any, mask: Tensor) -> Any:
+    def _of_relations(self, graph: object, mask: Tensor) -> Any:
         return mask
 
 
@@ -202,12 +203,12 @@ class HeteroPGExplainer(PGExplainer):
         return {key: mask[kinds == graph.get_etype_id(key)] for key in graph.canonical_etypes}
 
 
-def _each(nodes: Any, graph: Any) -> Iterator[tuple[str, int]]:
+def _each(nodes: object, graph: DGLGraph) -> Iterator[tuple[str, int]]:
     given = nodes if isinstance(nodes, Mapping) else {graph.ntypes[0]: nodes}
     for ntype, ids in given.items():
         yield from ((ntype, node) for node in torch.as_tensor(ids).reshape(-1).tolist())
 
 
-def _of_type(feat: Any, ntype: str) -> Tensor:
+def _of_type(feat: Tensor, ntype: str) -> Tensor:
     out: Tensor = feat[ntype] if isinstance(feat, Mapping) else feat
     return out

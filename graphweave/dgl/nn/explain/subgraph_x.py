@@ -90,7 +90,7 @@ class _OfTensor(nn.Module):
         super().__init__()
         self.model, self.ntype = model, ntype
 
-    def forward(self, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any) -> Any:
+    def forward(self, graph: object, feat: Mapping[str, Tensor], **kwargs: object) -> Any:
         """The model's logits."""
         return self.model(graph, feat[self.ntype], **kwargs)
 
