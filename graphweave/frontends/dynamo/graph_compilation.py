@@ -183,6 +183,7 @@ class GraphCompilation:
 
 def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., object]:
     """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
+    module.recompile()  # PyTorch leaves to Python the code of graph modules that are made while it compiles
     made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=dict(options))
     return made
 

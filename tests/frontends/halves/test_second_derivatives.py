@@ -83,6 +83,30 @@ def test_an_energy_formed_outside(door: str, ask: Callable[..., list[Tensor]]) -
         assert relative_error(one, other) < 1e-11
 
 
+@both_doors
+def test_a_gradient_is_compiled_whole_where_its_function_was(door: str) -> None:
+    """PyTorch does not trace the code of graph modules that are made while it compiles. So the gradient ran as separate
+    calls, of which those to Python functions were compiled one by one, and one of these was more than PyTorch can
+    guard. A process that took the same compilation from the disk compiled the gradient."""
+
+    def function(e: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        written = e[1:].view(-1, 2, 2).transpose(0, 1).contiguous()
+        written[:, 0] += 1
+        return h @ h.transpose(-1, -2) @ h, written[..., ::2].flatten(1)
+
+    def numbers(f: Callable[..., tuple[Tensor, Tensor]]) -> list[Tensor]:
+        given = [t.clone().requires_grad_() for t in (e, h)]
+        grads = torch.autograd.grad(sum(r.sin().sum() for r in f(*given)), given, create_graph=True)
+        return [*grads, *torch.autograd.grad(sum(g.square().sum() for g in grads), given)]
+
+    e, h = features(40, 4, torch.float64), features(24, 4, torch.float64).view(2, 12, 4)
+    compiled = DOORS[door](function)
+    for got, want in zip(numbers(compiled), numbers(function), strict=True):
+        assert relative_error(got, want) < 1e-12
+    counted = graphweave.counters()
+    assert (counted["compilations"], counted["graph_breaks"], counted["eager_fallbacks"]) == (2, 0, 0)
+
+
 @pytest.mark.slow
 @both_doors
 def test_writes_in_place_inside(door: str) -> None:
