@@ -8,17 +8,16 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from graphweave.core.edge_functions import EdgeFunction, Features, fields_of, with_fields, wrong_rows
 from graphweave.core.errors import DataError
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph, fixed_graph
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
-from graphweave.jax.messages import EdgeFunction, Features, fields_of, with_fields
 from graphweave.jax.moves import pull
 
 _ENDS: tuple[Rows, ...] = ("src", "dst", "edge")
-_COUNTED = {"src": "sources", "dst": "destinations", "edge": "edges"}
 
 
 class EdgeData:
@@ -33,10 +32,7 @@ class EdgeData:
         for end in _ENDS:
             for field, x in fields_of(self._given[end]):
                 if x.shape[0] != counts[end]:
-                    raise DataError(
-                        f"{end}{field} has {x.shape[0]} rows (shape {list(x.shape)}), but there are {counts[end]} "
-                        f"{_COUNTED[end]}. Give it a row for each."
-                    )
+                    raise wrong_rows(end, field, x.shape, counts[end])
         self.arrays = [jnp.asarray(x) for end in _ENDS for _, x in fields_of(self._given[end])]
         self.kinds: tuple[Rows, ...] = tuple(end for end in _ENDS for _ in fields_of(self._given[end]))
 
