@@ -88,6 +88,9 @@ class Operator:
     aten: tuple[str, ...] = ()
     """ATen overloads that are imported as this operator; the first is what the interpreters call. A declared operator
     (`declared.py`) has the overload that it is, with its library: "mylib::softsign.default"."""
+    jax: tuple[str, ...] = ()
+    """JAX's function that computes the operator, by its name in `jax`, and the primitives of JAX's traces that are
+    imported as this operator. Empty for declared operators, which have no meaning in JAX."""
     numbers: tuple[int, ...] = ()
     """Operands that the call takes as Python numbers. The importer gives each the same number for all rows."""
     cpp: Spelling = Spelling()
@@ -119,21 +122,22 @@ def _alike(text: str, header: str = "") -> Spelling:
 
 def _elementary(
     name: str, derivative: Sequence[str], *, triton: str = "", sampled: tuple[float, float] | None = None,
-    arity: int = 1, finite: bool = True,
+    arity: int = 1, finite: bool = True, jax: tuple[str, ...] = (),
 ) -> Operator:  # fmt: skip
     """A function of `elementary.h`."""
     return Operator(
         arity=arity, cost=DEAR, finite=finite, derivative=tuple(derivative), aten=(f"{name}.default",),
+        jax=jax or (f"numpy.{name}", name),
         cpp=Spelling(floats=f"gw_{name}({{x}}{', {y}' * (arity - 1)})", header="elementary"),
         triton=Spelling(triton), sampled=sampled,
     )  # fmt: skip
 
 
-def _root(name: str, derivative: str, cpp: str, triton: str, f32: str) -> Operator:
+def _root(name: str, derivative: str, cpp: str, triton: str, f32: str, jax: tuple[str, ...]) -> Operator:
     """An operator whose result is rounded as IEEE 754 requires. In float32 Triton's plain operators only approximate
     it, so `f32` is a text of its own."""
     return Operator(
-        cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",),
+        cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",), jax=jax,
         cpp=Spelling(floats=cpp, header="pointwise"), triton=Spelling(triton, f32=f32), sampled=(1.0, 9.0),
     )  # fmt: skip
 
@@ -146,6 +150,7 @@ def _sum(symbol: str, vectors: str, *, sign: int, truths: bool = False) -> Opera
         arity=2, takes="all" if truths else "numbers", on_bool="logical_or" if truths else "",
         signs=(1, sign), neutral=0.0, commutative=sign > 0, derivative=("g", "g" if sign > 0 else "-g"),
         aten=(f"{name}.Tensor", f"{name}.Scalar"), sampled=ANY,
+        jax=("numpy.add", "add", "add_any") if sign > 0 else ("numpy.subtract", "sub"),
         cpp=Spelling(infix, wrapping, either[0]), lanes=Spelling(integers=vectors, truths=either[1]),
         triton=Spelling(infix, infix, either[0]),
     )  # fmt: skip
@@ -157,7 +162,7 @@ def _extreme(name: str, short: str, *, reached: str, symbol: str) -> Operator:
     parts = (f"where({a} {reached} {b}, where(x == y, g * 0.5, g), 0)" for a, b in ("xy", "yx"))
     return Operator(
         arity=2, takes="all", on_bool=f"logical_{either}", exact=True, commutative=True, derivative=tuple(parts),
-        aten=(f"{name}.default",), sampled=ANY,
+        aten=(f"{name}.default",), jax=(f"numpy.{name}", short), sampled=ANY,
         cpp=Spelling(f"gw_{short}({{x}}, {{y}})", f"gw_{short}{{<type>}}({{x}}, {{y}})", f"({{x}} {symbol} {{y}})",
                      header="pointwise"),
         lanes=Spelling(truths=f"gw_{either}({{x}}, {{y}})"),
@@ -165,29 +170,32 @@ def _extreme(name: str, short: str, *, reached: str, symbol: str) -> Operator:
     )  # fmt: skip
 
 
-def _comparison(name: str, symbol: str, truths: str) -> Operator:
+def _comparison(name: str, symbol: str, truths: str, jax: str) -> Operator:
     infix = _alike(f"({{x}} {symbol} {{y}})")
     return Operator(
         arity=2, takes="all", gives_bool=True, compares=True, commutative=name in ("eq", "ne"),
-        aten=(f"{name}.Tensor", f"{name}.Scalar"), cpp=infix, lanes=Spelling(truths=truths), triton=infix,
+        aten=(f"{name}.Tensor", f"{name}.Scalar"), jax=(f"numpy.{jax}", name),
+        cpp=infix, lanes=Spelling(truths=truths), triton=infix,
     )  # fmt: skip
 
 
 def _logical(name: str, cpp: str, lanes: str, triton: str, *, arity: int = 2) -> Operator:
     return Operator(
         arity=arity, takes="all", gives_bool=True, truths=True, commutative=arity == 2, aten=(f"{name}.default",),
+        jax=(f"numpy.{name}", name.removeprefix("logical_")),
         cpp=_alike(cpp), lanes=_alike(lanes), triton=_alike(triton),
     )  # fmt: skip
 
 
 def _stepped(
     name: str, derivative: str, *, integers: tuple[str, str], triton: str, takes: Domain = "numbers",
-    sampled: tuple[float, float] | None = None, also: Sequence[str] = (),
+    sampled: tuple[float, float] | None = None, also: Sequence[str] = (), jax: tuple[str, ...] = (),
 ) -> Operator:  # fmt: skip
     """A piecewise linear function, which gives integers for integers; `integers` are the texts for these in C++ and
     Triton."""
     return Operator(
         takes=takes, kernels="numbers", exact=True, derivative=(derivative,), aten=(f"{name}.default", *also),
+        jax=jax or (f"numpy.{name}", name),
         cpp=Spelling(f"gw_{name}({{x}})", integers[0], header="pointwise"), triton=Spelling(triton, integers[1]),
         sampled=sampled,
     )  # fmt: skip
@@ -211,13 +219,15 @@ class Op(Enum):
         return op
 
     tanh = "tanh", _elementary("tanh", ["g * (1 - out * out)"], triton="gw_tanh({x})", sampled=ANY)
-    sigmoid = "sigmoid", _elementary("sigmoid", ["g * ((1 - out) * out)"], triton="gw_sigmoid({x})", sampled=ANY)
+    sigmoid = "sigmoid", _elementary("sigmoid", ["g * ((1 - out) * out)"], triton="gw_sigmoid({x})", sampled=ANY,
+                                     jax=("nn.sigmoid", "logistic"))  # fmt: skip
     relu = "relu", _stepped(
-        "relu", "where(out > 0, g, 0)", sampled=ANY, triton="gw_relu({x})",
+        "relu", "where(out > 0, g, 0)", sampled=ANY, triton="gw_relu({x})", jax=("nn.relu",),
         integers=("gw_relu{<type>}({x})", "tl.maximum({x}, 0)"),
     )  # fmt: skip
     neg = "neg", Operator(
         takes="numbers", signs=(-1,), linear=(0,), exact=True, derivative=("-g",), aten=("neg.default",), sampled=ANY,
+        jax=("numpy.negative", "neg"),
         cpp=Spelling("(-{(x)})", "({type})(0 - ({unsigned}){(x)})", header="pointwise"),
         lanes=Spelling(integers="gw_difference({zero}, {x})"), triton=Spelling("(-{x})", "(-{x})"),
     )  # fmt: skip
@@ -228,19 +238,21 @@ class Op(Enum):
     sin = "sin", _elementary("sin", ["g * cos(x)"], triton="tl.sin({x})", sampled=MODEST)
     cos = "cos", _elementary("cos", ["g * -sin(x)"], triton="tl.cos({x})", sampled=MODEST)
     erf = "erf", _elementary("erf", [f"g * ({2 / math.sqrt(math.pi)!r} * exp(-(x * x)))"], triton="tl.erf({x})",
-                             sampled=ANY)  # fmt: skip
+                             sampled=ANY, jax=("lax.erf", "erf"))  # fmt: skip
     exp = "exp", _elementary("exp", ["g * out"], triton="tl.exp({x})", sampled=(-8.0, 0.0))
     expm1 = "expm1", _elementary("expm1", ["g * (out + 1)"], triton="gw_expm1({x})", sampled=(-8.0, 0.0))
     log = "log", _elementary("log", ["g * (1 / x)"], triton="tl.log({x})", sampled=(1.0, 9.0), finite=False)
     log1p = "log1p", _elementary("log1p", ["g * (1 / (x + 1))"], triton="gw_log1p({x})", sampled=(1.0, 9.0),
                                  finite=False)  # fmt: skip
-    sqrt = "sqrt", _root("sqrt", "g * (0.5 / out)", "gw_sqrt({x})", "tl.sqrt({x})", "tl.sqrt_rn({x})")
+    sqrt = "sqrt", _root("sqrt", "g * (0.5 / out)", "gw_sqrt({x})", "tl.sqrt({x})", "tl.sqrt_rn({x})",
+                         jax=("numpy.sqrt", "sqrt"))  # fmt: skip
     rsqrt = "rsqrt", _root(
         "rsqrt", "g * (out * -0.5 * out * out)", "({one} / gw_sqrt({x}))",
-        "(1.0 / tl.sqrt({x}))", "tl.div_rn(1.0, tl.sqrt_rn({x}))",
+        "(1.0 / tl.sqrt({x}))", "tl.div_rn(1.0, tl.sqrt_rn({x}))", jax=("lax.rsqrt", "rsqrt"),
     )  # fmt: skip
     reciprocal = "reciprocal", _root(
         "reciprocal", "g * -(out * out)", "({one} / {(x)})", "(1.0 / {x})", "tl.div_rn(1.0, {x})",
+        jax=("numpy.reciprocal",),
     )  # fmt: skip
     sign = "sign", _stepped(
         "sign", "", triton="gw_sign({x})", takes="all", integers=("gw_sign{<type>}({x})", "gw_sign({x})"),
@@ -250,7 +262,7 @@ class Op(Enum):
     ceil = "ceil", _stepped("ceil", "", triton="tl.ceil({x})", integers=("{x}", "{x}"))
     logical_not = "logical_not", _logical("logical_not", "(!{x?})", "gw_not({x?})", "({x} == 0)", arity=1)
     isnan = "isnan", Operator(
-        takes="all", gives_bool=True, aten=("isnan.default",),
+        takes="all", gives_bool=True, aten=("isnan.default",), jax=("numpy.isnan",),
         cpp=Spelling("({x} != {x})", "false", "false"), lanes=_alike("({x} != {x})"),
         triton=Spelling("({x} != {x})", "tl.full([], 0, tl.int1)", "tl.full([], 0, tl.int1)"),
     )  # fmt: skip
@@ -260,32 +272,34 @@ class Op(Enum):
     minimum = "minimum", _extreme("minimum", "min", reached="<=", symbol="&")
     mul = "mul", Operator(
         arity=2, takes="all", on_bool="logical_and", linear=(0, 1), neutral=1.0, commutative=True,
-        derivative=("g * y", "g * x"), aten=("mul.Tensor", "mul.Scalar"), sampled=ANY,
+        derivative=("g * y", "g * x"), aten=("mul.Tensor", "mul.Scalar"), jax=("numpy.multiply", "mul"), sampled=ANY,
         cpp=Spelling("({x} * {y})", "({type})(({unsigned}){(x)} * ({unsigned}){(y)})", "({x} & {y})"),
         lanes=Spelling(integers="gw_product_of({x}, {y})", truths="gw_and({x}, {y})"),
         triton=Spelling("({x} * {y})", "({x} * {y})", "({x} & {y})"),
     )  # fmt: skip
     div = "div", Operator(
         arity=2, cost=DEAR, linear=(0,), neutral=1.0, finite=False, derivative=("g / y", "-g * (out / y)"),
-        aten=("div.Tensor", "div.Scalar", "true_divide.Tensor"), sampled=ANY,
+        aten=("div.Tensor", "div.Scalar", "true_divide.Tensor"), jax=("numpy.divide", "div"), sampled=ANY,
         cpp=Spelling("({x} / {y})"), triton=Spelling("({x} / {y})", f32="tl.div_rn({x}, {y})"),
     )  # fmt: skip
     pow = "pow", Operator(
         arity=2, cost=DEAR, takes="numbers", kernels="floats", finite=False,
         derivative=("g * y * pow(x, y - 1)", "g * out * log(x)"), aten=("pow.Tensor_Tensor", "pow.Scalar"),
+        jax=("numpy.power", "pow"),
         cpp=Spelling("gw_pow({x}, {y})", header="elementary"), triton=Spelling("gw_pow({x}, {y})"),
     )  # fmt: skip
-    atan2 = "atan2", _elementary("atan2", ["g / (x * x + y * y) * y", "-(g / (x * x + y * y) * x)"], arity=2)
-    lt = "lt", _comparison("lt", "<", "gw_and(gw_not({x}), {y})")
-    le = "le", _comparison("le", "<=", "gw_or(gw_not({x}), {y})")
-    gt = "gt", _comparison("gt", ">", "gw_and({x}, gw_not({y}))")
-    ge = "ge", _comparison("ge", ">=", "gw_or({x}, gw_not({y}))")
-    eq = "eq", _comparison("eq", "==", "gw_not(gw_differ({x}, {y}))")
-    ne = "ne", _comparison("ne", "!=", "gw_differ({x}, {y})")
+    atan2 = "atan2", _elementary("atan2", ["g / (x * x + y * y) * y", "-(g / (x * x + y * y) * x)"], arity=2,
+                                 jax=("numpy.arctan2", "atan2"))  # fmt: skip
+    lt = "lt", _comparison("lt", "<", "gw_and(gw_not({x}), {y})", "less")
+    le = "le", _comparison("le", "<=", "gw_or(gw_not({x}), {y})", "less_equal")
+    gt = "gt", _comparison("gt", ">", "gw_and({x}, gw_not({y}))", "greater")
+    ge = "ge", _comparison("ge", ">=", "gw_or({x}, gw_not({y}))", "greater_equal")
+    eq = "eq", _comparison("eq", "==", "gw_not(gw_differ({x}, {y}))", "equal")
+    ne = "ne", _comparison("ne", "!=", "gw_differ({x}, {y})", "not_equal")
     logical_and = "logical_and", _logical("logical_and", "({x?} & {y?})", "gw_and({x?}, {y?})", "({x?} & {y?})")
     logical_or = "logical_or", _logical("logical_or", "({x?} | {y?})", "gw_or({x?}, {y?})", "({x?} | {y?})")
     where = "where", Operator(
         arity=3, condition=True, takes="all", exact=True, derivative=("", "where(x, g, 0)", "where(x, 0, g)"),
-        aten=("where.self",), cpp=_alike("gw_select<{type}>({x}, {y}, {z})", "pointwise"),
+        aten=("where.self",), jax=("numpy.where",), cpp=_alike("gw_select<{type}>({x}, {y}, {z})", "pointwise"),
         triton=_alike("tl.where({x}, {y}, {z})"),
     )  # fmt: skip

@@ -68,6 +68,21 @@ def belongs(dtype: DType, domain: Domain) -> bool:
     return dtype.is_float or domain == "all" or (domain == "numbers" and dtype is not DType.bool)
 
 
+@dataclass(frozen=True, slots=True)
+class FoldFacts:
+    """The names of one fold in the languages that compute it."""
+
+    op: Op
+    """The binary operator that the fold repeats."""
+    aten: str
+    """PyTorch's reduction, in `torch` and as that of `scatter_reduce`."""
+    jax: str
+    """JAX's reduction, in `jax.numpy`; also "reduce_" and "segment_" before it name a primitive and a function. It is
+    what users call the fold in `graphweave.ops` and `graphweave.jax`, too."""
+    cpp: str
+    """The function object of `folds.h` for numbers."""
+
+
 class Fold(Enum):
     """Associative reductions, used along maps (push), along features (reduce) and in accumulators."""
 
@@ -77,9 +92,18 @@ class Fold(Enum):
     min = "min"
 
     @property
+    def facts(self) -> FoldFacts:
+        return _FOLDS[self]
+
+    @property
     def op(self) -> Op:
         """The binary operator that the fold repeats."""
-        return _OPS[self]
+        return self.facts.op
 
 
-_OPS = {Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}
+_FOLDS = {
+    Fold.sum: FoldFacts(Op.add, "sum", "sum", "gw_fold_sum()"),
+    Fold.mul: FoldFacts(Op.mul, "prod", "prod", "gw_fold_product()"),
+    Fold.max: FoldFacts(Op.maximum, "amax", "max", "gw_fold_max()"),
+    Fold.min: FoldFacts(Op.minimum, "amin", "min", "gw_fold_min()"),
+}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging
 from graphweave.graph.readout import owners, reduced
@@ -26,7 +27,6 @@ from graphweave.udf import run
 from graphweave.udf.arguments import Frames
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 
-_BINARY = ("add", "sub", "mul", "div", "dot")
 _REDUCERS = ("sum", "max", "min", "mean")
 
 
@@ -95,9 +95,9 @@ def _at_ends(g: Structure, key: Any, message: Any, lhs: tuple[str, object], rhs:
 def _message(op: str, lhs: str, rhs: str) -> CopyMessage | BinaryMessage:
     if op in ("copy_lhs", "copy_u", "copy_rhs", "copy_e"):
         return CopyMessage(lhs, "x", "m") if op in ("copy_lhs", "copy_u") else CopyMessage(rhs, "y", "m")
-    if op not in _BINARY or lhs not in "uve" or rhs not in "uve":
+    if op not in OPERATIONS or lhs not in "uve" or rhs not in "uve":
         raise DataError(
-            f"expected one of {', '.join(_BINARY)}, copy_lhs, copy_rhs between 'u', 'v' and 'e' (got {op!r} between"
+            f"expected one of {', '.join(OPERATIONS)}, copy_lhs, copy_rhs between 'u', 'v' and 'e' (got {op!r} between"
             f" {lhs!r} and {rhs!r}). Pass one of these."
         )
     return BinaryMessage(lhs, op, rhs, "x", "y", "m")
@@ -190,9 +190,9 @@ def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
 
 def _made() -> Sequence[Callable[..., object]]:
     return [
-        *(_spmm(op, reducer) for op in _BINARY[:-1] for reducer in _REDUCERS),
+        *(_spmm(op, reducer) for op in OPERATIONS[:-1] for reducer in _REDUCERS),
         *(_copied(target, reducer) for target in "ue" for reducer in _REDUCERS),
-        *(_sddmm(x, op, y) for op in _BINARY for x, y in itertools.permutations("uve", 2)),
+        *(_sddmm(x, op, y) for op in OPERATIONS for x, y in itertools.permutations("uve", 2)),
     ]
 
 

@@ -34,10 +34,6 @@ _WIDE_ROW_BYTES = 512
 PIECES_BYTES = 64 << 20
 """The partial sums of all pieces of divided rows together have at most about this many bytes."""
 
-_FOLDS: dict[Fold, Callable[..., Tensor]] = {
-    Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class TritonJob:
@@ -102,9 +98,8 @@ def folded(buffer: loop.Buffer, parts: Tensor) -> Tensor:
         return parts.new_full(parts.shape[1:], identity(buffer.fold, buffer.dtype).value)
     if buffer.dtype is DType.bool:
         return parts.any(0) if buffer.fold in (Fold.sum, Fold.max) else parts.all(0)
-    if buffer.fold in (Fold.sum, Fold.mul):
-        return _FOLDS[buffer.fold](parts, dim=0, dtype=parts.dtype)
-    return _FOLDS[buffer.fold](parts, dim=0)
+    fold: Callable[..., Tensor] = getattr(torch, buffer.fold.facts.aten)
+    return fold(parts, dim=0, dtype=parts.dtype) if buffer.fold in (Fold.sum, Fold.mul) else fold(parts, dim=0)
 
 
 # ---------------------------------------------------------------- how kernels are launched

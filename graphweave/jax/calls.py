@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -10,35 +11,13 @@ import jax.numpy as jnp
 
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.jax.elementwise import DTYPE_OF
 
-JAX_DTYPE: dict[DType, Any] = {
-    DType.f64: jnp.float64, DType.f32: jnp.float32, DType.f16: jnp.float16, DType.bf16: jnp.bfloat16,
-    DType.i64: jnp.int64, DType.i32: jnp.int32, DType.i16: jnp.int16, DType.i8: jnp.int8, DType.u8: jnp.uint8,
-    DType.bool: jnp.bool_,
-}  # fmt: skip
+JAX_DTYPE: dict[DType, Any] = {dtype: jnp.dtype(name) for name, dtype in DTYPE_OF.items()}
 """JAX's dtype of each element type of the IR."""
-
-_OPS: dict[Op, Callable[..., Any]] = {
-    Op.tanh: jnp.tanh, Op.sigmoid: jax.nn.sigmoid, Op.relu: lambda x: jnp.maximum(x, 0), Op.neg: jnp.negative,
-    Op.abs: jnp.abs, Op.sin: jnp.sin, Op.cos: jnp.cos, Op.erf: jax.lax.erf, Op.exp: jnp.exp, Op.expm1: jnp.expm1,
-    Op.log: jnp.log, Op.log1p: jnp.log1p, Op.sqrt: jnp.sqrt, Op.rsqrt: lambda x: 1 / jnp.sqrt(x),
-    Op.reciprocal: lambda x: 1 / x, Op.sign: jnp.sign, Op.floor: jnp.floor, Op.ceil: jnp.ceil,
-    Op.logical_not: jnp.logical_not, Op.isnan: jnp.isnan, Op.add: jnp.add, Op.sub: jnp.subtract,
-    Op.maximum: jnp.maximum, Op.minimum: jnp.minimum, Op.mul: jnp.multiply, Op.div: jnp.divide, Op.pow: jnp.power,
-    Op.atan2: jnp.arctan2, Op.lt: jnp.less, Op.le: jnp.less_equal, Op.gt: jnp.greater, Op.ge: jnp.greater_equal,
-    Op.eq: jnp.equal, Op.ne: jnp.not_equal, Op.logical_and: jnp.logical_and, Op.logical_or: jnp.logical_or,
-    Op.where: jnp.where,
-}  # fmt: skip
-"""Each operator in jax.numpy."""
-
-_REDUCE: dict[Fold, Callable[..., Any]] = {Fold.sum: jnp.sum, Fold.mul: jnp.prod, Fold.max: jnp.max, Fold.min: jnp.min}
-_SEGMENTS: dict[Fold, Callable[..., Any]] = {
-    Fold.sum: jax.ops.segment_sum, Fold.mul: jax.ops.segment_prod, Fold.max: jax.ops.segment_max,
-    Fold.min: jax.ops.segment_min,
-}  # fmt: skip
 
 
 def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
@@ -61,7 +40,7 @@ def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapp
         case ir.Pointwise(op, args):
             ts = [_type(program, a) for a in args]
             rank = max(len(u.shape) for u in ts)
-            return _OPS[op](*(_with_rank(given(a), u, rank) for a, u in zip(args, ts, strict=True)))
+            return _function(op)(*(_with_rank(given(a), u, rank) for a, u in zip(args, ts, strict=True)))
         case ir.Concat(xs, dim):
             assert isinstance(t, ir.Type)
             parts = [_on(given(x), _type(program, x), t.space, rows) for x in xs]
@@ -76,6 +55,13 @@ def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapp
             return _reshaped(node, program, given, rows)
 
 
+def _function(op: Op) -> Callable[..., Any]:
+    if not op.facts.jax:
+        raise IRError(f"{op.value} has no meaning in JAX. Report this program.")
+    found: Callable[..., Any] = attrgetter(op.facts.jax[0])(jax)
+    return found
+
+
 def _reshaped(node: ir.Node, program: Program, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
     if not isinstance(node, ir.Cast | ir.Reduce | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Pad):
         raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
@@ -85,7 +71,9 @@ def _reshaped(node: ir.Node, program: Program, given: Callable[[Ref], Any], rows
         case ir.Cast(_, dtype):
             return x.astype(JAX_DTYPE[dtype])
         case ir.Reduce(_, fold, dims, keepdim):
-            return _REDUCE[fold](x, axis=tuple(d + lead for d in dims), keepdims=keepdim).astype(JAX_DTYPE[t.dtype])
+            return getattr(jnp, fold.facts.jax)(x, axis=tuple(d + lead for d in dims), keepdims=keepdim).astype(
+                JAX_DTYPE[t.dtype]
+            )
         case ir.Reshape(_, shape):
             return x.reshape(_sizes(ir.Type(t.space, shape, t.dtype), rows))
         case ir.Broadcast(_, shape):
@@ -111,11 +99,11 @@ def _push(node: ir.Push, x: Any, program: Program, index: Any, rows: Mapping[Spa
     if index is None:
         if x.shape[0] == 0:
             return jnp.full(t.shape, typed(node.empty, t.dtype), JAX_DTYPE[t.dtype])
-        return _REDUCE[node.fold](x, axis=0).astype(JAX_DTYPE[t.dtype])
+        return getattr(jnp, node.fold.facts.jax)(x, axis=0).astype(JAX_DTYPE[t.dtype])
     count = rows[m.cod]  # type: ignore[union-attr]
     if node.is_plain_sum:
         return jax.ops.segment_sum(x, index, count)
-    out = _SEGMENTS[node.fold](x, index, count)
+    out = getattr(jax.ops, f"segment_{node.fold.facts.jax}")(x, index, count)
     some = jax.ops.segment_sum(jnp.ones(index.shape, jnp.int32), index, count) > 0
     return jnp.where(some.reshape((-1, *[1] * (x.ndim - 1))), out, jnp.asarray(typed(node.empty, t.dtype), out.dtype))
 

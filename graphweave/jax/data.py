@@ -8,17 +8,16 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from graphweave.core.edge_functions import EdgeFunction, Features, fields_of, with_fields, wrong_rows
 from graphweave.core.errors import DataError
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
-from graphweave.jax.at_nodes import at_nodes
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph, fixed_graph
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
-from graphweave.jax.messages import EdgeFunction, Features, fields_of, with_fields
+from graphweave.jax.moves import pull
 
 _ENDS: tuple[Rows, ...] = ("src", "dst", "edge")
-_COUNTED = {"src": "sources", "dst": "destinations", "edge": "edges"}
 
 
 class EdgeData:
@@ -33,23 +32,16 @@ class EdgeData:
         for end in _ENDS:
             for field, x in fields_of(self._given[end]):
                 if x.shape[0] != counts[end]:
-                    raise DataError(
-                        f"{end}{field} has {x.shape[0]} rows (shape {list(x.shape)}), but there are {counts[end]} "
-                        f"{_COUNTED[end]}. Give it a row for each."
-                    )
+                    raise wrong_rows(end, field, x.shape, counts[end])
         self.arrays = [jnp.asarray(x) for end in _ENDS for _, x in fields_of(self._given[end])]
         self.kinds: tuple[Rows, ...] = tuple(end for end in _ENDS for _ in fields_of(self._given[end]))
 
     def traced(self, what: str, function: EdgeFunction) -> Callable[..., Any]:
-        """The trace of `function` on `arrays` with a row for each edge. Raises DataError if it does not return one row
-        for each edge, mixes rows, or does something that kernels cannot do."""
+        """`function` of the rows of all edges, of `arrays`. Raises DataError if it does not return one row for each
+        edge, mixes rows, or does something that kernels cannot do."""
         edges = self.graph.num_edges
-
-        def trace(rows: int) -> Any:
-            shapes = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in self.arrays]
-            return jax.make_jaxpr(lambda *xs: function(*self._arguments(xs)), return_shape=True)(*shapes)
-
-        closed, out = trace(edges)
+        shapes = [jax.ShapeDtypeStruct((edges, *x.shape[1:]), x.dtype) for x in self.arrays]
+        closed, out = jax.make_jaxpr(lambda *xs: function(*self._arguments(xs)), return_shape=True)(*shapes)
         if not isinstance(out, jax.ShapeDtypeStruct):
             raise DataError(f"{what} must return an array (got {type(out).__name__}). Return one row for each edge.")
         if len(out.shape) == 0 or out.shape[0] != edges:
@@ -60,8 +52,13 @@ class EdgeData:
         whole = closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *closed.jaxpr.constvars], constvars=[])
         arguments: tuple[Rows, ...] = (*("edge" for _ in self.arrays), *("unit" for _ in closed.consts))  # type: ignore
         import_jaxpr(whole, arguments, ("edge",), self.graph.frame, what=what, row_wise=True)
-        counts: dict[Rows, int] = {"src": self.graph.num_src, "dst": self.graph.num_dst, "edge": edges}
-        return at_nodes(lambda rows: trace(rows)[0], closed, self.kinds, counts)
+
+        def on_edges(*xs: Any) -> Any:
+            pairs = zip(xs, self.kinds, strict=True)
+            rows = (pull(x, end, edges) if end == "src" or end == "dst" else x for x, end in pairs)
+            return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *rows)[0]
+
+        return on_edges
 
     def called(self, what: str, plain: Callable[..., Any], rows: Rows, schedule: Schedule | Literal["auto"]) -> Any:
         """The results of `plain` on `arrays`, by kernels. Dim 0 of a result counts `rows`."""

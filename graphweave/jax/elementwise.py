@@ -21,18 +21,6 @@ DTYPE_OF: dict[str, DType] = {
 }  # fmt: skip
 """Element types by the names of NumPy and JAX."""
 
-_DIRECT: dict[str, Op] = {
-    "add": Op.add, "add_any": Op.add, "sub": Op.sub, "mul": Op.mul, "neg": Op.neg, "abs": Op.abs, "sign": Op.sign,
-    "floor": Op.floor, "ceil": Op.ceil, "exp": Op.exp, "expm1": Op.expm1, "log": Op.log, "log1p": Op.log1p,
-    "tanh": Op.tanh, "logistic": Op.sigmoid, "sqrt": Op.sqrt, "rsqrt": Op.rsqrt, "sin": Op.sin, "cos": Op.cos,
-    "erf": Op.erf, "atan2": Op.atan2, "div": Op.div, "pow": Op.pow, "max": Op.maximum, "min": Op.minimum,
-    "lt": Op.lt, "le": Op.le, "gt": Op.gt, "ge": Op.ge, "eq": Op.eq, "ne": Op.ne,
-}  # fmt: skip
-"""Primitives that are one operator."""
-
-_LOGICAL: dict[str, Op] = {"and": Op.logical_and, "or": Op.logical_or, "not": Op.logical_not, "xor": Op.ne}
-"""Primitives that are one operator on truths; on integers they work on bits, which programs do not."""
-
 _SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "device_put", "real"})
 """Primitives whose result is their operand."""
 
@@ -48,6 +36,8 @@ def dtype_of(dtype: Any) -> DType:
 def _direct(op: Op) -> Rule:
     def rule(values: Values, *args: Value, **params: Any) -> Value:
         dtype = values.type(args[-1].ref).dtype
+        if op.facts.truths and dtype is not DType.bool:
+            raise CannotSay("works on the bits of integers")
         if not belongs(dtype, op.facts.takes):
             raise CannotSay(f"is not computed on {dtype.value}")
         if params.get("accuracy") is not None:
@@ -57,13 +47,10 @@ def _direct(op: Op) -> Rule:
     return rule
 
 
-def _logical(op: Op) -> Rule:
-    def rule(values: Values, *args: Value, **params: Any) -> Value:
-        if any(values.type(a.ref).dtype is not DType.bool for a in args):
-            raise CannotSay("works on the bits of integers")
-        return values.pointwise(op, *args)
-
-    return rule
+def _xor(values: Values, x: Value, y: Value, **params: Any) -> Value:
+    if values.type(x.ref).dtype is not DType.bool:
+        raise CannotSay("works on the bits of integers")
+    return values.pointwise(Op.ne, x, y)
 
 
 def _same(values: Values, x: Value, **params: Any) -> Value:
@@ -124,9 +111,8 @@ def _tan(values: Values, x: Value, **params: Any) -> Value:
 
 
 ELEMENTWISE: Mapping[str, Rule] = {
-    **{name: _direct(op) for name, op in _DIRECT.items()},
-    **{name: _logical(op) for name, op in _LOGICAL.items()},
+    **{name: _direct(op) for op in Op for name in op.facts.jax[1:]},
     **dict.fromkeys(_SAME, _same),
     "convert_element_type": _convert, "square": _square, "integer_pow": _integer_pow, "select_n": _select,
-    "clamp": _clamp, "is_finite": _is_finite, "tan": _tan,
+    "clamp": _clamp, "is_finite": _is_finite, "tan": _tan, "xor": _xor,
 }  # fmt: skip

@@ -203,8 +203,8 @@ def _fold(fold: Fold) -> Rule:
 SHAPES: Mapping[str, Rule] = {
     "broadcast_in_dim": _broadcast_in_dim, "reshape": _reshape, "squeeze": _squeeze, "expand_dims": _expand_dims,
     "transpose": _transpose, "slice": _slice, "rev": _rev, "concatenate": _concatenate, "pad": _pad,
-    "reduce_sum": _fold(Fold.sum), "reduce_prod": _fold(Fold.mul), "reduce_max": _fold(Fold.max),
-    "reduce_min": _fold(Fold.min), "reduce_and": _fold(Fold.min), "reduce_or": _fold(Fold.max),
+    "reduce_and": _fold(Fold.min), "reduce_or": _fold(Fold.max),
+    **{f"reduce_{fold.facts.jax}": _fold(fold) for fold in Fold},
 }  # fmt: skip
 SEVERAL: Mapping[str, Any] = {"split": _split}
 """Primitives with several results."""

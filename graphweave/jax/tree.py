@@ -6,21 +6,17 @@ are the pairs that are combined; JAX moves the values that have no partner in it
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from torch import Tensor
 
-from graphweave.core.errors import DataError
+from graphweave.core.edge_functions import PairFunction, check_identity, check_pairs
 from graphweave.jax.data import EdgeData
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.runtime.tree_rounds import tree_rounds
-
-PairFunction: TypeAlias = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +28,9 @@ class _Round:
     finished: Any
 
 
-def pair_reducer(reduce: Any, names: Sequence[str]) -> tuple[PairFunction, float]:
-    """`reduce`, checked to be a pair of an associative function of two values and its identity. Raises DataError
-    otherwise."""
-    if not isinstance(reduce, (tuple, list)) or len(reduce) != 2 or not callable(reduce[0]):
-        raise DataError(
-            f"reduce must be one of {', '.join(names)}, or a pair (function of two values, identity) (got {reduce!r})."
-            " Pass one of these."
-        )
-    combine, identity = reduce
-    if isinstance(identity, bool) or not isinstance(identity, (int, float)):
-        raise DataError(
-            "reduce must be a pair of a function of two values and its identity, a number "
-            f"(got {type(identity).__name__}). Pass what a destination without edges gets."
-        )
-    return combine, identity
-
-
 def tree_reduced(messages: Any, graph: FixedGraph, combine: PairFunction, identity: float) -> Any:
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges."""
-    if not (math.isfinite(identity) or jnp.issubdtype(messages.dtype, jnp.floating)):
-        raise DataError(
-            f"reduce: the identity of messages of {messages.dtype} must be one of their numbers (got {identity})."
-            " Pass such a number, or return floating-point messages."
-        )
+    check_identity(identity, messages.dtype, jnp.issubdtype(messages.dtype, jnp.floating))
     at, rounds = graph.remembered("tree", lambda: _rounds(graph))
     current, done = messages, []
     for one in rounds:
@@ -68,14 +43,7 @@ def tree_reduced(messages: Any, graph: FixedGraph, combine: PairFunction, identi
 
 def _combined(x: Any, pairs: FixedGraph, combine: PairFunction) -> Any:
     def checked(src: Any, dst: Any, edge: Any) -> Any:
-        out = combine(src, dst)
-        if getattr(out, "shape", None) != src.shape or out.dtype != src.dtype:
-            got = f"{out.dtype} {list(out.shape)}" if hasattr(out, "shape") else type(out).__name__
-            raise DataError(
-                f"reduce: the function of two values must return what it takes, {src.dtype} {list(src.shape)} "
-                f"(got {got}). Return one value for each pair."
-            )
-        return out
+        return check_pairs(combine(src, dst), src)
 
     data = EdgeData(pairs, x, x, None)
     return data.called("reduce", data.traced("reduce", checked), "edge", "auto")

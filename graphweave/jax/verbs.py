@@ -4,53 +4,42 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from graphweave.core.errors import DataError, SettingsError
-from graphweave.core.schedule import Schedule
+from graphweave.core.edge_functions import (
+    BUILT_IN,
+    FOLDS,
+    SDDMM,
+    SPMM,
+    EdgeOperator,
+    Features,
+    check_schedule,
+    find_function,
+    grown,
+    not_numbers,
+    reducer,
+    weights_of,
+)
 from graphweave.core.types import Fold
 from graphweave.jax.data import EdgeData
 from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_forms import sized_edges
-from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
-from graphweave.jax.messages import edge_function as _named
 from graphweave.jax.moves import count, pull, push
-from graphweave.jax.tree import pair_reducer, tree_reduced
-
-_FOLDS = {"max": Fold.max, "min": Fold.min, "prod": Fold.mul}
-_REDUCERS = ("sum", "mean", *_FOLDS)
+from graphweave.jax.tree import tree_reduced
 
 
-P = ParamSpec("P")
+def _text(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    return text_of(lambda: function(*args, **kwargs))
 
 
-class TracedEdgeOperator(Generic[P]):
-    """A function on edges. `operator.text(...)`, of the arguments of a call, is the code of its kernels."""
-
-    def __init__(self, function: Callable[P, Any]) -> None:
-        self._function = function
-        functools.update_wrapper(self, function)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __reduce__(self) -> str:
-        return self._function.__name__  # pickled by name, as functions are
-
-    def __repr__(self) -> str:
-        return f"graphweave.jax.{self._function.__name__}"
-
-    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The values that each kernel of a call with these arguments computes, and its code: first of the call alone,
-        then of its forward and backward for gradients in all arrays of floating-point numbers. Nothing is run."""
-        return text_of(lambda: self._function(*args, **kwargs))
+_operator = functools.partial(EdgeOperator, "graphweave.jax", _text)
 
 
-@TracedEdgeOperator
+@_operator
 def spmm(
     graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -93,17 +82,17 @@ def spmm(
     that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined;
     `jax.vmap` runs one element of the batch after the other.
     """
-    _check_schedule(schedule)
-    pair = None if isinstance(reduce, str) and reduce in _REDUCERS else pair_reducer(reduce, _REDUCERS)
+    check_schedule(schedule)
+    fold = reducer(reduce)
     graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
-    message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
-    if pair is not None:
-        return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *pair)
-    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
+    message = data.traced("message", find_function("message", message, SPMM, src, dst, edge))
+    if isinstance(fold, str):
+        return data.called("message", lambda *rows: _reduced(message(*rows), fold, data.graph), "dst", schedule)
+    return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *fold)
 
 
-@TracedEdgeOperator
+@_operator
 def sddmm(
     graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     schedule: Any = "auto",
@@ -114,15 +103,15 @@ def sddmm(
     JAX. `edge_function` is what `message` is in `spmm`, with the same names, but "copy_rhs" is copy_v, as in DGL's
     `gsddmm`. The other arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
-    _check_schedule(schedule)
+    check_schedule(schedule)
     graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge)
     what = "edge_function"
-    function = data.traced(what, _named(what, edge_function, SDDMM, src, dst, edge))
+    function = data.traced(what, find_function(what, edge_function, SDDMM, src, dst, edge))
     return data.called(what, function, "edge", schedule)
 
 
-@TracedEdgeOperator
+@_operator
 def attend(
     graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -138,11 +127,11 @@ def attend(
     Destinations without edges get zeros. The largest score of a destination is subtracted first, so no exponential
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
-    _check_schedule(schedule)
+    check_schedule(schedule)
     graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
-    scores = data.traced("score", _named("score", score, BUILT_IN, src, dst, edge))
-    values = data.traced("value", _named("value", value, BUILT_IN, src, dst, edge))
+    scores = data.traced("score", find_function("score", score, BUILT_IN, src, dst, edge))
+    values = data.traced("value", find_function("value", value, BUILT_IN, src, dst, edge))
     return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst", schedule)
 
 
@@ -153,33 +142,19 @@ def _reduced(messages: Any, reduce: str, graph: FixedGraph) -> Any:
     """[edges, ...] -> [destinations, ...]."""
     if messages.dtype == jnp.bool_:
         if reduce != "sum":
-            raise DataError(
-                f"reduce {reduce!r} takes numbers (got messages of bool). Convert what message returns, or reduce it by"
-                " 'sum'."
-            )
+            raise not_numbers(reduce, messages.dtype)
         messages = messages.astype(jnp.int32)
-    out = push(messages, "dst", graph.num_dst, _FOLDS.get(reduce, Fold.sum))
+    out = push(messages, "dst", graph.num_dst, FOLDS.get(reduce, Fold.sum))
     if reduce != "mean":
         return out
     if not jnp.issubdtype(out.dtype, jnp.floating):
         out = out.astype(jnp.result_type(float))
-    return out / _grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
+    return out / grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
 
 
 def _attended(scores: Any, values: Any, graph: FixedGraph) -> Any:
-    if not jnp.issubdtype(scores.dtype, jnp.floating):
-        raise DataError(
-            f"score must return floating-point numbers (got {scores.dtype}). Convert them with .astype(float)."
-        )
-    while scores.ndim > values.ndim and scores.shape[-1] == 1:
-        scores = scores.squeeze(-1)
-    weights = _grown(_softmax(scores, graph), values.ndim)
-    fits = [s in (1, v) for s, v in zip(weights.shape[1:], values.shape[1:], strict=False)]
-    if weights.ndim > values.ndim or not all(fits):
-        raise DataError(
-            f"score returned rows of shape {list(scores.shape[1:])} for values of {list(values.shape[1:])}: a dim of "
-            "scores must be 1 or that of values at the same place. Reshape one of them."
-        )
+    is_floating = jnp.issubdtype(scores.dtype, jnp.floating)
+    weights = weights_of(scores, values, is_floating, lambda x: _softmax(x, graph))
     return push(weights * values, "dst", graph.num_dst)
 
 
@@ -192,21 +167,9 @@ def _softmax(x: Any, graph: FixedGraph) -> Any:
     return e / pull(total, "dst", graph.num_edges)
 
 
-def _grown(x: Any, rank: int) -> Any:
-    return x.reshape(*x.shape, *[1] * (rank - x.ndim))
-
-
 def _entries(graph: Any, edge: Features) -> tuple[Any, Features]:
     """The graph, and values of edges: the entries of a sparse matrix where none are given."""
     found = sized_edges(graph)
     if found is None:
         return graph, edge
     return found, found.values if edge is None else edge
-
-
-def _check_schedule(schedule: Any) -> None:
-    if schedule != "auto" and not isinstance(schedule, Schedule):
-        raise SettingsError(
-            f"schedule must be 'auto', the compiler's own choice, or a graphweave.Schedule (got {schedule!r})."
-            " Pass one of these."
-        )

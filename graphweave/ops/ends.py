@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+from graphweave.core.edge_functions import Features, fields_of, wrong_rows
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.frontends.sparse.sparse_arguments import is_sparse
@@ -18,9 +19,6 @@ from graphweave.graph.structure import Structure
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
 from graphweave.udf.arguments import fix_sizes
-
-Features: TypeAlias = Tensor | Mapping[str, Tensor] | None
-"""Data of sources, destinations or edges: a tensor [rows, ...], or several by name."""
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _FORMS = (
@@ -63,14 +61,6 @@ def ends_of(graph: Any, src: Features, dst: Features, edge: Features, num_dst: i
     if edge is not None:
         _rows("edge", edge, found.src, found.src.new_empty((found.src.shape[0], 0)))
     return Ends(found.src, found.dst, src_rows, dst_rows, found.values)
-
-
-def fields_of(x: Features) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of `x`, each with what follows the argument's name in errors: "" or "['h']"."""
-    if isinstance(x, Mapping):
-        yield from [(f"[{name!r}]", field) for name, field in x.items()]
-    elif x is not None:
-        yield "", x
 
 
 # ---------------------------------------------------------------- forms of graphs
@@ -193,14 +183,8 @@ def _rows(name: str, x: Features, index: Tensor, known: Tensor | None) -> Tensor
         if known is None:
             known = index.new_empty((value.shape[0], 0))
         elif differ(value.shape[0], known.shape[0]):
-            raise DataError(
-                f"{what} has {value.shape[0]} rows (shape {list(value.shape)}), but there are {known.shape[0]} "
-                f"{_COUNTED[name]}. Give it a row for each."
-            )
+            raise wrong_rows(name, field, value.shape, known.shape[0])
     return known
-
-
-_COUNTED = {"src": "sources", "dst": "destinations", "edge": "edges"}
 
 
 def _agreed(num_dst: int, index: Tensor, known: Tensor | None) -> Tensor:

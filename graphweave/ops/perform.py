@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
 
-from graphweave.ops.ends import Features, fields_of
-from graphweave.ops.schedule import options_of
+from graphweave.core.edge_functions import Features, fields_of
 from graphweave.udf.run import code_of, is_plain, shared
 
 
@@ -28,3 +27,8 @@ def key_of(functions: tuple[Any, ...], *features: Features) -> tuple[Hashable, .
         return ()
     widths = [tuple([(name, t.shape[1:], t.dtype) for name, t in fields_of(x)]) for x in features]
     return tuple(map(code_of, functions)), *widths
+
+
+def options_of(schedule: Any) -> Mapping[str, Any] | None:
+    """`schedule` as an option of `graphweave.compile`."""
+    return None if schedule == "auto" else {"schedule": schedule}

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.core.edge_functions import Features, fields_of
 from graphweave.core.errors import DataError
-from graphweave.ops.ends import Features, fields_of
 
 _ROWS = 5
 _MOST = 1024

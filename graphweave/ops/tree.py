@@ -8,32 +8,26 @@ made once a graph, and kept as other results are that depend on index tensors al
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError
+from graphweave.core.edge_functions import PairFunction, check_identity, check_pairs
 from graphweave.ops.perform import key_of, performed
-from graphweave.ops.reducers import Combine
 from graphweave.ops.row_check import check_row_wise, drawn, once
 from graphweave.runtime.memo import memo
 from graphweave.runtime.tree_rounds import tree_rounds
 from graphweave.runtime.unseen_edits import watch
 
 
-def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, identity: float) -> Tensor:
+def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: PairFunction, identity: float) -> Tensor:
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges.
 
     Differentiable in `messages` and in what `combine` closes over. Each round keeps its results for the backward:
     fewer than edges + destinations rows in all, besides the messages.
     """
-    if not (math.isfinite(identity) or messages.is_floating_point()):
-        raise DataError(
-            f"reduce: the identity of messages of {messages.dtype} must be one of their numbers (got {identity})."
-            " Pass such a number, or return floating-point messages."
-        )
+    check_identity(identity, messages.dtype, messages.is_floating_point())
     if messages.shape[0]:
         once(("tree", *key_of((combine,), messages)), lambda: _check(combine, messages))
     watch(dst)
@@ -52,22 +46,16 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
     return torch.cat([*done, current, last]).index_select(0, at)
 
 
-def _check(combine: Combine, messages: Tensor) -> None:
+def _check(combine: PairFunction, messages: Tensor) -> None:
     every = torch.arange(messages.shape[0], device=messages.device)
     check_row_wise("reduce", combine, [(messages, drawn(every)), (messages, drawn(every.flip(0)))])
 
 
 def _round(
-    combine: Combine, x: Tensor, left: Tensor, right: Tensor, carried: Tensor, finished: Tensor
+    combine: PairFunction, x: Tensor, left: Tensor, right: Tensor, carried: Tensor, finished: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The combined pairs, the values that have no partner in this round, and the values that are their destination's
     only ones."""
     ones, others = x.index_select(0, left), x.index_select(0, right)
-    out = combine(ones, others)
-    if not isinstance(out, Tensor) or out.shape != ones.shape or out.dtype != ones.dtype:
-        got = f"{out.dtype} {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise DataError(
-            f"reduce: the function of two values must return what it takes, {ones.dtype} {list(ones.shape)} "
-            f"(got {got}). Return one value for each pair."
-        )
+    out = check_pairs(combine(ones, others), ones)
     return out, x.index_select(0, carried), x.index_select(0, finished)

@@ -4,64 +4,49 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphweave.core.edge_functions import (
+    BUILT_IN,
+    SDDMM,
+    SPMM,
+    EdgeFunction,
+    EdgeOperator,
+    Features,
+    PairFunction,
+    check_schedule,
+    find_function,
+    reducer,
+    weights_of,
+)
 from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import Explanation, explain
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
 from graphweave.ops.body import as_one_call, traced_apart
-from graphweave.ops.ends import Ends, Features, ends_of, unwrapped
-from graphweave.ops.messages import (
-    BUILT_IN,
-    SDDMM,
-    SPMM,
-    EdgeFunction,
-    edge_function,
-    evaluated,
-    gathered,
-    is_built_in,
-    on_edges,
-)
-from graphweave.ops.perform import key_of, performed
-from graphweave.ops.reducers import Combine, reduced, reducer
+from graphweave.ops.ends import Ends, ends_of, unwrapped
+from graphweave.ops.messages import evaluated, gathered, is_built_in, on_edges
+from graphweave.ops.perform import key_of, options_of, performed
+from graphweave.ops.reducers import reduced
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
-from graphweave.ops.schedule import check_schedule, options_of
 from graphweave.ops.tree import tree_reduced
-from graphweave.udf.mailbox import grown
-
-P = ParamSpec("P")
 
 
-class EdgeOperator(Generic[P]):
-    """A function on edges. `operator.text(...)`, of the arguments of a call, is the code of its kernels."""
-
-    def __init__(self, function: Callable[P, Tensor]) -> None:
-        self._function = function
-        functools.update_wrapper(self, function)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self._function(*args, **kwargs)
-
-    def __reduce__(self) -> str:
-        return self._function.__name__  # pickled by name, as functions are
-
-    def __repr__(self) -> str:
-        return f"graphweave.ops.{self._function.__name__}"
-
-    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The code of each kernel that a call with these arguments runs, forward and, where something requires a
-        gradient, backward, with what each computes. It compiles the call anew, as `graphweave.explain` does."""
-        told: Callable[..., Explanation] = explain
-        function = compile(self._function, options=options_of(kwargs.pop("schedule", "auto")))
-        return told(function, *args, **kwargs).text("kernels")
+def _text(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> str:
+    """The code of the kernels of a call, which is compiled anew, as `graphweave.explain` does."""
+    told: Callable[..., Explanation] = explain
+    compiled = compile(function, options=options_of(kwargs.pop("schedule", "auto")))
+    return told(compiled, *args, **kwargs).text("kernels")
 
 
-@EdgeOperator
+_operator = functools.partial(EdgeOperator, "graphweave.ops", _text)
+
+
+@_operator
 def spmm(
     graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -108,13 +93,13 @@ def spmm(
     Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range;
     ScheduleError, a SettingsError, for a schedule that no kernel of the call can take.
     """
-    check_schedule(schedule)
+    check_schedule(schedule, "tune")
     fold = reducer(reduce)
     alone = isinstance(fold, tuple) or schedule != "auto"
     return _here(_spmm, alone, graph, message, fold, src, dst, edge, num_dst, schedule)
 
 
-@EdgeOperator
+@_operator
 def sddmm(
     graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     schedule: Any = "auto",
@@ -125,11 +110,11 @@ def sddmm(
     what `message` is in `spmm`, with the same names, but "copy_rhs" is copy_v, as in DGL's `gsddmm`. The other
     arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
-    check_schedule(schedule)
+    check_schedule(schedule, "tune")
     return _here(_sddmm, schedule != "auto", graph, edge_function, src, dst, edge, schedule)
 
 
-@EdgeOperator
+@_operator
 def attend(
     graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -145,7 +130,7 @@ def attend(
     Destinations without edges get zeros. The largest score of a destination is subtracted first, so no exponential
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
-    check_schedule(schedule)
+    check_schedule(schedule, "tune")
     return _here(_attend, schedule != "auto", graph, score, value, src, dst, edge, num_dst, schedule)
 
 
@@ -174,12 +159,12 @@ def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _spmm(
-    graph: Any, message: Any, fold: str | tuple[Combine, float], src: Features, dst: Features, edge: Features,
+    graph: Any, message: Any, fold: str | tuple[PairFunction, float], src: Features, dst: Features, edge: Features,
     num_dst: int | None, schedule: Any,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     rows = _destinations(ends)
-    function = edge_function("message", message, SPMM, src, dst, edge)
+    function = find_function("message", message, SPMM, src, dst, edge)
     data = schedule, ends, rows, src, dst, edge
     if isinstance(fold, str):
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
@@ -189,7 +174,7 @@ def _spmm(
 
 def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features, schedule: Any) -> Tensor:
     ends, edge = _ends(graph, src, dst, edge, None)
-    function = edge_function("edge_function", given, SDDMM, src, dst, edge)
+    function = find_function("edge_function", given, SDDMM, src, dst, edge)
     own = {"edge_function": function}
     return _call(_of_each, ("edge_function", function), own, schedule, ends, None, src, dst, edge)
 
@@ -199,8 +184,8 @@ def _attend(
     schedule: Any,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
-    scores = edge_function("score", score, BUILT_IN, src, dst, edge)
-    values = edge_function("value", value, BUILT_IN, src, dst, edge)
+    scores = find_function("score", score, BUILT_IN, src, dst, edge)
+    values = find_function("value", value, BUILT_IN, src, dst, edge)
     own = {"score": scores, "value": values}
     return _call(_attended, (scores, values), own, schedule, ends, _destinations(ends), src, dst, edge)
 
@@ -244,17 +229,7 @@ def _attended(
 ) -> Tensor:  # fmt: skip
     scores = on_edges("score", score, src_index, dst_index, src, dst, edge)
     values = on_edges("value", value, src_index, dst_index, src, dst, edge)
-    if not scores.is_floating_point():
-        raise DataError(f"score must return floating-point numbers (got {scores.dtype}). Convert them with .float().")
-    while scores.dim() > values.dim() and scores.shape[-1] == 1:
-        scores = scores.squeeze(-1)
-    weights = grown(softmax(scores, dst_index, dst_rows), values.dim())
-    fits = [s in (1, v) for s, v in zip(weights.shape[1:], values.shape[1:], strict=False)]
-    if weights.dim() > values.dim() or not all(fits):
-        raise DataError(
-            f"score returned rows of shape {list(scores.shape[1:])} for values of {list(values.shape[1:])}: a dim of "
-            "scores must be 1 or that of values at the same place. Reshape one of them."
-        )
+    weights = weights_of(scores, values, scores.is_floating_point(), lambda x: softmax(x, dst_index, dst_rows))
     return reduced(weights * values, dst_index, dst_rows, "sum")
 
 

@@ -64,8 +64,8 @@ OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
 NARROWER = (scale_out.RULE, linear_through_push.INTO, postpone.RULE)
 ALONE = (
-    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, pull_scale.RULE,
-    split_linear.RULE, linear_through_push.OUT,
+    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, postpone.WHOLE,
+    pull_scale.RULE, split_linear.RULE, linear_through_push.OUT,
 )  # fmt: skip
 
 

@@ -6,26 +6,14 @@ destinations (`v`). Feature dims, those after dim 0, broadcast from the right, a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from graphweave.core.errors import DataError
+from graphweave.core.edge_functions import OPERATIONS, combined
 from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch
-
-
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Two tensors [edges, ..., F] -> [edges, ..., 1]. With one number a row: two tensors [edges] -> [edges]."""
-    return x * y if x.dim() == 1 else (x * y).sum(-1, keepdim=True)
-
-
-_OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "dot": _dot,
-}  # fmt: skip
-"""Operation as named in the names of message functions -> Python's function."""
 
 TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
 """Meaning of the letters in the names of message functions."""
@@ -60,17 +48,8 @@ class BinaryMessage:
 
     def __call__(self, edges: EdgeBatch) -> dict[str, Tensor]:
         x, y = _fields(edges, self.lhs)[self.lhs_field], _fields(edges, self.rhs)[self.rhs_field]
-        for _ in range(y.dim() - x.dim()):
-            x = x.unsqueeze(1)
-        for _ in range(x.dim() - y.dim()):
-            y = y.unsqueeze(1)
-        if self.op == "dot" and x.shape[1:][-1:] != y.shape[1:][-1:]:
-            raise DataError(
-                f"{self.lhs}_dot_{self.rhs}: the fields must have the same size in their last dim (got "
-                f"{self.lhs_field!r} of {list(x.shape[1:])} and {self.rhs_field!r} of {list(y.shape[1:])} a row). "
-                f"Use {self.lhs}_mul_{self.rhs} to multiply by one number a row."
-            )
-        return {self.out: _OPS[self.op](x, y)}
+        name = f"{self.lhs}_{self.op}_{self.rhs}"
+        return {self.out: combined(name, self.op, x, y, (self.lhs_field, self.rhs_field))}
 
 
 @dataclass(frozen=True)
@@ -117,7 +96,9 @@ def _binary(lhs: str, op: str, rhs: str) -> Callable[[str, str, str], BinaryMess
     return build
 
 
-BINARY = {f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in _OPS for lhs in TARGETS for rhs in TARGETS if lhs != rhs}
+BINARY = {
+    f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in OPERATIONS for lhs in TARGETS for rhs in TARGETS if lhs != rhs
+}
 """The message functions of two fields by name, such as `u_mul_e`."""
 
 

@@ -104,6 +104,14 @@ def test_every_operator_that_gives_numbers_has_derivatives() -> None:
     assert [op for op in Op if (op.facts.derivative is None) is not op.facts.gives_bool] == []
 
 
+def test_every_operator_and_fold_has_a_name_in_every_language() -> None:
+    """So that one row takes a new operator to all targets."""
+    rows = [(op, op.facts) for op in Op]
+    assert [op for op, facts in rows if not (facts.aten and facts.jax and facts.cpp.floats)] == []
+    assert [op for op, facts in rows if not facts.triton.floats] == [Op.atan2], "Triton has no function for it"
+    assert [f for f in Fold if not (f.facts.aten and f.facts.jax and f.facts.cpp)] == []
+
+
 @pytest.mark.parametrize("op", Op)
 def test_facts_are_true(op: Op) -> None:
     facts, call, args = op.facts, call_of(op), operands(op)

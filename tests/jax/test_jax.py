@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from graphweave import Schedule, ops
+from graphweave import Schedule, explain, ops
 from graphweave.core.errors import DataError, DerivativeError, IndexRangeError, ScheduleError, SettingsError
+from graphweave.core.types import Fold, Op
 from graphweave.execute import region_step
 from graphweave.execute.cpp_divided import DividedRows
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.nodes import Reduce
 from graphweave.runtime import long_rows
+from tests.core.test_operators import alone, operands
 from tests.programs.graphs import EdgeList, zoo
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
@@ -22,6 +27,9 @@ from tests.support import by_default, threads
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
+ELEMENTWISE = pytest.importorskip("graphweave.jax.elementwise").ELEMENTWISE
+evaluate = pytest.importorskip("graphweave.jax.calls").evaluate
+fixed_graph = pytest.importorskip("graphweave.jax.fixed_graph")
 
 ZOO = {g.name: g for g in zoo(3)}
 HUB = ZOO["hub_dst"]
@@ -214,6 +222,27 @@ def test_what_depends_on_one_end_is_computed_on_nodes_forward_and_backward() -> 
         return jax.grad(lambda *a: (f(of, *a) ** 2).sum(), (0, 1, 2, 3))
 
     close(jax.jit(loss(attention, g))(*given), loss(attention_segments, graph)(*given), 1e-9)
+
+
+def test_sums_of_features_of_one_end_are_computed_on_its_nodes_by_both_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, made = square(300, 6_000), []
+    compiling = fixed_graph.compiled_halves
+    monkeypatch.setattr(fixed_graph, "compiled_halves", lambda *args: made.append(compiling(*args)) or made[-1])
+    rng = np.random.default_rng(6)
+    given = [rng.normal(size=size).astype(np.float32) for size in ((300, 32), (32, 16), (16,), (16,))]
+    g = gj.FixedGraph(graph.src, graph.dst, graph.num_src)
+    jax.grad(lambda *a: attention(g, *a).sum(), (0, 1, 2, 3))(*map(jnp.asarray, given))
+    program = made[0].forward.plan.program
+    sums = [str(program.types[r].space) for r, n in enumerate(program.nodes) if isinstance(n, Reduce)]
+    assert sums == ["nodes", "nodes"]
+
+    def score(src: Any, dst: Any, edge: Any) -> Any:
+        return torch.nn.functional.leaky_relu(((src @ w) * a).sum(1) + ((dst @ w) * b).sum(1), 0.2)
+
+    h, w, a, b = (torch.from_numpy(x).requires_grad_() for x in given)
+    index = torch.stack([graph.src, graph.dst])
+    told = explain(lambda h: ops.attend(index, score, lambda s, d, e: s @ w, src=h, dst=h).sum(), h)
+    assert any(step.taken and "postpone-whole" in step.rules for note in told.rewrites for step in note.steps)
 
 
 def test_forward_and_backward_walk_the_edges_once_each() -> None:
@@ -443,6 +472,32 @@ def test_integers_are_features_too() -> None:
         return jax.ops.segment_sum(jnp.where(x > 0, w, 0.5)[src], dst, HUB.num_dst)
 
     close(*(jax.jit(jax.grad(lambda w, f=f: (f(w) ** 2).sum()))(w) for f in (ours, definition)))
+
+
+@pytest.mark.parametrize("op", Op)
+def test_an_operator_is_the_same_in_jax(op: Op) -> None:
+    """Its row names a function of JAX, which computes what the interpreter computes, and primitives, which are imported
+    as the operator."""
+    program, values = alone(op), operands(op)
+    (want,) = interp(program, dict(zip("xyz", values, strict=False)))
+    given = [jnp.asarray(v.numpy()) for v in values]
+    got = evaluate(program, len(values), lambda ref: given[ref], {})
+    close(got, want.numpy())
+    for name in op.facts.jax[1:]:
+        assert name in ELEMENTWISE
+    traced = jax.make_jaxpr(attrgetter(op.facts.jax[0])(jax))(*given)
+    assert len(op.facts.jax) == 1 or any(name in str(traced) for name in op.facts.jax[1:])
+
+
+@pytest.mark.parametrize("fold", Fold)
+def test_a_fold_is_the_same_in_jax(fold: Fold) -> None:
+    g, x = fixed(HUB), data_of(HUB)[0]["h"]
+    got = gj.spmm(g, "copy_u", fold.facts.jax, src=x)
+    of_jax = getattr(jax.ops, f"segment_{fold.facts.jax}")(x[np.asarray(HUB.src)], np.asarray(HUB.dst), HUB.num_dst)
+    some = np.bincount(np.asarray(HUB.dst), minlength=HUB.num_dst) > 0
+    close(got[some], of_jax[some])
+    inside = gj.sddmm(g, lambda s, d, e: getattr(s, fold.facts.jax)(1), src=x)
+    close(inside, getattr(jnp, fold.facts.jax)(x, axis=1)[np.asarray(HUB.src)])
 
 
 def test_a_batch_is_mapped() -> None:

@@ -231,7 +231,7 @@ def test_random_state_is_left_alone_by_the_check() -> None:
 WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
     "unknown message": (("u_mod_e",), "message must be a function of .* or one of copy_u, .*got 'u_mod_e'"),
     "no message": ((3,), r"message must be a function of \(src, dst, edge\).*got int"),
-    "missing operand": (("u_mul_v",), r"message 'u_mul_v' reads one tensor of dst \(got none\)"),
+    "missing operand": (("u_mul_v",), r"message 'u_mul_v' reads one field of dst \(got none\)"),
     "unknown reducer": (("copy_u", "median"), "reduce must be one of sum, mean, max, min, prod, or a pair"),
     "function alone": (("copy_u", torch.maximum), "reduce must be one of .* or a pair"),
     "identity": (("copy_u", (torch.maximum, "0")), r"reduce must be a pair .*got str"),
@@ -253,7 +253,7 @@ def test_messages_and_reducers_that_do_not_fit(case: str) -> None:
 
 
 def test_several_tensors_for_a_built_in() -> None:
-    with pytest.raises(DataError, match=r"message 'copy_u' reads one tensor of src \(got 2 in a dict\)"):
+    with pytest.raises(DataError, match=r"message 'copy_u' reads one field of src \(got 2 in a dict\)"):
         ops.spmm(GRAPH, "copy_u", src={"a": X, "b": X})
     assert torch.equal(ops.spmm(GRAPH, "copy_u", src={"a": X}), ops.spmm(GRAPH, "copy_u", src=X))
 

@@ -386,6 +386,23 @@ APPLIES = {
 %14: E[4] f64 = reshape %13 [4]
 %15: E[8] f64 = concat dim=0 %14, %9"""),
     ],
+    "postpone-whole": [
+        ("a sum of products with shared data", """
+%12: unit[4] f64 = input a
+%13: E[4] f64 = mul %9, %12
+%14: E[] f64 = reduce.sum %13 [0]"""),
+        ("a product of a function, with a constant", """
+%12: E[] f64 = const 0.5
+%13: E[4] f64 = mul %9, %12
+%14: E[4] f64 = maximum %13, %9
+%15: E[3] f64 = matmul %14, %7"""),
+        ("two values, one through a reshape", """
+%12: V[2, 2] f64 = input y
+%13: E[2, 2] f64 = pull %12, %2
+%14: E[4] f64 = reshape %13 [4]
+%15: E[4] f64 = mul %9, %14
+%16: E[] f64 = reduce.sum %15 [0]"""),
+    ],
     "split-linear": [
         ("concatenation", """
 %12: E[2] f64 = input y
@@ -727,6 +744,15 @@ REFUSED = {
 %13: unit[4] f64 = input y
 %14: E[4] f64 = pull %13, %12
 %15: E[4] f64 = tanh %14"""),
+    ],
+    "postpone-whole": [
+        ("two maps", """
+%12: E[4] f64 = mul %9, %10
+%13: E[] f64 = reduce.sum %12 [0]"""),
+        ("data of edges", """
+%12: E[4] f64 = mul %9, %6
+%13: E[] f64 = reduce.sum %12 [0]"""),
+        ("pulled rows alone, which is postpone's", "%12: E[] f64 = reduce.sum %9 [0]"),
     ],
     "split-linear": [
         ("shared data beside rows", """

@@ -268,6 +268,4 @@ def functor(fold: Fold, dtype: DType) -> str:
     """The fold as a function object of `folds.h`."""
     if dtype is DType.bool:
         return "gw_fold_any()" if fold in (Fold.sum, Fold.max) else "gw_fold_all()"
-    return {
-        Fold.sum: "gw_fold_sum()", Fold.mul: "gw_fold_product()", Fold.max: "gw_fold_max()", Fold.min: "gw_fold_min()",
-    }[fold]  # fmt: skip
+    return fold.facts.cpp

@@ -42,7 +42,6 @@ Types: TypeAlias = Mapping[Ref, ir.ValueType] | Sequence[ir.ValueType]
 RowsOf: TypeAlias = Callable[[Space], Any]
 
 aten = torch.ops.aten
-_FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
 
 
 # ---------------------------------------------------------------- one node
@@ -224,7 +223,7 @@ def _push(node: ir.Push, x: object, t: ir.Type, index: object, m: ir.MapType, ro
     for _ in t.shape:
         places = aten.unsqueeze.default(places, -1)
     places = aten.expand.default(places, [1 if m.dom == UNIT else rows_of(m.dom), *t.shape])
-    out = aten.scatter_reduce.two(base, 0, places, rows, _FOLD[node.fold], include_self=False)
+    out = aten.scatter_reduce.two(base, 0, places, rows, node.fold.facts.aten, include_self=False)
     return aten.squeeze.dims(out, [0]) if m.cod == UNIT else out
 
 

@@ -3,13 +3,16 @@
 Legal for every row-wise f whose operands are pulled along one map (or shared). Graphiler calls it broadcast reordering
 (section 4.3.1), Zhang et al. propagation-postponed reorganization (section 4). It pays where the map's domain is larger
 than its codomain and f costs more than the fused loop can do for free.
+
+A sum of features may pay where the operations before it do not: `(z_u * a).sum(-1)` is one number a row, while
+`z_u * a` at the rows only writes a row to read it again. So `postpone-whole` moves a sum or product with all that it is
+made of.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
@@ -19,6 +22,10 @@ from graphweave.passes.rules.rule import Rule
 from graphweave.passes.rules.scale_out import scaled, times
 
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Permute, ir.Slice, ir.Pad, ir.Concat, ir.MatMul)
+_WITHIN = (*_ROW_WISE, ir.Reshape, ir.Broadcast)
+"""Operations on which a sum or product that moves as a whole may rest."""
+_MAX_MEMBERS = 64
+"""At most this many operations move at once."""
 
 
 def postpone(build: Builder, ref: Ref) -> Ref | None:
@@ -29,49 +36,62 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     if isinstance(node, ir.MatMul) and (found := scaled(build, node.x)) is not None:
         product = postpone(build, build.add(replace(node, x=found.rows), build.locs[ref]))
         return None if product is None else times(build, product, found, build.locs[ref])
-    rows = (node.x,) if isinstance(node, ir.MatMul) else operands(node)
-    own = [r for r in rows if isinstance(t := build.types[r], ir.Type) and t.space != UNIT]
-    maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], ir.Const)}
-    if len(maps) != 1 or None in maps:
+    return _moved(build, ref, (ir.Reshape,))
+
+
+def postpone_whole(build: Builder, ref: Ref) -> Ref | None:
+    """sum(g(pull(x, m))) -> pull(sum(g(x)), m), g(pull(x, m)) W -> pull(g(x) W, m)"""
+    node = build.nodes[ref]
+    if not isinstance(node, ir.Reduce | ir.MatMul) or isinstance(build.nodes[node.x], ir.Pull):
+        return None
+    return _moved(build, ref, _WITHIN)
+
+
+def _moved(build: Builder, ref: Ref, within: tuple[type[ir.Node], ...]) -> Ref | None:
+    """`ref` computed at the rows that are pulled, with those of its operands, and theirs, that are `within`."""
+    found = _members(build, ref, within)
+    if found is None:
+        return None
+    members, m = found
+    loc, higher = build.locs[ref], dict[Ref, Ref]()
+    for r in members:
+        match node := build.nodes[r]:
+            case ir.Const(value, t):
+                higher[r] = build.add(ir.Const(value, ir.Type(UNIT, t.shape, t.dtype)), loc)
+                continue
+            case ir.Pull(x):
+                higher[r] = x
+                continue
+            case ir.MatMul(map=t):
+                node = replace(node, map=above(build, t, m, loc))
+        higher[r] = build.add(with_operands(node, lambda x: higher.get(x, x)), loc)
+    return build.add(ir.Pull(higher[ref], m), loc)
+
+
+def _members(build: Builder, ref: Ref, within: tuple[type[ir.Node], ...]) -> tuple[list[Ref], Ref] | None:
+    """The values with rows that `ref` is made of, itself among them, in order, and the one map along which they are
+    pulled; None where there is no such map."""
+    seen, todo, maps = set[Ref](), [ref], set[Ref]()
+    while todo:
+        r = todo.pop()
+        t, node = build.types[r], build.nodes[r]
+        if r in seen or not isinstance(t, ir.Type) or t.space == UNIT:
+            continue
+        seen.add(r)
+        if isinstance(node, ir.Pull) and isinstance(build.nodes[node.map], ir.MapOf):
+            maps.add(node.map)
+        elif r == ref or isinstance(node, within):
+            todo += (node.x,) if isinstance(node, ir.MatMul) else operands(node)
+        elif not isinstance(node, ir.Const) or node.type.shape != ():
+            return None
+    if len(maps) != 1 or len(seen) > _MAX_MEMBERS:
         return None
     (m,) = maps
-    assert m is not None
-    loc = build.locs[ref]
-    if not all(_has_place(build, r) for r in own):
-        return None
-    if isinstance(node, ir.MatMul):
-        if not follows(build, node.map, m):
-            return None
-        node = replace(node, map=above(build, node.map, m, loc))
-    higher = {r: _above(build, r, loc) for r in own}
-    return build.add(ir.Pull(build.add(with_operands(node, lambda r: higher.get(r, r)), loc), m), loc)
-
-
-def _map(build: Builder, ref: Ref) -> Ref | None:
-    """The map along which `ref` is pulled, looking through reshapes; None where it is no pull."""
-    node = build.nodes[ref]
-    while isinstance(node, ir.Reshape):
-        node = build.nodes[node.x]
-    return node.map if isinstance(node, ir.Pull) and isinstance(build.nodes[node.map], ir.MapOf) else None
-
-
-def _has_place(build: Builder, ref: Ref) -> bool:
-    node = build.nodes[ref]
-    return not isinstance(node, ir.Const) or node.type.shape == ()
-
-
-def _above(build: Builder, ref: Ref, loc: Location) -> Ref:
-    """The value whose pull is `ref`. A constant becomes shared data."""
-    node = build.nodes[ref]
-    match node:
-        case ir.Const(value, t):
-            return build.add(ir.Const(value, ir.Type(UNIT, t.shape, t.dtype)), loc)
-        case ir.Reshape(x, shape):
-            return build.add(ir.Reshape(_above(build, x, loc), shape), loc)
-        case ir.Pull(x, _):
-            return x
-        case _:
-            raise AssertionError(f"%{ref} is not pulled")
+    products = (n for r in seen if isinstance(n := build.nodes[r], ir.MatMul))
+    return (sorted(seen), m) if all(follows(build, n.map, m) for n in products) else None
 
 
 RULE = Rule("postpone", "f(pull(x, m)), (pull(x, m) * s) W", "pull(f(x), m), pull(x W, m) * s", postpone)
+WHOLE = Rule(
+    "postpone-whole", "sum(g(pull(x, m))), g(pull(x, m)) W", "pull(sum(g(x)), m), pull(g(x) W, m)", postpone_whole
+)
