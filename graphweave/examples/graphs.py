@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.data import GraphBatch, GraphSet
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import RowTraining
+from graphweave.examples.convolutions import convolutions
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, roc_auc
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 
 BATCH = 128
 """Graphs of a step, unless the user says otherwise."""
 
 _LAYERS = 3
-AUC, ERROR = "ROC AUC", "mean absolute error"
 
 
 class GraphModel(nn.Module):
@@ -30,13 +28,13 @@ class GraphModel(nn.Module):
     perceptron with one hidden layer.
     """
 
-    def __init__(self, name: str, features: int, hidden: int, targets: int, heads: int, dropout: float) -> None:
+    def __init__(self, job: TrainingJob, features: int, targets: int) -> None:
         super().__init__()
-        conv = convolutions(hidden)[name]
+        conv, hidden = convolutions(job)[job.model], job.hidden
         widths = [features] + [hidden] * _LAYERS
-        self.convs = nn.ModuleList(conv(i, o, heads) for i, o in itertools.pairwise(widths))
+        self.convs = nn.ModuleList(conv(i, o, job.heads) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(_LAYERS))
-        self.first, self.last, self.dropout = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, targets), dropout
+        self.first, self.last, self.dropout = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, targets), job.dropout
 
     def forward(self, x: Tensor, edge_index: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -47,19 +45,16 @@ class GraphModel(nn.Module):
         return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
 
 
-class GraphTraining(BatchTraining[GraphBatch]):
+class GraphTraining(RowTraining[GraphBatch]):
     """Classes by cross-entropy and accuracy; targets of 0 and 1 by their own cross-entropies and the mean area under
     the ROC curve; other numbers, standardised by the training graphs, by L1 loss and mean absolute error. The baseline
     is the commonest class, 0.5, or the median of the training graphs."""
 
     def __init__(self, way: str, job: TrainingJob, data: GraphSet, ranks: Ranks = ALONE) -> None:
-        super().__init__(way, job, ranks)
-        self.data, self.size = data, job.batch or BATCH
-        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        super().__init__(way, job, data, job.batch or BATCH, ranks)
+        self.data = data
         self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
-        model = self.normalised(
-            GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
-        )
+        model = self.normalised(GraphModel(job, data.x.size(1), data.num_targets))
         self.model = wrap(way, job)(model)
         self.optimise(model)
         known = data.y[self.rows["train"]].float()
@@ -67,13 +62,6 @@ class GraphTraining(BatchTraining[GraphBatch]):
         if self.measure == ERROR:
             self.middle = known.nanmean(0)
             self.spread = (known - self.middle).square().nanmean(0).sqrt().clamp(min=1e-12)
-
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> GraphBatch:
         return self.data.batch(drawn[own])
@@ -125,13 +113,9 @@ class GraphTraining(BatchTraining[GraphBatch]):
             return float((predicted.argmax(1) == y).float().mean())
         if self.measure == ERROR:
             return float((predicted - y).abs().nanmean())
-        # Imported here, since scikit-learn takes a second to load.
-        from sklearn.metrics import roc_auc_score
-
         columns = zip(predicted.unbind(1), y.unbind(1), strict=True)
-        pairs = ((p[~t.isnan()].numpy(), t[~t.isnan()].numpy()) for p, t in columns)
-        areas = [roc_auc_score(t, p) for p, t in pairs if t.min(initial=1) < t.max(initial=0)]
-        return float(np.mean(areas)) if areas else float("nan")
+        areas = [roc_auc(t[~t.isnan()] == 1, p[~t.isnan()]) for p, t in columns]
+        return float(torch.tensor(areas, dtype=torch.float64).nanmean())
 
     def _predicted(self, batch: GraphBatch) -> Tensor:
         out: Tensor = self.model(batch.x, batch.edge_index, batch.graph, batch.y.size(0))

@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphweave.cli.training import History, Predictions, Resumable, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.training import History, Predictions, Resumable, TrainingJob
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         """Train the parameters of `modules`. DataError for batches of fewer rows than there are ranks."""
         if self.size < self.ranks.size:
             raise DataError(
-                f"--batch must be {self.ranks.size} at least, so that each of {self.ranks.size} ranks has a row of it"
+                f"batch must be {self.ranks.size} at least, so that each of {self.ranks.size} ranks has a row of it"
                 f" (got {self.size}). Give a larger batch, or start fewer ranks."
             )
         self.modules = modules
@@ -232,3 +232,33 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         if self.ranks.size > 1 and not own.numel():
             return self.ranks.gathered(compute(rows[:1])[:0])
         return self.ranks.gathered(torch.cat([compute(some) for some in own.split(size)]))
+
+
+class Split(Protocol):
+    """Data of which each row is in one split, or in none."""
+
+    @property
+    def train_mask(self) -> Tensor: ...
+
+    @property
+    def val_mask(self) -> Tensor: ...
+
+    @property
+    def test_mask(self) -> Tensor: ...
+
+
+class RowTraining(BatchTraining[Batch]):
+    """Training by batches of `size` rows of the training split, each of which is one term of the loss."""
+
+    def __init__(self, way: str, job: TrainingJob, split: Split, size: int, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
+        self.size = size
+        masks = {"train": split.train_mask, "val": split.val_mask, "test": split.test_mask}
+        self.rows = {part: mask.nonzero().flatten() for part, mask in masks.items()}
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows["train"].numel() // self.size)
+
+    def drawn(self) -> Iterator[Tensor]:
+        return iter(self._shuffled(self.rows["train"], self.size))

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, RankStep
-from graphweave.cli.relational_models import Encoder, RelationalEdges
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import ALWAYS, NEVER, TableGraph, Target
+from graphweave.examples.batched import RankStep, RowTraining
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, roc_auc
+from graphweave.examples.relational_models import Encoder, RelationalEdges
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 from graphweave.graph.graph import Graph
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import NeighborBatch, hop_sampler
@@ -24,7 +25,7 @@ BATCH = 256
 """Rows of a step, unless the user says otherwise."""
 FANOUT = (8, 8)
 """Neighbours that each hop draws by each relation, unless the user says otherwise."""
-AUC, ERROR, SQUARED, EXPLAINED = "ROC AUC", "mean absolute error", "root mean squared error", "R2"
+SQUARED, EXPLAINED = "root mean squared error", "R2"
 
 
 class TableBatch(NamedTuple):
@@ -54,9 +55,7 @@ class TableModel(nn.Module):
         super().__init__()
         self.inputs = nn.ModuleList(nn.Linear(width, job.hidden) for width in widths)
         self.edge_inputs = nn.ModuleList(nn.Linear(width, job.hidden) for width in edge_widths)
-        self.encoder = Encoder(
-            job.model, job.hidden, job.hidden, job.hidden, job.heads, relations, len(widths), job.dropout
-        )
+        self.encoder = Encoder(job, job.hidden, relations, len(widths))
         self.last = nn.Linear(2 * job.hidden, out)
 
     def forward(
@@ -73,7 +72,7 @@ class TableModel(nn.Module):
         return out
 
 
-class TableTraining(BatchTraining[TableBatch]):
+class TableTraining(RowTraining[TableBatch]):
     """Each step draws, around some training rows, rows that were known at the time of each of these, and trains on
     them. Results are measured by such batches, too.
 
@@ -82,15 +81,9 @@ class TableTraining(BatchTraining[TableBatch]):
     """
 
     def __init__(self, way: str, job: TrainingJob, data: TableGraph, target: Target) -> None:
-        super().__init__(way, job)
-        fanout = job.fanout or FANOUT
-        if len(fanout) != len(FANOUT):
-            raise DataError(
-                f"--fanout must have one number for each of {len(FANOUT)} layers (got"
-                f" {','.join(map(str, fanout))}). Write it as 8,8."
-            )
-        self.data, self.target, self.size = data, target, job.batch or BATCH
-        self.rows = {part: getattr(target, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        super().__init__(way, job, target, job.batch or BATCH)
+        fanout = job.fanout_of(FANOUT)
+        self.data, self.target = data, target
         self.measure = ERROR if not target.classes else AUC if len(target.classes) == 2 else ACCURACY
         self.sampled = TableSampler(data, target, fanout, job.seed)
         known = target.y[self.rows["train"]]
@@ -102,15 +95,8 @@ class TableTraining(BatchTraining[TableBatch]):
         self.model = wrap(way, job)(model)
         self.optimise(model)
 
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
     def batches(self, skip: int = 0) -> Iterator[RankStep[TableBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> TableBatch:
         return self.sampled.batch(drawn[own], len(self.history.loss))
@@ -159,7 +145,9 @@ class TableTraining(BatchTraining[TableBatch]):
             squared = off.square().mean().sqrt()
             return {ERROR: float(off.abs().mean()), SQUARED: float(squared), EXPLAINED: float(1 - left)}
         right = float((out.argmax(1) == y).float().mean()) if y.numel() else float("nan")
-        return {AUC: _area(out, y), ACCURACY: right} if self.measure == AUC else {ACCURACY: right}
+        return (
+            {AUC: roc_auc(y == 1, out[:, 1] - out[:, 0]), ACCURACY: right} if self.measure == AUC else {ACCURACY: right}
+        )
 
 
 class TableSampler:
@@ -246,15 +234,6 @@ def check_target(data: TableGraph) -> Target:
                 f"{target.table}.{target.column}: no row is in the {part} part. Give other shares or times."
             )
     return target
-
-
-def _area(out: Tensor, y: Tensor) -> float:
-    if not y.numel() or bool((y == y[0]).all()):
-        return float("nan")
-    # Imported here, since scikit-learn takes a second to load.
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(y.numpy(), (out[:, 1] - out[:, 0]).numpy()))
 
 
 def described_parts(target: Target) -> str:
