@@ -234,7 +234,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         return self.ranks.gathered(torch.cat([compute(some) for some in own.split(size)]))
 
 
-class Split(Protocol):
+class SplitRows(Protocol):
     """Data of which each row is in one split, or in none."""
 
     @property
@@ -250,7 +250,7 @@ class Split(Protocol):
 class RowTraining(BatchTraining[Batch]):
     """Training by batches of `size` rows of the training split, each of which is one term of the loss."""
 
-    def __init__(self, way: str, job: TrainingJob, split: Split, size: int, ranks: Ranks = ALONE) -> None:
+    def __init__(self, way: str, job: TrainingJob, split: SplitRows, size: int, ranks: Ranks = ALONE) -> None:
         super().__init__(way, job, ranks)
         self.size = size
         masks = {"train": split.train_mask, "val": split.val_mask, "test": split.test_mask}

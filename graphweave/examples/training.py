@@ -68,8 +68,9 @@ class TrainingJob:
     """The options of a training that all ways have in common. If `threads` is None, torch chooses.
 
     `task` is one of `TASKS` (`examples/tasks.py`); None stands for what the data say. `batch`: how much a step takes,
-    None for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default. `budget`:
-    seconds that the way "tuned" may measure for each captured graph. `hidden` is the width of all heads together.
+    None for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default.
+    `budget`: seconds that the way "tuned" may measure for each captured graph. `hidden` is the width of all heads
+    together.
     """
 
     model: str

@@ -76,9 +76,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"ops", "points", "sampling"},  # loads each of them when it is first asked for
     "pages": {"core"},
     "examples": {"core", "data", "distributed", "graph", "nn", "points", "sampling", ""},
-    "cli": _STAGES
-    | _MODEL_SIDE
-    | {"compiler", "pages", "runtime", "frontends.dynamo", "ops", "nn", "data", "sampling", "distributed", ""},
+    "cli": {"codegen", "compiler", "core", "data", "distributed", "examples", "frontends.dynamo", "ir", "pages"}
+    | {"runtime", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`. The room
 `extend` builds kernels, since a declared operator is tried at once."""
