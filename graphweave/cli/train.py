@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, seed, share
+from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, share
 from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.named_data import check_trainable, described, load, load_for, load_relational, load_tables
 from graphweave.cli.notes import told_after
@@ -96,7 +96,7 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         f"{TASKS['forces'].lr})")  # fmt: skip
     add("--weight-decay", type=not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
-    add("--seed", type=seed, default=0, help="of weights, dropout and random splits (default: %(default)s)")
+    add("--seed", type=count, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
     tables = sub.add_argument_group("tables").add_argument

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
-from graphweave.examples.training import History, Predictions, Resumable, TrainingJob
+from graphweave.examples.training import History, Predictions, TrainingJob, TrainingWay
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class _Loss(nn.Module):
         return self.loss(batch)
 
 
-class BatchTraining(Resumable, ABC, Generic[Batch]):
+class BatchTraining(TrainingWay, Generic[Batch]):
     """One way of training by batches. All ways have the same seed, and so the same weights, batches and draws.
 
     Every rank draws the same batches and computes the loss of its share of each. Gradients are those of the mean over
@@ -57,7 +57,6 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     loss, and how results are measured.
     """
 
-    measure: str
     size: int
     """Rows of a batch on all ranks together."""
     _warm_up_count = 2
@@ -117,10 +116,6 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     @abstractmethod
     def scores(self, part: str) -> dict[str, float]:
         """Measures on a split, "val" or "test", by name; the first is that of `measure`. The same on all ranks."""
-
-    @abstractmethod
-    def baseline(self) -> dict[str, float]:
-        """The same measures of what needs no training, on the test split."""
 
     def _test_predictions(self) -> Predictions | None:
         """Predictions of the test data, the same on all ranks; None for a training that ranks or scores pairs."""
@@ -262,3 +257,39 @@ class RowTraining(BatchTraining[Batch]):
 
     def drawn(self) -> Iterator[Tensor]:
         return iter(self._shuffled(self.rows["train"], self.size))
+
+
+class TargetTraining(RowTraining[Batch]):
+    """Training by rows, each of which has one row of `y`, the targets of all rows."""
+
+    y: Tensor
+
+    @abstractmethod
+    def answers(self, rows: Tensor) -> Tensor:
+        """What the model says [n, targets] of some rows, in the units of `y`."""
+
+    @abstractmethod
+    def guess(self) -> Tensor:
+        """What is said [targets] of every row without training."""
+
+    @abstractmethod
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        """Measures of answers, by name, the first by that of `measure`; NaN where there are no rows."""
+
+    @abstractmethod
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions | None:
+        """Answers as predictions; None if they are only scores."""
+
+    def scores(self, part: str) -> dict[str, float]:
+        rows = self.rows[part]
+        out = self._over_rows(rows, self.size, self.answers) if rows.numel() else self.guess().expand(0, -1)
+        return self.measured(out, self.y[rows])
+
+    def baseline(self) -> dict[str, float]:
+        y = self.y[self.rows["test"]]
+        found = self.measured(self.guess().expand(y.size(0), -1), y)
+        return {f"test {name}": value for name, value in found.items()}
+
+    def _test_predictions(self) -> Predictions | None:
+        rows = self.rows["test"]
+        return self.predicted(self._over_rows(rows, self.size, self.answers), self.y[rows]) if rows.numel() else None

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from graphweave.data import PointSet
 from graphweave.distributed.ranks import ALONE, Ranks
-from graphweave.examples.batched import RowTraining
+from graphweave.examples.batched import TargetTraining
 from graphweave.examples.convolutions import convolutions
-from graphweave.examples.measures import ACCURACY, commonest
+from graphweave.examples.measures import ACCURACY, class_scores
 from graphweave.examples.training import Predictions, TrainingJob, Wrap, wrap
 from graphweave.points import knn_graph
 
@@ -66,14 +66,14 @@ class CloudHead(nn.Module):
         return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
 
 
-class CloudTraining(RowTraining[tuple[Tensor, Tensor]]):
+class CloudTraining(TargetTraining[tuple[Tensor, Tensor]]):
     """Cross-entropy and accuracy; the baseline is the commonest class of the training clouds."""
 
     measure = ACCURACY
 
     def __init__(self, way: str, job: TrainingJob, data: PointSet, ranks: Ranks = ALONE) -> None:
         super().__init__(way, job, data, job.batch or BATCH, ranks)
-        self.data = data
+        self.data, self.y = data, data.y
         self.model = DGCNN(job, data.num_classes, wrap(way, job))
         self.optimise(self.model)
 
@@ -83,20 +83,15 @@ class CloudTraining(RowTraining[tuple[Tensor, Tensor]]):
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(self.model(batch[0]), batch[1], reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return {ACCURACY: float("nan")}
-        return {ACCURACY: float((self._predicted(rows) == self.data.y[rows]).float().mean())}
+    def answers(self, rows: Tensor) -> Tensor:
+        out: Tensor = self.model(self.data.points[rows])
+        return out
 
-    def _test_predictions(self) -> Predictions | None:
-        rows = self.rows["test"]
-        if not rows.numel():
-            return None
-        return Predictions.of_classes(self._predicted(rows), self.data.y[rows], self.data.num_classes)
+    def guess(self) -> Tensor:
+        return class_scores(self.y[self.rows["train"]], self.data.num_classes)
 
-    def _predicted(self, rows: Tensor) -> Tensor:
-        return self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        return {ACCURACY: float((out.argmax(1) == y).float().mean())}
 
-    def baseline(self) -> dict[str, float]:
-        return commonest(self.data.y, self.data.train_mask, self.data.test_mask)
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions:
+        return Predictions.of_classes(out.argmax(1), y, self.data.num_classes)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from graphweave.data import GraphBatch, GraphSet
 from graphweave.distributed.ranks import ALONE, Ranks
-from graphweave.examples.batched import RowTraining
+from graphweave.examples.batched import TargetTraining
 from graphweave.examples.convolutions import convolutions
-from graphweave.examples.measures import ACCURACY, AUC, ERROR, roc_auc
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, class_scores, roc_auc
 from graphweave.examples.training import Predictions, TrainingJob, wrap
 
 BATCH = 128
@@ -45,14 +45,14 @@ class GraphModel(nn.Module):
         return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
 
 
-class GraphTraining(RowTraining[GraphBatch]):
+class GraphTraining(TargetTraining[GraphBatch]):
     """Classes by cross-entropy and accuracy; targets of 0 and 1 by their own cross-entropies and the mean area under
     the ROC curve; other numbers, standardised by the training graphs, by L1 loss and mean absolute error. The baseline
     is the commonest class, 0.5, or the median of the training graphs."""
 
     def __init__(self, way: str, job: TrainingJob, data: GraphSet, ranks: Ranks = ALONE) -> None:
         super().__init__(way, job, data, job.batch or BATCH, ranks)
-        self.data = data
+        self.data, self.y = data, data.y
         self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
         model = self.normalised(GraphModel(job, data.x.size(1), data.num_targets))
         self.model = wrap(way, job)(model)
@@ -78,44 +78,32 @@ class GraphTraining(RowTraining[GraphBatch]):
             return F.binary_cross_entropy_with_logits(out[known], batch.y[known], reduction="sum")
         return F.l1_loss(out[known], ((batch.y - self.middle) / self.spread)[known], reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return {self.measure: float("nan")}
-        return {self.measure: self._measure(self._answered(rows), rows)}
+    def answers(self, rows: Tensor) -> Tensor:
+        out = self._predicted(self.data.batch(rows))
+        return out if self.measure != ERROR else out * self.spread + self.middle
 
-    def _test_predictions(self) -> Predictions | None:
+    def guess(self) -> Tensor:
+        train = self.y[self.rows["train"]]
+        if self.measure == ACCURACY:
+            return class_scores(train, self.data.num_classes)
+        return train.nanmedian(0).values if self.measure == ERROR else torch.zeros(self.data.num_targets)
+
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        if self.measure == ACCURACY:
+            return {ACCURACY: float((out.argmax(1) == y).float().mean())}
+        if self.measure == ERROR:
+            return {ERROR: float((out - y).abs().nanmean())}
+        columns = zip(out.unbind(1), y.unbind(1), strict=True)
+        areas = [roc_auc(t[~t.isnan()] == 1, p[~t.isnan()]) for p, t in columns]
+        return {AUC: float(torch.tensor(areas, dtype=torch.float64).nanmean())}
+
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions | None:
         """Predicted classes or numbers. There are none of targets of 0 and 1, which get scores."""
-        rows = self.rows["test"]
-        if self.measure == AUC or not rows.numel():
+        if self.measure == AUC:
             return None
-        out, y = self._answered(rows), self.data.y[rows]
         if self.measure == ACCURACY:
             return Predictions.of_classes(out.argmax(1), y, self.data.num_classes)
         return Predictions.of_numbers(out.flatten(), y.flatten())
-
-    def _answered(self, rows: Tensor) -> Tensor:
-        """The model's results for graphs, in the units of the targets."""
-        out = self._over_rows(rows, self.size, lambda some: self._predicted(self.data.batch(some)))
-        return out if self.measure != ERROR else out * self.spread + self.middle
-
-    def baseline(self) -> dict[str, float]:
-        train, rows = self.data.y[self.rows["train"]], self.rows["test"]
-        if self.measure == ACCURACY:
-            guess = F.one_hot(train.bincount(minlength=self.data.num_classes).argmax(), self.data.num_classes)
-            return {f"test {ACCURACY}": self._measure(guess.expand(rows.numel(), -1), rows)}
-        guess = train.nanmedian(0).values if self.measure == ERROR else torch.zeros(self.data.num_targets)
-        return {f"test {self.measure}": self._measure(guess.expand(rows.numel(), -1), rows)}
-
-    def _measure(self, predicted: Tensor, rows: Tensor) -> float:
-        y = self.data.y[rows]
-        if self.measure == ACCURACY:
-            return float((predicted.argmax(1) == y).float().mean())
-        if self.measure == ERROR:
-            return float((predicted - y).abs().nanmean())
-        columns = zip(predicted.unbind(1), y.unbind(1), strict=True)
-        areas = [roc_auc(t[~t.isnan()] == 1, p[~t.isnan()]) for p, t in columns]
-        return float(torch.tensor(areas, dtype=torch.float64).nanmean())
 
     def _predicted(self, batch: GraphBatch) -> Tensor:
         out: Tensor = self.model(batch.x, batch.edge_index, batch.graph, batch.y.size(0))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import ALWAYS, NEVER, TableGraph, Target
-from graphweave.examples.batched import RankStep, RowTraining
-from graphweave.examples.measures import ACCURACY, AUC, ERROR, roc_auc
+from graphweave.examples.batched import RankStep, TargetTraining
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, class_scores, roc_auc
 from graphweave.examples.relational_models import Encoder, RelationalEdges
 from graphweave.examples.training import Predictions, TrainingJob, wrap
 from graphweave.graph.graph import Graph
@@ -72,7 +72,7 @@ class TableModel(nn.Module):
         return out
 
 
-class TableTraining(RowTraining[TableBatch]):
+class TableTraining(TargetTraining[TableBatch]):
     """Each step draws, around some training rows, rows that were known at the time of each of these, and trains on
     them. Results are measured by such batches, too.
 
@@ -83,7 +83,7 @@ class TableTraining(RowTraining[TableBatch]):
     def __init__(self, way: str, job: TrainingJob, data: TableGraph, target: Target) -> None:
         super().__init__(way, job, target, job.batch or BATCH)
         fanout = job.fanout_of(FANOUT)
-        self.data, self.target = data, target
+        self.data, self.target, self.y = data, target, target.y
         self.measure = ERROR if not target.classes else AUC if len(target.classes) == 2 else ACCURACY
         self.sampled = TableSampler(data, target, fanout, job.seed)
         known = target.y[self.rows["train"]]
@@ -107,47 +107,27 @@ class TableTraining(RowTraining[TableBatch]):
             return F.l1_loss(out.squeeze(1), (batch.y - self.middle) / self.spread, reduction="sum")
         return F.cross_entropy(out, batch.y, reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return dict.fromkeys(self._measure(torch.zeros(0, 2), rows), float("nan"))
-        return self._measure(self._predicted(rows), rows)
+    def answers(self, rows: Tensor) -> Tensor:
+        out: Tensor = self.model(*self.sampled.batch(rows))
+        return out if self.measure != ERROR else out * self.spread + self.middle
 
-    def _test_predictions(self) -> Predictions | None:
-        rows = self.rows["test"]
-        if not rows.numel():
-            return None
-        out, y = self._predicted(rows), self.target.y[rows]
+    def guess(self) -> Tensor:
+        train = self.y[self.rows["train"]]
+        return train.median().view(1) if self.measure == ERROR else class_scores(train, len(self.target.classes))
+
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
         if self.measure == ERROR:
-            return Predictions.of_numbers(self._in_units(out), y)
-        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
-
-    def _predicted(self, rows: Tensor) -> Tensor:
-        return self._over_rows(rows, self.size, lambda some: self.model(*self.sampled.batch(some)))
-
-    def _in_units(self, out: Tensor) -> Tensor:
-        return out.flatten() * self.spread + self.middle
-
-    def baseline(self) -> dict[str, float]:
-        train, rows = self.target.y[self.rows["train"]], self.rows["test"]
-        if self.measure == ERROR:
-            guess = ((train.median() - self.middle) / self.spread).expand(rows.numel(), 1)
-        else:
-            counts = train.bincount(minlength=len(self.target.classes))
-            guess = F.one_hot(counts.argmax(), counts.numel()).float().expand(rows.numel(), -1)
-        return {f"test {name}": value for name, value in self._measure(guess, rows).items()}
-
-    def _measure(self, out: Tensor, rows: Tensor) -> dict[str, float]:
-        y = self.target.y[rows]
-        if self.measure == ERROR:
-            off = self._in_units(out)[: y.numel()] - y
-            left = off.square().sum() / (y - y.mean()).square().sum() if y.numel() else torch.tensor(float("nan"))
+            off = out.flatten() - y
+            left = off.square().sum() / (y - y.mean()).square().sum()
             squared = off.square().mean().sqrt()
             return {ERROR: float(off.abs().mean()), SQUARED: float(squared), EXPLAINED: float(1 - left)}
-        right = float((out.argmax(1) == y).float().mean()) if y.numel() else float("nan")
-        return (
-            {AUC: roc_auc(y == 1, out[:, 1] - out[:, 0]), ACCURACY: right} if self.measure == AUC else {ACCURACY: right}
-        )
+        right = {ACCURACY: float((out.argmax(1) == y).float().mean())}
+        return {AUC: roc_auc(y == 1, out[:, 1] - out[:, 0]), **right} if self.measure == AUC else right
+
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions:
+        if self.measure == ERROR:
+            return Predictions.of_numbers(out.flatten(), y)
+        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
 
 
 class TableSampler:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -156,46 +157,42 @@ class Predictions:
         return cls(predicted[known], true[known])
 
 
-class TrainingWay(Protocol):
-    """One way of training a model on data, an epoch at a time, so that several ways can take turns."""
+class TrainingWay(ABC):
+    """One way of training modules on data, an epoch at a time, so that several ways can take turns."""
 
     way: str
     measure: str
     history: History
+    modules: tuple[nn.Module, ...]
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator | None = None
 
+    @abstractmethod
     def step(self) -> float:
         """Run one training step. Returns the loss."""
 
-    def epoch(self, tick: Callable[[float], None] = ...) -> None:
+    @abstractmethod
+    def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
         """Run an epoch of timed steps, then validation. Calls `tick` with the share of the steps that are done."""
 
+    @abstractmethod
     def warm_up(self) -> None:
         """Run two steps on a small graph, so that everything is compiled with little memory."""
 
+    @abstractmethod
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""
 
+    @abstractmethod
     def predictions(self) -> Predictions | None:
         """Predictions of the test data; None for trainings that rank or score pairs. Collective."""
 
+    @abstractmethod
     def baseline(self) -> dict[str, float]:
         """Some of the same measures of what needs no training."""
 
     def state(self) -> dict[str, Any]:
         """The state from which the training continues between two epochs, apart from torch's own generator."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`, of a training of the same job on the same data."""
-
-
-class Resumable:
-    """Has the state of its modules, their optimizer and its generator."""
-
-    modules: tuple[nn.Module, ...]
-    optimizer: torch.optim.Optimizer
-    generator: torch.Generator | None = None
-
-    def state(self) -> dict[str, Any]:
         return {
             "modules": [module.state_dict() for module in self.modules],
             "optimizer": self.optimizer.state_dict(),
@@ -203,6 +200,7 @@ class Resumable:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, of a training of the same job on the same data."""
         for module, values in zip(self.modules, state["modules"], strict=True):
             module.load_state_dict(values)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from graphweave.data import NodeData, TypedNodeData
 from graphweave.examples.measures import ACCURACY, accuracy, commonest
-from graphweave.examples.training import History, Predictions, Resumable, TrainingJob, wrap
+from graphweave.examples.training import History, Predictions, TrainingJob, TrainingWay, wrap
 
 Nodes = TypeVar("Nodes", NodeData, TypedNodeData)
 
 
-class WholeGraphTraining(Resumable, ABC, Generic[Nodes]):
+class WholeGraphTraining(TrainingWay, Generic[Nodes]):
     """One way of training `model` on `data`: an epoch is one step, by the cross-entropy of the training nodes. The
     baseline is the commonest class of these.
 
@@ -44,10 +44,6 @@ class WholeGraphTraining(Resumable, ABC, Generic[Nodes]):
     @abstractmethod
     def logits(self) -> Tensor:
         """The model's results [N, classes] for all nodes."""
-
-    @abstractmethod
-    def warm_up(self) -> None:
-        """Run two steps with little memory."""
 
     def step(self) -> float:
         """Run one training step over the whole graph. Returns the loss."""

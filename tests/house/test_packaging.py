@@ -85,7 +85,7 @@ for package in {sorted(extras.EXTRA_OF)}:
     sys.modules[package] = None  # as if it were not installed
 import io, torch, graphweave
 from graphweave.cli.main import main
-from graphweave.data import digits
+from graphweave.data import digits, from_tables
 
 def total(x, edge_index):
     return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]).sum()
@@ -94,10 +94,11 @@ sys.stdout.isatty = lambda: True
 print("explained", graphweave.explain(total, torch.rand(9, 3), torch.randint(9, (2, 20))))
 for command in ("train", "bench", "partition", "completion"):
     print(command, main([command]))
-try:
-    digits()
-except graphweave.core.errors.DataError as error:
-    print(error)
+for load in (digits, lambda: from_tables("folder", "orders.returned")):
+    try:
+        load()
+    except graphweave.core.errors.DataError as error:
+        print(error)
 """
 
 
@@ -112,6 +113,7 @@ def test_without_any_extra() -> None:
             done.stderr,
             re.MULTILINE,
         )
+    assert "from_tables needs the extra 'tables'" in done.stdout and "'graphweave[tables]'" in done.stdout
     assert "digits: the images come with scikit-learn" in done.stdout and "'graphweave[train]'" in done.stdout
 
 
