@@ -266,11 +266,11 @@ class TargetTraining(RowTraining[Batch]):
 
     @abstractmethod
     def answers(self, rows: Tensor) -> Tensor:
-        """What the model says [n, targets] of some rows, in the units of `y`."""
+        """The model's results [n, targets] for some rows, in the units of `y`."""
 
     @abstractmethod
     def guess(self) -> Tensor:
-        """What is said [targets] of every row without training."""
+        """One result [targets] for every row, which needs no training."""
 
     @abstractmethod
     def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
