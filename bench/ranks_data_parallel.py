@@ -36,10 +36,10 @@ def measured(asked: Any, core: int) -> dict[str, Any]:
     # Imported here, since threads are made at import, on the cores that the process has then.
     import torch
 
-    from graphweave.cli.sampled import SampledTraining
-    from graphweave.cli.training import TrainingJob
     from graphweave.data import NodeData, rmat
     from graphweave.distributed.ranks import started
+    from graphweave.examples.sampled_nodes import SampledTraining
+    from graphweave.examples.training import TrainingJob
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

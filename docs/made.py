@@ -45,6 +45,7 @@ START = {
     "core": "operators.py",
     "data": "npz.py",
     "distributed": "part.py",
+    "examples": "training.py",
     "execute": "build.py",
     "exporting": "door.py",
     "extend": "rowwise.py",

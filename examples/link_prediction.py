@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
-from sklearn.neighbors import kneighbors_graph
 from torch import Tensor
 from torch_geometric.nn import GCN
 
 import graphweave as gw
+from graphweave.examples.measures import roc_auc
+from graphweave.points import knn_graph
 
 NODES = 2000
 
@@ -23,9 +23,7 @@ NODES = 2000
 def close_points() -> tuple[Tensor, Tensor]:
     """The edges of a graph of the 8 nearest, in both directions: [2, E] of training, and [2, T] pairs of test."""
     points = torch.rand(NODES, 2)
-    near = kneighbors_graph(points.numpy(), 8).tocoo()
-    pairs = torch.stack([torch.from_numpy(near.row), torch.from_numpy(near.col)]).long()
-    pairs = torch.unique(pairs.sort(0).values, dim=1)
+    pairs = torch.unique(knn_graph(points, 8).sort(0).values, dim=1)
     test = torch.rand(pairs.shape[1]) < 0.1
     kept = pairs[:, ~test]
     return torch.cat([kept, kept.flip(0)], dim=1), pairs[:, test]
@@ -58,7 +56,7 @@ def main() -> None:
         h = encoder(embedding, edge_index)
         scores = torch.cat([score(h, test), score(h, torch.randint(NODES, test.shape))])
     truth = torch.arange(len(scores)) < test.shape[1]
-    print(f"test area under the ROC curve: {roc_auc_score(truth, scores):.3f}, guessing: 0.500")
+    print(f"test area under the ROC curve: {roc_auc(truth, scores):.3f}, guessing: 0.500")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from sklearn.neighbors import kneighbors_graph
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import EdgeConv, global_max_pool
 
 import graphweave as gw
+from graphweave.points import knn_graph
 
 SHAPES = ("sphere", "cube", "ring")
 
@@ -33,9 +33,7 @@ def cloud(shape: int, points: int = 64) -> Data:
     else:
         x = F.normalize(x * torch.tensor([1.0, 1.0, 0.0]), dim=1) + 0.2 * F.normalize(x, dim=1)
     turned = x @ torch.linalg.qr(torch.randn(3, 3)).Q + 0.02 * torch.randn(points, 3)
-    near = kneighbors_graph(turned.numpy(), 8).tocoo()
-    edge_index = torch.stack([torch.from_numpy(near.col), torch.from_numpy(near.row)]).long()
-    return Data(x=turned, edge_index=edge_index, y=shape)
+    return Data(x=turned, edge_index=knn_graph(turned, 8), y=shape)
 
 
 class EdgeNet(torch.nn.Module):

@@ -21,10 +21,6 @@ def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], 
     return value
 
 
-def seed(text: str) -> int:
-    return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
-
-
 def positive_int(text: str) -> int:
     return int(_number(text, int, lambda value: value >= 1, "a whole number above 0"))
 

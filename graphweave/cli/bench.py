@@ -17,16 +17,17 @@ from graphweave.cli.arguments import positive, positive_int
 from graphweave.cli.bench_page import BenchRun, bench_charts, bench_page
 from graphweave.cli.charts import ScaledTimes
 from graphweave.cli.durations import duration
+from graphweave.cli.named_data import described
 from graphweave.cli.notes import told_after
 from graphweave.cli.plot import save_picture
 from graphweave.cli.report import ratios
-from graphweave.cli.runner import Runner
-from graphweave.cli.tasks import described, start
 from graphweave.cli.train import add_outputs, add_training, asked, check_outputs
-from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.compiler.report import collect
 from graphweave.core.errors import DataError
 from graphweave.data import NodeData
+from graphweave.examples.nodes import NodeTraining
+from graphweave.examples.tasks import start
+from graphweave.examples.training import TrainingJob, TrainingWay
 
 _BUDGET = 60.0
 """Seconds that `--tune` may measure for each captured graph if it names no number."""
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(described(model, data), highlight=False)
     trainings = [start(way, job, data) for way in ways]
-    if args.scaling and not isinstance(trainings[0], Runner):
+    if args.scaling and not isinstance(trainings[0], NodeTraining):
         raise DataError(
             f"--scaling is for one graph whose nodes are classified all at once (got {data.name}). Leave it out."
         )
@@ -94,7 +95,7 @@ def _in_turns(trainings: Sequence[TrainingWay], steps: int) -> dict[str, list[fl
 def _scaled(console: Console, job: TrainingJob, data: NodeData, steps: int) -> Iterator[ScaledTimes]:
     """Times by the number of edges of a node, and by the size of the graph. Each way first runs a step of each graph
     untimed, since it may compile for it."""
-    runners = [Runner(way, job, data) for way in ("graphweave", "eager")]
+    runners = [NodeTraining(way, job, data) for way in ("graphweave", "eager")]
     series: tuple[tuple[str, Callable[[NodeData, float], NodeData], tuple[float, ...]], ...] = (
         ("edges of a node", _with_fewer_edges, _SHARES), ("edges", _copied, _COPIES),
     )  # fmt: skip

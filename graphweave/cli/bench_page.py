@@ -9,10 +9,11 @@ from statistics import median
 from graphweave.cli import charts
 from graphweave.cli.charts import Chart, ScaledTimes
 from graphweave.cli.durations import duration
+from graphweave.cli.named_data import described
 from graphweave.cli.plot import page_figures
-from graphweave.cli.tasks import Data, described
 from graphweave.cli.training_page import machine_section
 from graphweave.compiler.report import RacedCandidate, TuningNote
+from graphweave.examples.tasks import Data
 from graphweave.pages.elements import facts, section, table, tag
 from graphweave.pages.frame import page
 

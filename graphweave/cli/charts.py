@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from graphweave.cli.durations import duration
-from graphweave.cli.training import Predictions, TrainingWay
 from graphweave.compiler.report import RacedCandidate
 from graphweave.core.break_even import BreakEven
+from graphweave.examples.training import Predictions, TrainingWay
 
 INK, SOFT = "#1a1c20", "#545b66"
 FIRST, SECOND, THIRD, FOURTH = "#0b57d0", "#b4490c", "#176b2c", "#7b3fb5"

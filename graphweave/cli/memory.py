@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from graphweave.cli.tasks import Data, start
-from graphweave.cli.training import TrainingJob
 from graphweave.core import process_memory
 from graphweave.core.errors import GraphweaveError
+from graphweave.examples.tasks import Data, start
+from graphweave.examples.training import TrainingJob
 from graphweave.runtime import peak_memory
 
 _STEPS = 3

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from graphweave.cli.arguments import positive, positive_int, seed
+from graphweave.cli.arguments import count, positive, positive_int
 from graphweave.cli.durations import duration
 from graphweave.cli.notes import told_after
 from graphweave.core.errors import DataError
@@ -36,7 +36,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the parts: new, or a partition, which is replaced")
     add("--method", choices=tuple(METHODS), default="metis", help="who owns which node (default: %(default)s; random "
         "and ldg keep the edges on disk)")  # fmt: skip
-    add("--seed", type=seed, default=0, help="of the method and of a random split (default: %(default)s)")
+    add("--seed", type=count, default=0, help="of the method and of a random split (default: %(default)s)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of a graph without relations")
     add("--piece", type=positive_int, default=PIECE, help="edges read at a time, of about 100 bytes (default: "
         "%(default)s)")  # fmt: skip

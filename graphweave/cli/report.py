@@ -13,8 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from graphweave.cli.durations import duration
-from graphweave.cli.training import ACCURACY, TrainingWay
 from graphweave.core.break_even import BreakEven, seconds_text
+from graphweave.examples.measures import ACCURACY
+from graphweave.examples.training import TrainingWay
 
 _NUM_LINES = 10
 """About this many progress lines are printed for a run if the output is not a terminal."""

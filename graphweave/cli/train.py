@@ -11,39 +11,23 @@ from typing import Any
 
 from rich.console import Console
 
-from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, seed, share
-from graphweave.cli.checkpoint import kept, resume, save
-from graphweave.cli.clouds import BATCH as CLOUDS
-from graphweave.cli.forces import BATCH as SYSTEMS
-from graphweave.cli.graphs import BATCH as GRAPHS
+from graphweave.cli.arguments import count, fanout, not_negative, parts, positive, positive_int, share
 from graphweave.cli.memory import peak_extra_bytes
+from graphweave.cli.named_data import check_trainable, described, load, load_for, load_relational, load_tables
 from graphweave.cli.notes import told_after
-from graphweave.cli.pairs import BATCH as PAIRS
-from graphweave.cli.pairs import PAIR_DECODERS
 from graphweave.cli.plot import check_page, check_picture, save_picture
-from graphweave.cli.recommend import BATCH as CHOICES
-from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
 from graphweave.cli.report import Tick, measure, pays, progress, summary
-from graphweave.cli.sampled import FANOUT
-from graphweave.cli.tables import BATCH as ROWS
-from graphweave.cli.tables import FANOUT as NEAR
-from graphweave.cli.tasks import (
-    TASKS,
-    Data,
-    check_trainable,
-    described,
-    load,
-    load_for,
-    load_relational,
-    load_tables,
-    start,
-)
-from graphweave.cli.training import Links, TrainingJob
 from graphweave.cli.training_page import FinishedTraining, all_charts, training_page
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.distributed.environment import restarts
 from graphweave.distributed.ranks import TIMEOUT, Ranks, started
+from graphweave.examples.checkpoint import kept, resume, save
+from graphweave.examples.relational_models import DECODERS, RELATIONAL_MODELS
+from graphweave.examples.sampled_nodes import FANOUT
+from graphweave.examples.tables import FANOUT as TABLE_FANOUT
+from graphweave.examples.tasks import TASKS, Data, start
+from graphweave.examples.training import Links, TrainingJob
 
 _TRIPLES = 1024
 """Default of `--batch` for knowledge graphs."""
@@ -97,12 +81,14 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         "OGB, or planetoid:NAME; with relations families (default), FILE.npz or such a file or folder; FILE.npz for "
         "points and recommend; lennard-jones (default) or morse for forces; with --target a folder of .csv or .parquet "
         "files, or the URL of a database")  # fmt: skip
+    batches = {name: task.batch for name, task in TASKS.items() if task.batch is not None}
     add("--batch", type=positive_int, help="nodes, edges, triples, graphs, clouds, systems, pairs or rows of a step "
-        f"(default: all nodes, {PAIRS} edges, {_TRIPLES} triples, {GRAPHS} graphs, {CLOUDS} clouds, {SYSTEMS} systems, "
-        f"{CHOICES} pairs, {ROWS} rows)")  # fmt: skip
+        f"(default: all nodes, {batches['link']} edges, {_TRIPLES} triples, {batches['graph']} graphs, "
+        f"{batches['points']} clouds, {batches['forces']} systems, {batches['recommend']} pairs, {batches['table']} "
+        "rows)")  # fmt: skip
     add("--fanout", type=fanout, metavar="N,N", help="neighbours that each hop draws for a batch of nodes "
         f"(default: {','.join(map(str, FANOUT))}) or, by each relation, of rows (default: "
-        f"{','.join(map(str, NEAR))})")  # fmt: skip
+        f"{','.join(map(str, TABLE_FANOUT))})")  # fmt: skip
     add("--hidden", type=positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
     add("--dropout", type=share, help="share of hidden features dropped (default: 0.5, links 0.2)")
@@ -110,7 +96,7 @@ def add_training(sub: argparse.ArgumentParser) -> None:
         f"{TASKS['forces'].lr})")  # fmt: skip
     add("--weight-decay", type=not_negative, help="weight decay of Adam (default: 0.0005 for nodes without relations, "
         "else 0)")  # fmt: skip
-    add("--seed", type=seed, default=0, help="of weights, dropout and random splits (default: %(default)s)")
+    add("--seed", type=count, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=positive_int, help="threads of torch and of the kernels (default: torch's choice)")
     add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
     tables = sub.add_argument_group("tables").add_argument
@@ -124,8 +110,8 @@ def add_training(sub: argparse.ArgumentParser) -> None:
     tables("--split", type=parts, metavar="A,B", help="the last times of training and of validation, or the shares "
            "of training, validation and test rows (default: 0.6,0.2,0.2)")  # fmt: skip
     links = sub.add_argument_group("links").add_argument
-    links("--decoder", choices=(*DECODERS, *PAIR_DECODERS), help="score of a triple (default: distmult) or of a pair "
-          "(default: dot)")  # fmt: skip
+    links("--decoder", choices=(*DECODERS, *TASKS["link"].decoders), help="score of a triple (default: distmult) or "
+          "of a pair (default: dot)")  # fmt: skip
     links("--negatives", type=count, help="entities drawn in a step as wrong tails, 0 for all (default: 0, "
           f"rotate {_ROTATE_NEGATIVES}); other pairs for each joined pair (default: 1)")  # fmt: skip
     links("--edge-dropout", type=share, default=0.5, help="share of the batch's triples that are left out of the "

@@ -11,11 +11,12 @@ import torch
 from graphweave.cli import charts
 from graphweave.cli.charts import Chart
 from graphweave.cli.durations import duration
+from graphweave.cli.named_data import described
 from graphweave.cli.plot import page_figures
 from graphweave.cli.report import Measured, mebibytes, pays
-from graphweave.cli.tasks import Data, described
-from graphweave.cli.training import Predictions, TrainingJob, TrainingWay
 from graphweave.data import AtomSet, GraphSet, Interactions, KnowledgeGraph, NodeData, TypedNodeData
+from graphweave.examples.tasks import Data
+from graphweave.examples.training import Predictions, TrainingJob, TrainingWay
 from graphweave.pages.elements import facts, join, section, table, tag
 from graphweave.pages.frame import page
 from graphweave.runtime.machine_facts import NOT_INSTALLED, compiler, cpu, versions

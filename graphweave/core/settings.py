@@ -18,9 +18,9 @@ GIB = 1 << 30
 
 _SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
 ROOMS = (
-    "analysis", "certificate", "cli", "codegen", "compiler", "core", "data", "dgl", "distributed", "execute",
-    "exporting", "extend", "frontends", "function", "graph", "ir", "jax", "loops", "lower", "md", "nn", "ops",
-    "pages", "passes", "points", "pyg", "runtime", "sampling", "tensorlike", "tuning", "udf",
+    "analysis", "certificate", "cli", "codegen", "compiler", "core", "data", "dgl", "distributed", "examples",
+    "execute", "exporting", "extend", "frontends", "function", "graph", "ir", "jax", "loops", "lower", "md", "nn",
+    "ops", "pages", "passes", "points", "pyg", "runtime", "sampling", "tensorlike", "tuning", "udf",
 )  # fmt: skip
 """The packages of graphweave, each with a logger of its own."""
 

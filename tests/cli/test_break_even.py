@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import graphweave
 from graphweave.cli.main import main
 from graphweave.cli.report import pays
-from graphweave.cli.training import History
 from graphweave.core.break_even import BreakEven
+from graphweave.examples.training import History
 
 
 @pytest.mark.parametrize(

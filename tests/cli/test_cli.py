@@ -15,11 +15,11 @@ import torch
 import graphweave
 from graphweave.cli.main import main
 from graphweave.cli.memory import peak_extra_bytes
-from graphweave.cli.models import MODELS, build
-from graphweave.cli.runner import Runner
-from graphweave.cli.tasks import load
-from graphweave.cli.training import TrainingJob
+from graphweave.cli.named_data import load
 from graphweave.data import karate
+from graphweave.examples.convolutions import MODELS, build
+from graphweave.examples.nodes import NodeTraining
+from graphweave.examples.training import TrainingJob
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--epochs", "1.5"], "--epochs: must be a whole number above 0 (got '1.5')"),
         (["--lr", "nan"], "--lr: must be a number above 0 (got 'nan')"),
         (["--dropout", "1"], "--dropout: must be a number from 0 to below 1 (got '1')"),
-        (["--data", "karate", "--hidden", "10", "--heads", "4"], "--hidden must be a multiple of --heads"),
+        (["--data", "karate", "--hidden", "10", "--heads", "4"], "hidden must be a multiple of heads"),
         (["--compare", "--no-compile"], "exclude each other"),
         (["--plot", "no/such/folder/out.png"], "--plot cannot be written: no/such/folder/out.png"),
         (["--plot", "out.gif"], "--plot must end in .png, .pdf, .svg (got 'out.gif')"),
@@ -171,7 +171,7 @@ def test_missing_packages_get_one_line(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_learns_karate(model: str) -> None:
-    runner = Runner("eager", job(model=model), karate())
+    runner = NodeTraining("eager", job(model=model), karate())
     for _ in range(60):
         runner.epoch()
     assert runner.history.loss[-1] < 0.3 < runner.history.loss[0]
@@ -182,21 +182,21 @@ def test_every_model_learns_karate(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_models_give_one_logit_for_each_class(model: str) -> None:
     data = karate()
-    built = build(model, features=34, hidden=8, classes=5, heads=4, dropout=0.5)
+    built = build(TrainingJob(model, hidden=8), features=34, out=5)
     assert built(data.x, data.edge_index).shape == (34, 5)
 
 
 def test_digits_are_read_well() -> None:
-    runner = Runner("eager", job(model="sage", hidden=32, dropout=0.5), load("digits", symmetric=False, seed=0))
+    runner = NodeTraining("eager", job(model="sage", hidden=32, dropout=0.5), load("digits", symmetric=False, seed=0))
     for _ in range(60):
         runner.step()
-    assert runner.test_accuracy() > 0.9
+    assert runner.test()["test accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("model", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
 def test_compiled_training_follows_eager(model: str) -> None:
     """Losses with the same weights and data agree to float32 rounding, which a few Adam steps amplify."""
-    runners = [Runner(way, job(model=model), karate()) for way in ("eager", "graphweave")]
+    runners = [NodeTraining(way, job(model=model), karate()) for way in ("eager", "graphweave")]
     for _ in range(4):
         for runner in runners:
             runner.epoch()
@@ -208,7 +208,7 @@ def test_compiled_training_follows_eager(model: str) -> None:
 @pytest.mark.slow  # by default, tests/runtime/test_random.py compares masks and gradients
 def test_compiled_training_with_dropout() -> None:
     """The backward uses the forward's mask; with another one the loss would not fall."""
-    runner = Runner("graphweave", job(model="sage", dropout=0.5, hidden=64), karate())
+    runner = NodeTraining("graphweave", job(model="sage", dropout=0.5, hidden=64), karate())
     for _ in range(40):
         runner.step()
     runner.epoch()

@@ -17,13 +17,13 @@ from graphweave.cli.charts import Chart, ScaledTimes
 from graphweave.cli.main import main, parser
 from graphweave.cli.plot import page_figures, save_picture
 from graphweave.cli.report import measure
-from graphweave.cli.runner import Runner
-from graphweave.cli.tasks import start
-from graphweave.cli.training import Predictions, TrainingJob
 from graphweave.cli.training_page import FinishedTraining, all_charts, training_page
 from graphweave.compiler.report import RacedCandidate, TuningNote
 from graphweave.core.break_even import BreakEven
 from graphweave.data import karate
+from graphweave.examples.nodes import NodeTraining
+from graphweave.examples.tasks import start
+from graphweave.examples.training import Predictions, TrainingJob
 from tests.cli.test_cli_tasks import case
 from tests.pages.test_pages import read
 
@@ -44,7 +44,7 @@ def trained(*ways: str) -> FinishedTraining:
     """A training of eager PyTorch under the names of `ways`, with times that are known."""
     runners = []
     for number, way in enumerate(ways):
-        runner = Runner("eager", JOB, karate())
+        runner = NodeTraining("eager", JOB, karate())
         for _ in range(JOB.epochs):
             runner.epoch()
         runner.way = way

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from bench.graphs import data_dir
-from graphweave.cli.entities import EntityRunner
-from graphweave.cli.links import LinkRunner
 from graphweave.cli.main import main
 from graphweave.cli.memory import peak_extra_bytes
-from graphweave.cli.relational_models import RELATIONAL_MODELS, RelationalEdges
-from graphweave.cli.tasks import load_relational
-from graphweave.cli.training import Links, TrainingJob
+from graphweave.cli.named_data import load_relational
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, TypedNodeData, families, filtered_ranks, relational
+from graphweave.examples.relational_models import RELATIONAL_MODELS, RelationalEdges
+from graphweave.examples.training import Links, TrainingJob
+from graphweave.examples.triples import TripleTraining
+from graphweave.examples.typed_nodes import TypedNodeTraining
 from tests.support import by_default
 
 
@@ -67,7 +67,7 @@ def by_frequency(kg: KnowledgeGraph, triples: Tensor) -> float:
 @pytest.mark.parametrize("model", RELATIONAL_MODELS)
 def test_every_model_learns_families(model: str) -> None:
     kg = families(count=4, seed=1)
-    runner = LinkRunner("eager", job(model, lr=0.02, batch=400, eval_every=40), kg)
+    runner = TripleTraining("eager", job(model, lr=0.02, batch=400, eval_every=40), kg)
     for _ in range(40):
         runner.epoch()
     assert runner.history.loss[-1] < 0.5 * runner.history.loss[0]
@@ -78,7 +78,7 @@ def test_every_model_learns_families(model: str) -> None:
 
 @pytest.mark.parametrize("model", RELATIONAL_MODELS)
 def test_every_model_tells_clubs_apart(model: str) -> None:
-    runner = EntityRunner("eager", job(model), clubs())
+    runner = TypedNodeTraining("eager", job(model), clubs())
     for _ in range(60):
         runner.epoch()
     assert runner.history.loss[-1] < 0.1 < runner.history.loss[0]
@@ -93,7 +93,7 @@ CHANGES = ({"decoder": "rotate"}, {"negatives": 30}, {"decoder": "rotate", "nega
 @pytest.mark.parametrize("changes", by_default(CHANGES, CHANGES[-1]))
 def test_decoders_and_negatives(changes: dict[str, Any]) -> None:
     kg = families(count=2, seed=1)
-    runner = LinkRunner("eager", job(lr=0.02, batch=150, **changes), kg)
+    runner = TripleTraining("eager", job(lr=0.02, batch=150, **changes), kg)
     for _ in range(25):
         runner.epoch()
     assert runner.test()["test MRR"] > 2 * by_frequency(kg, kg.test)
@@ -103,7 +103,7 @@ def test_decoders_and_negatives(changes: dict[str, Any]) -> None:
 def test_compiled_links_follow_eager() -> None:
     """The same weights, batches and dropped edges: losses agree to float32 rounding, which some Adam steps amplify."""
     kg = families(count=3, seed=2)
-    runners = [LinkRunner(way, job(batch=200), kg) for way in ("eager", "graphweave")]
+    runners = [TripleTraining(way, job(batch=200), kg) for way in ("eager", "graphweave")]
     for _ in range(3):
         for runner in runners:
             runner.epoch()
@@ -112,7 +112,7 @@ def test_compiled_links_follow_eager() -> None:
 
 
 def test_compiled_classification_follows_eager() -> None:
-    runners = [EntityRunner(way, job(), clubs()) for way in ("eager", "graphweave")]
+    runners = [TypedNodeTraining(way, job(), clubs()) for way in ("eager", "graphweave")]
     for _ in range(4):
         for runner in runners:
             runner.epoch()
@@ -124,7 +124,7 @@ def test_compiled_classification_follows_eager() -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.5, 0.9999])
 def test_edges_of_the_batch_are_left_out_with_their_inverses(rate: float) -> None:
     kg = families(count=2, seed=2)
-    runner = LinkRunner("eager", job(edge_dropout=rate), kg)
+    runner = TripleTraining("eager", job(edge_dropout=rate), kg)
     ids = torch.arange(10, 60)
     left = runner._without(runner._left_out(ids))
     rows = {tuple(row) for row in torch.stack([*left.graph.edges(), left.etype], 1).tolist()}
@@ -204,8 +204,8 @@ def test_seed_decides_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--data", "nowhere.npz"], "nowhere.npz: no such file"),
         (["--symmetric"], "--symmetric is not for rgcn"),
         (["--decoder", "transe"], "invalid choice: 'transe'"),
-        (["--decoder", "rotate", "--hidden", "7"], "--hidden must be even for rotate"),
-        (["--model", "hgt", "--hidden", "10"], "--hidden must be a multiple of --heads for hgt (got 10 and 4)"),
+        (["--decoder", "rotate", "--hidden", "7"], "hidden must be even for rotate"),
+        (["--model", "hgt", "--hidden", "10"], "hidden must be a multiple of heads for hgt (got 10 and 4)"),
         (["--batch", "0"], "--batch: must be a whole number above 0"),
         (["--negatives", "-1"], "--negatives: must be a whole number, 0 or above"),
         (["--edge-dropout", "1"], "--edge-dropout: must be a number from 0 to below 1"),
@@ -274,7 +274,7 @@ def test_links_of_real_graphs_beat_frequencies(name: str, least: float) -> None:
         pytest.skip(f"{file} is absent (GRAPHWEAVE_DATA names its folder)")
     kg = relational(file)
     assert isinstance(kg, KnowledgeGraph)
-    runner = LinkRunner("eager", job(hidden=64, dropout=0.2, batch=min(len(kg.train) // 8, 1024)), kg)
+    runner = TripleTraining("eager", job(hidden=64, dropout=0.2, batch=min(len(kg.train) // 8, 1024)), kg)
     for _ in range(20):
         runner.epoch()
     assert runner.rank(kg.test).mrr > max(least, 1.2 * by_frequency(kg, kg.test))
@@ -287,7 +287,7 @@ def test_aifb_is_classified_well() -> None:
         pytest.skip(f"{file} is absent (GRAPHWEAVE_DATA names its folder)")
     data = load_relational(str(file), seed=0)
     assert isinstance(data, TypedNodeData)
-    runner = EntityRunner("eager", job(hidden=16, dropout=0.2), data)
+    runner = TypedNodeTraining("eager", job(hidden=16, dropout=0.2), data)
     for _ in range(30):
         runner.step()
     assert runner.test()["test accuracy"] > 0.8

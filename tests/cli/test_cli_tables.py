@@ -1,4 +1,4 @@
-"""`graphweave train --target`: one command trains on tables (`graphweave/cli/tables.py`)."""
+"""`graphweave train --target`: one command trains on tables (`graphweave/examples/tables.py`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from graphweave.cli.main import main, parser
-from graphweave.cli.tables import TableTraining, check_target
 from graphweave.cli.train import asked
 from graphweave.data import TableGraph, shop
+from graphweave.examples.tables import TableTraining, check_target
 
 pytest.importorskip("pandas", reason="tables need pandas")
 pytest.importorskip("sqlalchemy", reason="databases need SQLAlchemy")
@@ -109,7 +109,7 @@ def test_a_training_goes_on(database: str, tmp_path: Path, capsys: pytest.Captur
         (["--target", "orders.returned", "--exclude", "x.y"], "expected TABLE.COLUMN"),
         (["--target", "orders.returned", "--split", "2001-01-01,2002-01-01"], "no row is in the training part"),
         (["--target", "orders.returned", "--split", "0.5,0.1,0.1"], "three shares with the sum 1"),
-        (["--target", "orders.returned", "--fanout", "3"], "--fanout must have one number for each of 2 layers"),
+        (["--target", "orders.returned", "--fanout", "3"], "fanout must have one number for each of 2 layers"),
         (["--target", "orders.returned", "--model", "gat"], "--task table has the models"),
         (["--target", "orders.returned", "--symmetric"], "no --symmetric"),
         (["--task", "table"], "--target TABLE.COLUMN"),

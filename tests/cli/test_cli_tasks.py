@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from graphweave.cli.checkpoint import resume, save
-from graphweave.cli.clouds import nearest
 from graphweave.cli.main import main
-from graphweave.cli.pairs import PAIR_DECODERS
-from graphweave.cli.recommend import GCMC, NDCG, RECALL, RecommenderTraining
-from graphweave.cli.tasks import Data, load, load_for, start
-from graphweave.cli.training import Links, TrainingJob
+from graphweave.cli.named_data import load, load_for
 from graphweave.core.errors import DataError
 from graphweave.data import Interactions, graph_set, interactions, point_set
 from graphweave.distributed import marks, snapshots
+from graphweave.examples.checkpoint import resume, save
+from graphweave.examples.clouds import nearest
+from graphweave.examples.pairs import PAIR_DECODERS
+from graphweave.examples.recommend import GCMC, NDCG, RECALL, RecommenderTraining
+from graphweave.examples.tasks import Data, start
+from graphweave.examples.training import Links, TrainingJob
 from tests.support import by_default
 
 RANDOM = np.random.default_rng(0)
@@ -223,7 +224,7 @@ def test_the_command_trains_keeps_and_goes_on(tmp_path: Path, capsys: pytest.Cap
         (["--task", "graph", "--data", "nowhere.npz"], "nowhere.npz: no such file"),
         (["--task", "points", "--model", "gat", "--data", "a.npz"], "--task points has the models dgcnn (got gat)"),
         (["--task", "node", "--fanout", "5,5"], "--fanout is for --task node with --batch"),
-        (["--task", "node", "--batch", "8", "--fanout", "5"], "--fanout must have one number for each of 2 layers"),
+        (["--task", "node", "--batch", "8", "--fanout", "5"], "fanout must have one number for each of 2 layers"),
         (["--task", "node", "--batch", "8", "--fanout", "5,x"], "must be whole numbers, -1 for all neighbours"),
         (["--task", "link", "--data", "karate", "--decoder", "rotate"], "--decoder must be one of dot, bilinear, mlp"),
         (["--resume", "nothing.pt", "--data", "karate"], "nothing.pt: no such checkpoint"),

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from graphweave.cli.checkpoint import resume, save
-from graphweave.cli.forces import ENERGY, FORCES, POTENTIALS, ForceTraining
 from graphweave.cli.main import main
-from graphweave.cli.training import TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.data import AtomSet, atom_clusters
 from graphweave.data.atom_clusters import PAIR_POTENTIALS
+from graphweave.examples.checkpoint import resume, save
+from graphweave.examples.forces import ENERGY, FORCES, POTENTIALS, ForceTraining
+from graphweave.examples.training import TrainingJob
 
 JOB = TrainingJob("schnet", 8, 1, 0.0, 1e-2, 0.0, 4, 0, 1, task="forces", batch=8)
 

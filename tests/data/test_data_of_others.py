@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphweave.cli.main import main
-from graphweave.cli.tasks import load, load_relational
+from graphweave.cli.named_data import load, load_relational
 from graphweave.core.errors import DataError
 from graphweave.data import GraphSet, NodeData, TypedNodeData, graphml, igraph, networkx, pyg
 

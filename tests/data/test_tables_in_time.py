@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from graphweave.cli.tables import TableSampler
 from graphweave.core.errors import DataError
 from graphweave.data import TableGraph, from_tables
 from graphweave.data.tables.graph import ALWAYS, NEVER
+from graphweave.examples.tables import TableSampler
 from graphweave.sampling import NeighborSampler
 
 pd = pytest.importorskip("pandas", reason="tables need pandas")

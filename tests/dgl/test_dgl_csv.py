@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphweave import data
-from graphweave.cli.tasks import load, load_for, load_relational
+from graphweave.cli.named_data import load, load_for, load_relational
 from graphweave.core.errors import DataError
 from graphweave.data import GraphSet, KnowledgeGraph, NodeData, TypedNodeData
 from graphweave.data.dgl_csv import read_dgl_csv

@@ -13,7 +13,7 @@ import torch
 
 import graphweave.dgl as dgl
 from graphweave import data
-from graphweave.cli.tasks import load, load_for, load_relational
+from graphweave.cli.named_data import load, load_for, load_relational
 from graphweave.core.errors import DataError
 from graphweave.data import GraphSet, KnowledgeGraph, NodeData, TypedNodeData
 

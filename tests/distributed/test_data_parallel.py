@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import graphweave
-from graphweave.cli.tasks import Data, start
-from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.counters import counters
 from graphweave.data import families
 from graphweave.distributed.ranks import ALONE, Ranks, started
+from graphweave.examples.tasks import Data, start
+from graphweave.examples.training import Links, TrainingJob
 from tests import patience
 from tests.cli.test_cli_tasks import CASES, case
 from tests.ranks_support import on_ranks

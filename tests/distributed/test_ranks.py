@@ -100,7 +100,7 @@ REFUSED = [
     ),
     (
         ["--model", "rgcn", "--batch", "1"],
-        "--batch must be 2 at least, so that each of 2 ranks has a row of it (got 1)",
+        "batch must be 2 at least, so that each of 2 ranks has a row of it (got 1)",
     ),
     (["--task", "graph", "--data", "no.npz"], "no.npz: no such file"),
     (["--compare", "--task", "link", "--data", "karate"], "--compare times ways within one process (got 2 ranks)"),

@@ -15,6 +15,8 @@ from graphweave.cli.main import main, parser
 from graphweave.core import extras
 from graphweave.core.versions import TESTED, numbers
 from release import built, check, versions
+from release.package import first_example
+from tests import fresh_process
 
 ROOT = Path(__file__).parents[2]
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a clone")
@@ -83,7 +85,7 @@ for package in {sorted(extras.EXTRA_OF)}:
     sys.modules[package] = None  # as if it were not installed
 import io, torch, graphweave
 from graphweave.cli.main import main
-from graphweave.data import digits
+from graphweave.data import digits, from_tables
 
 def total(x, edge_index):
     return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]).sum()
@@ -92,10 +94,11 @@ sys.stdout.isatty = lambda: True
 print("explained", graphweave.explain(total, torch.rand(9, 3), torch.randint(9, (2, 20))))
 for command in ("train", "bench", "partition", "completion"):
     print(command, main([command]))
-try:
-    digits()
-except graphweave.core.errors.DataError as error:
-    print(error)
+for load in (digits, lambda: from_tables("folder", "orders.returned")):
+    try:
+        load()
+    except graphweave.core.errors.DataError as error:
+        print(error)
 """
 
 
@@ -110,7 +113,50 @@ def test_without_any_extra() -> None:
             done.stderr,
             re.MULTILINE,
         )
+    assert "from_tables needs the extra 'tables'" in done.stdout and "'graphweave[tables]'" in done.stdout
     assert "digits: the images come with scikit-learn" in done.stdout and "'graphweave[train]'" in done.stdout
+
+
+MAIN_JOB = """
+import sys
+for package in {blocked}:
+    sys.modules[package] = None  # as if it were not installed
+import torch
+import graphweave as gw
+{program}
+"""
+
+COMPILED = """
+from graphweave import data, sampling
+from graphweave.examples.typed_nodes import TypedNodeTraining
+from graphweave.examples.training import TrainingJob
+from graphweave.nn import GATConv
+
+g, layer = gw.graph(data.rmat(16, 60)), GATConv(4, 3, 2)
+layer_loss = gw.compile(lambda g, x: layer(g, x).square().sum())
+layer_loss(g, torch.randn(16, 4)).backward()
+y, some = torch.arange(16) % 2, torch.arange(16) < 8
+graph = data.TypedNodeData(
+    (16,), (torch.randn(16, 4),), data.rmat(16, 60), torch.zeros(60, dtype=torch.int64), 1, y, some, ~some,
+    ~some, 2, "made",
+)
+training = TypedNodeTraining("eager", TrainingJob("rgcn", hidden=4), graph)
+training.epoch()
+(batch,) = sampling.DataLoader(g, torch.arange(16), sampling.BlockSampler(g, [2, 2]), batch_size=16)
+print("trained", training.test())
+"""
+
+
+def test_the_main_job_needs_torch_and_numpy_alone() -> None:
+    """Layers, compilation, data, trainings and batches, without any extra and without SciPy."""
+    said = fresh_process.checked(MAIN_JOB.format(blocked=[*extras.EXTRA_OF, "scipy"], program=COMPILED))
+    assert said.startswith("trained")
+
+
+def test_the_first_example_of_the_readme_needs_pyg_alone() -> None:
+    program = first_example((ROOT / "README.md").read_text(encoding="utf-8"))
+    blocked = [*(extras.EXTRA_OF.keys() - {"torch_geometric"}), "scipy"]
+    assert "kernels" in fresh_process.checked(MAIN_JOB.format(blocked=blocked, program=program))
 
 
 def test_an_import_that_fails_for_another_reason_is_no_missing_package() -> None:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.cli.forces import ENERGY, FORCES, ForceTraining
-from graphweave.cli.training import TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.data import atom_clusters
+from graphweave.examples.forces import ENERGY, FORCES, ForceTraining
+from graphweave.examples.training import TrainingJob
 from graphweave.nn import EnergyAndForces, Potential, SchNet
 from graphweave.points import neighbours
 

@@ -47,7 +47,9 @@ def from_tables(
     try:
         from graphweave.data.tables.build import make_graph
     except ImportError as error:
-        raise DataError(f"from_tables needs pandas ({error}). Run: pip install 'graphweave[tables]'") from error
+        raise DataError(
+            f"from_tables needs the extra 'tables' ({error}). Run: pip install 'graphweave[tables]'"
+        ) from error
     options = TableOptions(
         keys or {}, foreign_keys or {}, times or {}, exclude, kinds or {}, target_kind, split, dangling, max_categories,
         text_features, seed, name,

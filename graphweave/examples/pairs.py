@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.models import build
-from graphweave.cli.training import TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data import LinkData, NodeData
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import BatchTraining
+from graphweave.examples.convolutions import build
+from graphweave.examples.measures import AUC, PRECISION, average_precision, roc_auc
+from graphweave.examples.training import TrainingJob, wrap
 
 BATCH = 65_536
 """Edges of a step, unless the user says otherwise."""
 
 PAIR_DECODERS = ("dot", "bilinear", "mlp")
-AUC, PRECISION = "ROC AUC", "average precision"
 _VAL, _TEST = 0.05, 0.1
 """Shares of the joined pairs that validate and test."""
 
@@ -76,7 +76,7 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         super().__init__(way, job, ranks)
         self.data, self.size, self.negatives = data, job.batch or BATCH, job.links.negatives or 1
         self.pairs, self.edges = _split(data, job.seed)
-        encoder = build(job.model, data.x.size(1), job.hidden, job.hidden, job.heads, job.dropout)
+        encoder = build(job, data.x.size(1), job.hidden)
         decoder = PairScores(job.links.decoder, job.hidden)
         self.run = wrap(way, job)(PairModel(encoder, decoder))
         self.encode, self.decode = wrap(way, job)(encoder), wrap(way, job)(decoder)
@@ -111,7 +111,7 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
 
     def scores(self, part: str) -> dict[str, float]:
         nodes = self.encode(self.data.x, self.edges)
-        return _measured(*(self._scored(nodes, self.pairs[kind]).numpy() for kind in (part, f"not {part}")))
+        return _measured(*(self._scored(nodes, self.pairs[kind]) for kind in (part, f"not {part}")))
 
     def _scored(self, nodes: Tensor, pairs: Tensor) -> Tensor:
         """The scores of `pairs` [2, n], of which each rank computes its share."""
@@ -128,7 +128,7 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
         found = []
         for part in ("test", "not test"):
             u, v = self.pairs[part].numpy()
-            found.append(np.asarray(joined[u].multiply(joined[v]).sum(1)).reshape(-1))
+            found.append(torch.from_numpy(np.asarray(joined[u].multiply(joined[v]).sum(1)).reshape(-1)))
         return {f"test {name}": value for name, value in _measured(*found).items()}
 
 
@@ -156,12 +156,9 @@ def _split(data: NodeData | LinkData, seed: int) -> tuple[dict[str, Tensor], Ten
     return pairs, torch.cat([pairs["train"], pairs["train"].flip(0)], 1)
 
 
-def _measured(joined: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    if not len(joined) or not len(other):
+def _measured(joined: Tensor, other: Tensor) -> dict[str, float]:
+    if not joined.numel() or not other.numel():
         return {AUC: float("nan"), PRECISION: float("nan")}
-    # Imported here, since scikit-learn takes a second to load.
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    truth = np.concatenate([np.ones(len(joined)), np.zeros(len(other))])
-    scores = np.concatenate([joined, other])
-    return {AUC: float(roc_auc_score(truth, scores)), PRECISION: float(average_precision_score(truth, scores))}
+    scores = torch.cat([joined, other])
+    truth = torch.arange(scores.numel()) < joined.numel()
+    return {AUC: roc_auc(truth, scores), PRECISION: average_precision(truth, scores)}

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, RankStep
-from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decoder
-from graphweave.cli.training import MRR, TrainingJob, wrap
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import BatchTraining, RankStep
+from graphweave.examples.measures import MRR
+from graphweave.examples.relational_models import LinkEncoder, RelationalEdges, decoder
+from graphweave.examples.training import TrainingJob, wrap
 
 _MAX_SCORES = 1 << 24
 """Upper limit on the scores that an evaluation holds at once, unless there are more entities than this."""
@@ -35,7 +36,7 @@ class LinkBatch(NamedTuple):
     others: Tensor | None
 
 
-class LinkRunner(BatchTraining[LinkBatch]):
+class TripleTraining(BatchTraining[LinkBatch]):
     """One way of training on `data`. All ways have the same seed, and so the same weights, batches and negatives.
 
     Each step encodes the graph of all training triples and their inverses, except some of the edges of the batch's own
@@ -51,7 +52,7 @@ class LinkRunner(BatchTraining[LinkBatch]):
         super().__init__(way, job, ranks)
         self.options, self.data, self.size = job.links, data, job.links.batch
         rels = 2 * data.num_rels
-        encoder = LinkEncoder(job.model, data.num_nodes, job.hidden, job.heads, rels, job.dropout)
+        encoder = LinkEncoder(job, data.num_nodes, rels)
         self.decoder = decoder(job.links.decoder, rels, job.hidden)
         self.encoder = wrap(way, job)(encoder)
         self.optimise(encoder, self.decoder)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.data import GraphBatch, GraphSet
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import TargetTraining
+from graphweave.examples.convolutions import convolutions
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, class_scores, roc_auc
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 
 BATCH = 128
 """Graphs of a step, unless the user says otherwise."""
 
 _LAYERS = 3
-AUC, ERROR = "ROC AUC", "mean absolute error"
 
 
 class GraphModel(nn.Module):
@@ -30,13 +28,13 @@ class GraphModel(nn.Module):
     perceptron with one hidden layer.
     """
 
-    def __init__(self, name: str, features: int, hidden: int, targets: int, heads: int, dropout: float) -> None:
+    def __init__(self, job: TrainingJob, features: int, targets: int) -> None:
         super().__init__()
-        conv = convolutions(hidden)[name]
+        conv, hidden = convolutions(job)[job.model], job.hidden
         widths = [features] + [hidden] * _LAYERS
-        self.convs = nn.ModuleList(conv(i, o, heads) for i, o in itertools.pairwise(widths))
+        self.convs = nn.ModuleList(conv(i, o, job.heads) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(_LAYERS))
-        self.first, self.last, self.dropout = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, targets), dropout
+        self.first, self.last, self.dropout = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, targets), job.dropout
 
     def forward(self, x: Tensor, edge_index: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -47,19 +45,16 @@ class GraphModel(nn.Module):
         return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
 
 
-class GraphTraining(BatchTraining[GraphBatch]):
+class GraphTraining(TargetTraining[GraphBatch]):
     """Classes by cross-entropy and accuracy; targets of 0 and 1 by their own cross-entropies and the mean area under
     the ROC curve; other numbers, standardised by the training graphs, by L1 loss and mean absolute error. The baseline
     is the commonest class, 0.5, or the median of the training graphs."""
 
     def __init__(self, way: str, job: TrainingJob, data: GraphSet, ranks: Ranks = ALONE) -> None:
-        super().__init__(way, job, ranks)
-        self.data, self.size = data, job.batch or BATCH
-        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        super().__init__(way, job, data, job.batch or BATCH, ranks)
+        self.data, self.y = data, data.y
         self.measure = ACCURACY if data.num_classes else AUC if data.is_binary else ERROR
-        model = self.normalised(
-            GraphModel(job.model, data.x.size(1), job.hidden, data.num_targets, job.heads, job.dropout)
-        )
+        model = self.normalised(GraphModel(job, data.x.size(1), data.num_targets))
         self.model = wrap(way, job)(model)
         self.optimise(model)
         known = data.y[self.rows["train"]].float()
@@ -67,13 +62,6 @@ class GraphTraining(BatchTraining[GraphBatch]):
         if self.measure == ERROR:
             self.middle = known.nanmean(0)
             self.spread = (known - self.middle).square().nanmean(0).sqrt().clamp(min=1e-12)
-
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> GraphBatch:
         return self.data.batch(drawn[own])
@@ -90,48 +78,32 @@ class GraphTraining(BatchTraining[GraphBatch]):
             return F.binary_cross_entropy_with_logits(out[known], batch.y[known], reduction="sum")
         return F.l1_loss(out[known], ((batch.y - self.middle) / self.spread)[known], reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return {self.measure: float("nan")}
-        return {self.measure: self._measure(self._answered(rows), rows)}
+    def answers(self, rows: Tensor) -> Tensor:
+        out = self._predicted(self.data.batch(rows))
+        return out if self.measure != ERROR else out * self.spread + self.middle
 
-    def _test_predictions(self) -> Predictions | None:
+    def guess(self) -> Tensor:
+        train = self.y[self.rows["train"]]
+        if self.measure == ACCURACY:
+            return class_scores(train, self.data.num_classes)
+        return train.nanmedian(0).values if self.measure == ERROR else torch.zeros(self.data.num_targets)
+
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        if self.measure == ACCURACY:
+            return {ACCURACY: float((out.argmax(1) == y).float().mean())}
+        if self.measure == ERROR:
+            return {ERROR: float((out - y).abs().nanmean())}
+        columns = zip(out.unbind(1), y.unbind(1), strict=True)
+        areas = [roc_auc(t[~t.isnan()] == 1, p[~t.isnan()]) for p, t in columns]
+        return {AUC: float(torch.tensor(areas, dtype=torch.float64).nanmean())}
+
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions | None:
         """Predicted classes or numbers. There are none of targets of 0 and 1, which get scores."""
-        rows = self.rows["test"]
-        if self.measure == AUC or not rows.numel():
+        if self.measure == AUC:
             return None
-        out, y = self._answered(rows), self.data.y[rows]
         if self.measure == ACCURACY:
             return Predictions.of_classes(out.argmax(1), y, self.data.num_classes)
         return Predictions.of_numbers(out.flatten(), y.flatten())
-
-    def _answered(self, rows: Tensor) -> Tensor:
-        """The model's results for graphs, in the units of the targets."""
-        out = self._over_rows(rows, self.size, lambda some: self._predicted(self.data.batch(some)))
-        return out if self.measure != ERROR else out * self.spread + self.middle
-
-    def baseline(self) -> dict[str, float]:
-        train, rows = self.data.y[self.rows["train"]], self.rows["test"]
-        if self.measure == ACCURACY:
-            guess = F.one_hot(train.bincount(minlength=self.data.num_classes).argmax(), self.data.num_classes)
-            return {f"test {ACCURACY}": self._measure(guess.expand(rows.numel(), -1), rows)}
-        guess = train.nanmedian(0).values if self.measure == ERROR else torch.zeros(self.data.num_targets)
-        return {f"test {self.measure}": self._measure(guess.expand(rows.numel(), -1), rows)}
-
-    def _measure(self, predicted: Tensor, rows: Tensor) -> float:
-        y = self.data.y[rows]
-        if self.measure == ACCURACY:
-            return float((predicted.argmax(1) == y).float().mean())
-        if self.measure == ERROR:
-            return float((predicted - y).abs().nanmean())
-        # Imported here, since scikit-learn takes a second to load.
-        from sklearn.metrics import roc_auc_score
-
-        columns = zip(predicted.unbind(1), y.unbind(1), strict=True)
-        pairs = ((p[~t.isnan()].numpy(), t[~t.isnan()].numpy()) for p, t in columns)
-        areas = [roc_auc_score(t, p) for p, t in pairs if t.min(initial=1) < t.max(initial=0)]
-        return float(np.mean(areas)) if areas else float("nan")
 
     def _predicted(self, batch: GraphBatch) -> Tensor:
         out: Tensor = self.model(batch.x, batch.edge_index, batch.graph, batch.y.size(0))

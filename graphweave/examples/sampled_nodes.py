@@ -9,20 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, RankStep
-from graphweave.cli.drawn_norms import graph_norms
-from graphweave.cli.models import LAYERS, NORMED, TwoLayer, build
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, accuracy, commonest, wrap
-from graphweave.core.errors import DataError
 from graphweave.data import NodeData
 from graphweave.distributed.parts import EDGES, NODES
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import RankStep, RowTraining
+from graphweave.examples.convolutions import NORMED, TwoLayer, build
+from graphweave.examples.drawn_norms import graph_norms
+from graphweave.examples.measures import ACCURACY, accuracy, commonest
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import hop_sampler
 from graphweave.sampling.prefetch import Prefetcher
 
+BATCH = 512
+"""Seeds of a step, unless the user says otherwise."""
 FANOUT = (10, 10)
-"""Neighbours that each hop draws, unless the user says otherwise."""
+"""Neighbours that each layer draws, unless the user says otherwise."""
 
 
 class SeedBatch(NamedTuple):
@@ -53,7 +55,7 @@ class SeedLoss(nn.Module):
         return F.cross_entropy(out[: y.size(0)], y, reduction="sum")
 
 
-class SampledTraining(BatchTraining[SeedBatch]):
+class SampledTraining(RowTraining[SeedBatch]):
     """Each step draws neighbours of `batch` training nodes and trains on these nodes (Hamilton, Ying and Leskovec,
     "Inductive Representation Learning on Large Graphs", 2017, algorithm 2). A thread samples one batch ahead. Results
     are measured on the whole graph. The baseline is the commonest class of the training nodes.
@@ -65,16 +67,9 @@ class SampledTraining(BatchTraining[SeedBatch]):
     measure = ACCURACY
 
     def __init__(self, way: str, job: TrainingJob, data: NodeData, ranks: Ranks = ALONE) -> None:
-        super().__init__(way, job, ranks)
-        assert job.batch is not None
-        fanout = job.fanout or FANOUT
-        if len(fanout) != LAYERS:
-            raise DataError(
-                f"--fanout must have one number for each of {LAYERS} layers (got {','.join(map(str, fanout))})."
-                " Write it as 10,10."
-            )
-        self.data, self.size = data, job.batch
-        self.train_rows = data.train_mask.nonzero().flatten()
+        super().__init__(way, job, data, job.batch or BATCH, ranks)
+        fanout = job.fanout_of(FANOUT)
+        self.data = data
         src, dst = data.edge_index
         edges = adjacency(src, dst, data.num_nodes, data.num_nodes, what=data.name)
         self.sampler = hop_sampler(
@@ -82,21 +77,12 @@ class SampledTraining(BatchTraining[SeedBatch]):
         )
         normed = job.model in NORMED
         self.norms = graph_norms(data.edge_index, data.num_nodes, data.x.dtype) if normed else None
-        model = build(
-            job.model, data.x.size(1), job.hidden, data.num_classes, job.heads, job.dropout, given_norms=normed
-        )
+        model = build(job, data.x.size(1), data.num_classes, given_norms=normed)
         self.model, self.run = wrap(way, job)(model), wrap(way, job)(SeedLoss(model))
         self.optimise(model)
 
-    @property
-    def steps(self) -> int:
-        return -(-self.train_rows.numel() // self.size)
-
     def batches(self, skip: int = 0) -> Iterator[RankStep[SeedBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.train_rows, self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
         seeds, epoch = drawn[own], len(self.history.loss)

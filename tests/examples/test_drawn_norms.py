@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
-from graphweave.cli.drawn_norms import GraphNorms, graph_norms
 from graphweave.distributed.parts import EDGES, NODES
+from graphweave.examples.drawn_norms import GraphNorms, graph_norms
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import hop_sampler
 from tests.support import features, random_graph

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.distributed import snapshots
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.training import TrainingJob, TrainingWay
 
 _FORMAT = 2
 

@@ -1,25 +1,10 @@
-"""Loads the data that the command line names, and chooses the training for them."""
+"""Loads the data that the command line names, checks that they can be trained on, and says how large they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from graphweave.cli.clouds import CloudTraining
-from graphweave.cli.entities import EntityRunner
-from graphweave.cli.forces import POTENTIALS, ForceTraining
-from graphweave.cli.graphs import GraphTraining
-from graphweave.cli.links import LinkRunner
-from graphweave.cli.models import MODELS
-from graphweave.cli.pairs import PAIR_DECODERS, PairTraining
-from graphweave.cli.recommend import RECOMMENDERS, RecommenderTraining
-from graphweave.cli.relational_models import RELATIONAL_MODELS
-from graphweave.cli.runner import Runner
-from graphweave.cli.sampled import SampledTraining
-from graphweave.cli.tables import TableTraining, check_target, described_parts
-from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
     NO_LABEL,
@@ -32,65 +17,25 @@ from graphweave.data import (
     PointSet,
     TableGraph,
     TypedNodeData,
-    atom_clusters,
     dgl,
     digits,
     families,
     from_tables,
-    graph_set,
     graphml,
-    interactions,
     karate,
     npz,
     ogb,
     planetoid,
-    point_set,
     pyg,
     relational,
 )
 from graphweave.data.dgl import is_dgl
 from graphweave.data.ogb_files import is_ogb
-from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.tables import check_target, described_parts
+from graphweave.examples.tasks import TASKS, Data
 
 OfOthers: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph | GraphSet | LinkData
 """The kinds of data that are read from the data sets of other libraries."""
-
-Data: TypeAlias = OfOthers | PointSet | Interactions | TableGraph | AtomSet
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task has models, of which the first is the default, and defaults of some options."""
-
-    models: tuple[str, ...]
-    file: Callable[..., Data] | None = None
-    """Reads its files, or makes its data by their name, for tasks on data of their own."""
-    made: str = ""
-    """The name of the default data, for a task whose data are made and not read."""
-    decoders: tuple[str, ...] = ()
-    dropout: float = 0.5
-    weight_decay: float = 0.0
-    epochs: int = 100
-    lr: float = 0.01
-
-
-def _first(name: str) -> tuple[str, ...]:
-    """PyG's models, `name` before the others."""
-    return (name, *(model for model in MODELS if model != name))
-
-
-TASKS: dict[str, Task] = {
-    "node": Task(("gat", *(m for m in MODELS if m != "gat"), *RELATIONAL_MODELS), weight_decay=5e-4),
-    "link": Task(
-        ("sage", *(m for m in MODELS if m != "sage"), *RELATIONAL_MODELS), decoders=PAIR_DECODERS, dropout=0.2
-    ),
-    "graph": Task(("gin", *(m for m in MODELS if m != "gin")), graph_set),
-    "points": Task(("dgcnn",), point_set),
-    "recommend": Task(RECOMMENDERS, interactions, dropout=0.0),
-    "forces": Task(tuple(POTENTIALS), atom_clusters, made="lennard-jones", dropout=0.0, epochs=50, lr=0.002),
-    "table": Task(RELATIONAL_MODELS, dropout=0.2, epochs=20),
-}
-"""Tasks by name."""
 
 
 def load_for(task: str, name: str, *, seed: int) -> Data:
@@ -191,38 +136,6 @@ def check_trainable(data: Data, task: str) -> None:
         case GraphSet() | PointSet() | AtomSet():
             if not bool(data.train_mask.any()):
                 raise DataError(f"{data.name}: nothing is in the train split. Add to it.")
-
-
-def start(way: str, job: TrainingJob, data: Data, ranks: Ranks = ALONE) -> TrainingWay:
-    """The training of `job.task` on `data`; if that is None, links are predicted in a knowledge graph, nodes classified
-    in other graphs. DataError for several ranks and a training that takes all nodes at once."""
-    match data:
-        case KnowledgeGraph():
-            return LinkRunner(way, job, data, ranks)
-        case GraphSet():
-            return GraphTraining(way, job, data, ranks)
-        case PointSet():
-            return CloudTraining(way, job, data, ranks)
-        case AtomSet():
-            return ForceTraining(way, job, data, ranks)
-        case Interactions():
-            return RecommenderTraining(way, job, data, ranks)
-        case TableGraph() if ranks.size == 1:
-            return TableTraining(way, job, data, check_target(data))
-        case LinkData():
-            return PairTraining(way, job, data, ranks)
-        case NodeData() if job.task == "link":
-            return PairTraining(way, job, data, ranks)
-        case NodeData() if job.batch is not None:
-            return SampledTraining(way, job, data, ranks)
-    if isinstance(data, TableGraph):
-        raise DataError(f"{data.name}: tables are trained on by one process (got {ranks.size} ranks). Run one process.")
-    if ranks.size > 1:
-        raise DataError(
-            f"{data.name}: this training takes all nodes in each step, which {ranks.size} ranks cannot share (got no"
-            " batches). Pass --batch with one of PyG's models, or run one process."
-        )
-    return EntityRunner(way, job, data) if isinstance(data, TypedNodeData) else Runner(way, job, data)
 
 
 def described(model: str, data: Data) -> str:

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.core.errors import DataError, GraphweaveError
+from graphweave.core.errors import GraphweaveError
+from graphweave.examples.training import TrainingJob
 
 Conv: TypeAlias = Callable[[int, int, int], nn.Module]
 """in features, out features, heads -> a module called as conv(x, edge_index)."""
@@ -40,10 +41,13 @@ def _mlp(features: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
-def convolutions(hidden: int, *, given_norms: bool = False) -> dict[str, Conv]:
-    """The models by name. `hidden` is the inner width of those with an MLP. With `given_norms`, those in `NORMED` take
-    the norms of edges as weights, instead of counting the edges of the graph at hand. Raises GraphweaveError if PyG is
-    missing."""
+def convolutions(job: TrainingJob, *, given_norms: bool = False) -> dict[str, Conv]:
+    """The models by name. The inner width of those with an MLP is `job.hidden`. With `given_norms`, those in `NORMED`
+    take the norms of edges as weights, instead of counting the edges of the graph at hand. GraphweaveError if PyG is
+    missing. DataError if `job.model` has heads, and these do not divide the width."""
+    hidden = job.hidden
+    if job.model in _WITH_HEADS:
+        job.check_heads()
     try:
         # Imported here, since PyG is an optional dependency and takes seconds to load.
         import torch_geometric.nn as pyg
@@ -60,23 +64,13 @@ def convolutions(hidden: int, *, given_norms: bool = False) -> dict[str, Conv]:
     }
 
 
-LAYERS = 2
-"""Convolutions of a `TwoLayer`, so hops that a node's row depends on."""
-
 MODELS = ("gcn", "sage", "gat", "gatv2", "gin", "edgeconv")
 NORMED = frozenset({"gcn"})
 """Models whose convolutions divide what an edge carries by the degrees of its ends."""
 _WITH_HEADS = frozenset({"gat", "gatv2"})
 
 
-def build(
-    name: str, features: int, hidden: int, classes: int, heads: int, dropout: float, *, given_norms: bool = False
-) -> TwoLayer:
-    """Model `name`. `hidden` is the width of all heads together; `given_norms` is that of `convolutions`. Parameters
-    come from torch's global generator."""
-    if name in _WITH_HEADS and hidden % heads:
-        raise DataError(
-            f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}). Choose another --hidden."
-        )
-    conv = convolutions(hidden, given_norms=given_norms)[name]
-    return TwoLayer(conv(features, hidden, heads), conv(hidden, classes, 1), dropout)
+def build(job: TrainingJob, features: int, out: int, *, given_norms: bool = False) -> TwoLayer:
+    """The model `job.model`; `given_norms` is that of `convolutions`. Parameters come from torch's global generator."""
+    conv = convolutions(job, given_norms=given_norms)[job.model]
+    return TwoLayer(conv(features, job.hidden, job.heads), conv(job.hidden, out, 1), job.dropout)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.models import convolutions
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, Wrap, commonest, wrap
 from graphweave.data import PointSet
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import TargetTraining
+from graphweave.examples.convolutions import convolutions
+from graphweave.examples.measures import ACCURACY, class_scores
+from graphweave.examples.training import Predictions, TrainingJob, Wrap, wrap
+from graphweave.points import knn_graph
 
 BATCH = 16
 """Clouds of a step, unless the user says otherwise."""
@@ -23,18 +23,9 @@ _LAYERS = 3
 
 def nearest(x: Tensor, clouds: int, k: int) -> Tensor:
     """`edge_index` [2, E] of the edges from the k nearest other points of its cloud to each point, by the rows of `x`
-    [clouds * P, F]; all others if there are fewer. Exact neighbours by scikit-learn."""
-    # Imported here, since scikit-learn takes a second to load.
-    from sklearn.neighbors import NearestNeighbors
-
-    points = x.size(0) // max(clouds, 1)
-    k = min(k, points - 1)
-    found = []
-    for number, rows in enumerate(x.detach().view(clouds, points, -1).numpy()):
-        near = NearestNeighbors(n_neighbors=k).fit(rows).kneighbors(return_distance=False)
-        found.append(torch.from_numpy(near).view(-1) + number * points)
-    src = torch.cat(found)
-    return torch.stack([src, torch.arange(clouds * points).repeat_interleave(k)])
+    [clouds * P, F]; all others if there are fewer."""
+    cloud = torch.arange(clouds).repeat_interleave(x.size(0) // max(clouds, 1))
+    return knn_graph(x.detach(), k, cloud)
 
 
 class DGCNN(nn.Module):
@@ -45,11 +36,11 @@ class DGCNN(nn.Module):
     `wrap` prepares each convolution and the head. Neighbours are found between them.
     """
 
-    def __init__(self, hidden: int, classes: int, dropout: float, wrap: Wrap) -> None:
+    def __init__(self, job: TrainingJob, classes: int, wrap: Wrap) -> None:
         super().__init__()
-        conv = convolutions(hidden)["edgeconv"]
+        conv, hidden = convolutions(job)["edgeconv"], job.hidden
         self.convs = nn.ModuleList(conv(3 if i == 0 else hidden, hidden, 1) for i in range(_LAYERS))
-        self.head = CloudHead(_LAYERS * hidden, hidden, classes, dropout)
+        self.head = CloudHead(_LAYERS * hidden, hidden, classes, job.dropout)
         self.runs = [wrap(one) for one in (*self.convs, self.head)]
 
     def forward(self, points: Tensor) -> Tensor:
@@ -75,24 +66,16 @@ class CloudHead(nn.Module):
         return self.last(F.dropout(F.relu(self.first(both)), self.dropout, self.training))
 
 
-class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
+class CloudTraining(TargetTraining[tuple[Tensor, Tensor]]):
     """Cross-entropy and accuracy; the baseline is the commonest class of the training clouds."""
 
     measure = ACCURACY
 
     def __init__(self, way: str, job: TrainingJob, data: PointSet, ranks: Ranks = ALONE) -> None:
-        super().__init__(way, job, ranks)
-        self.data, self.size = data, job.batch or BATCH
-        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
-        self.model = DGCNN(job.hidden, data.num_classes, job.dropout, wrap(way, job))
+        super().__init__(way, job, data, job.batch or BATCH, ranks)
+        self.data, self.y = data, data.y
+        self.model = DGCNN(job, data.num_classes, wrap(way, job))
         self.optimise(self.model)
-
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor]:
         return self.data.points[drawn[own]], self.data.y[drawn[own]]
@@ -100,20 +83,15 @@ class CloudTraining(BatchTraining[tuple[Tensor, Tensor]]):
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(self.model(batch[0]), batch[1], reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return {ACCURACY: float("nan")}
-        return {ACCURACY: float((self._predicted(rows) == self.data.y[rows]).float().mean())}
+    def answers(self, rows: Tensor) -> Tensor:
+        out: Tensor = self.model(self.data.points[rows])
+        return out
 
-    def _test_predictions(self) -> Predictions | None:
-        rows = self.rows["test"]
-        if not rows.numel():
-            return None
-        return Predictions.of_classes(self._predicted(rows), self.data.y[rows], self.data.num_classes)
+    def guess(self) -> Tensor:
+        return class_scores(self.y[self.rows["train"]], self.data.num_classes)
 
-    def _predicted(self, rows: Tensor) -> Tensor:
-        return self._over_rows(rows, self.size, lambda some: self.model(self.data.points[some]).argmax(1))
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        return {ACCURACY: float((out.argmax(1) == y).float().mean())}
 
-    def baseline(self) -> dict[str, float]:
-        return commonest(self.data.y, self.data.train_mask, self.data.test_mask)
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions:
+        return Predictions.of_classes(out.argmax(1), y, self.data.num_classes)

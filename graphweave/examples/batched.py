@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphweave.cli.training import History, Predictions, Resumable, TrainingJob
 from graphweave.core.errors import DataError
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.training import History, Predictions, TrainingJob, TrainingWay
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class _Loss(nn.Module):
         return self.loss(batch)
 
 
-class BatchTraining(Resumable, ABC, Generic[Batch]):
+class BatchTraining(TrainingWay, Generic[Batch]):
     """One way of training by batches. All ways have the same seed, and so the same weights, batches and draws.
 
     Every rank draws the same batches and computes the loss of its share of each. Gradients are those of the mean over
@@ -57,7 +57,6 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     loss, and how results are measured.
     """
 
-    measure: str
     size: int
     """Rows of a batch on all ranks together."""
     _warm_up_count = 2
@@ -74,7 +73,7 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         """Train the parameters of `modules`. DataError for batches of fewer rows than there are ranks."""
         if self.size < self.ranks.size:
             raise DataError(
-                f"--batch must be {self.ranks.size} at least, so that each of {self.ranks.size} ranks has a row of it"
+                f"batch must be {self.ranks.size} at least, so that each of {self.ranks.size} ranks has a row of it"
                 f" (got {self.size}). Give a larger batch, or start fewer ranks."
             )
         self.modules = modules
@@ -117,10 +116,6 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
     @abstractmethod
     def scores(self, part: str) -> dict[str, float]:
         """Measures on a split, "val" or "test", by name; the first is that of `measure`. The same on all ranks."""
-
-    @abstractmethod
-    def baseline(self) -> dict[str, float]:
-        """The same measures of what needs no training, on the test split."""
 
     def _test_predictions(self) -> Predictions | None:
         """Predictions of the test data, the same on all ranks; None for a training that ranks or scores pairs."""
@@ -232,3 +227,69 @@ class BatchTraining(Resumable, ABC, Generic[Batch]):
         if self.ranks.size > 1 and not own.numel():
             return self.ranks.gathered(compute(rows[:1])[:0])
         return self.ranks.gathered(torch.cat([compute(some) for some in own.split(size)]))
+
+
+class SplitRows(Protocol):
+    """Data of which each row is in one split, or in none."""
+
+    @property
+    def train_mask(self) -> Tensor: ...
+
+    @property
+    def val_mask(self) -> Tensor: ...
+
+    @property
+    def test_mask(self) -> Tensor: ...
+
+
+class RowTraining(BatchTraining[Batch]):
+    """Training by batches of `size` rows of the training split, each of which is one term of the loss."""
+
+    def __init__(self, way: str, job: TrainingJob, split: SplitRows, size: int, ranks: Ranks = ALONE) -> None:
+        super().__init__(way, job, ranks)
+        self.size = size
+        masks = {"train": split.train_mask, "val": split.val_mask, "test": split.test_mask}
+        self.rows = {part: mask.nonzero().flatten() for part, mask in masks.items()}
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows["train"].numel() // self.size)
+
+    def drawn(self) -> Iterator[Tensor]:
+        return iter(self._shuffled(self.rows["train"], self.size))
+
+
+class TargetTraining(RowTraining[Batch]):
+    """Training by rows, each of which has one row of `y`, the targets of all rows."""
+
+    y: Tensor
+
+    @abstractmethod
+    def answers(self, rows: Tensor) -> Tensor:
+        """The model's results [n, targets] for some rows, in the units of `y`."""
+
+    @abstractmethod
+    def guess(self) -> Tensor:
+        """One result [targets] for every row, which needs no training."""
+
+    @abstractmethod
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        """Measures of answers, by name, the first by that of `measure`; NaN where there are no rows."""
+
+    @abstractmethod
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions | None:
+        """Answers as predictions; None if they are only scores."""
+
+    def scores(self, part: str) -> dict[str, float]:
+        rows = self.rows[part]
+        out = self._over_rows(rows, self.size, self.answers) if rows.numel() else self.guess().expand(0, -1)
+        return self.measured(out, self.y[rows])
+
+    def baseline(self) -> dict[str, float]:
+        y = self.y[self.rows["test"]]
+        found = self.measured(self.guess().expand(y.size(0), -1), y)
+        return {f"test {name}": value for name, value in found.items()}
+
+    def _test_predictions(self) -> Predictions | None:
+        rows = self.rows["test"]
+        return self.predicted(self._over_rows(rows, self.size, self.answers), self.y[rows]) if rows.numel() else None

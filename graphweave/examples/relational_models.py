@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
+from graphweave.examples.training import TrainingJob
 from graphweave.graph.build import graph
 from graphweave.graph.graph import Graph
 from graphweave.nn import DistMult, HGTConv, RelGraphConv, RGATConv, RotatE
@@ -55,22 +56,16 @@ class RelationalEdges:
 
 
 class Encoder(nn.Module):
-    """Nodes [N, in] and edges -> [N, out]: layer, ReLU, dropout, layer. The first layer has `heads` heads, the second
-    one."""
+    """Nodes [N, hidden] and edges -> [N, out]: layer, ReLU, dropout, layer. The first layer has `job.heads` heads, the
+    second one."""
 
-    def __init__(
-        self, model: str, in_size: int, hidden: int, out: int, heads: int, num_rels: int, num_ntypes: int,
-        dropout: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, job: TrainingJob, out: int, num_rels: int, num_ntypes: int) -> None:
         super().__init__()
-        if model != "rgcn" and hidden % heads:
-            raise DataError(
-                f"--hidden must be a multiple of --heads for {model} (got {hidden} and {heads})."
-                " Choose another --hidden."
-            )
-        self.first = _layer(model, in_size, hidden // heads, heads, num_rels, num_ntypes)
-        self.second = _layer(model, hidden, out, 1, num_rels, num_ntypes)
-        self.dropout = dropout
+        if job.model != "rgcn":
+            job.check_heads()
+        self.first = _layer(job.model, job.hidden, job.hidden, job.heads, num_rels, num_ntypes)
+        self.second = _layer(job.model, job.hidden, out, 1, num_rels, num_ntypes)
+        self.dropout = job.dropout
 
     def forward(self, x: Tensor, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
         x = F.relu(_called(self.first, x, g, etype, ntype, norm))
@@ -79,14 +74,15 @@ class Encoder(nn.Module):
 
 
 def _layer(model: str, in_size: int, out: int, heads: int, num_rels: int, num_ntypes: int) -> nn.Module:
+    """A layer of `out` features, those of all heads together."""
     tied = {"regularizer": "basis", "num_bases": _NUM_BASES} if num_rels > _NUM_BASES else {}
     match model:
         case "rgcn":
-            return RelGraphConv(in_size, out * heads, num_rels, **tied)  # type: ignore[arg-type]
+            return RelGraphConv(in_size, out, num_rels, **tied)  # type: ignore[arg-type]
         case "rgat":
-            return RGATConv(in_size, out, num_rels, heads, residual=True, **tied)  # type: ignore[arg-type]
+            return RGATConv(in_size, out // heads, num_rels, heads, residual=True, **tied)  # type: ignore[arg-type]
         case _:
-            return HGTConv(in_size, out, heads, num_ntypes, num_rels, dropout=0.0, activation=F.gelu)
+            return HGTConv(in_size, out // heads, heads, num_ntypes, num_rels, dropout=0.0, activation=F.gelu)
 
 
 def _called(layer: nn.Module, x: Tensor, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
@@ -107,15 +103,14 @@ class Classifier(nn.Module):
     """
 
     def __init__(
-        self, model: str, widths: Sequence[int | None], counts: Sequence[int], hidden: int, classes: int, heads: int,
-        num_rels: int, dropout: float,
-    ) -> None:  # fmt: skip
+        self, job: TrainingJob, widths: Sequence[int | None], counts: Sequence[int], classes: int, num_rels: int
+    ) -> None:
         super().__init__()
         self.inputs = nn.ModuleList(
-            nn.Embedding(count, hidden) if width is None else nn.Linear(width, hidden)
+            nn.Embedding(count, job.hidden) if width is None else nn.Linear(width, job.hidden)
             for width, count in zip(widths, counts, strict=True)
         )
-        self.encoder = Encoder(model, hidden, hidden, classes, heads, num_rels, len(counts), dropout)
+        self.encoder = Encoder(job, classes, num_rels, len(counts))
 
     def forward(
         self, features: Sequence[Tensor | None], g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor
@@ -136,11 +131,11 @@ class LinkEncoder(nn.Module):
     Without the sum, an encoder may stop learning because every unit is below 0 for all nodes (seen with 14 nodes).
     """
 
-    def __init__(self, model: str, num_nodes: int, hidden: int, heads: int, num_rels: int, dropout: float) -> None:
+    def __init__(self, job: TrainingJob, num_nodes: int, num_rels: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(num_nodes, hidden)
+        self.embedding = nn.Embedding(num_nodes, job.hidden)
         nn.init.xavier_uniform_(self.embedding.weight)
-        self.encoder = Encoder(model, hidden, hidden, hidden, heads, num_rels, 1, dropout)
+        self.encoder = Encoder(job, job.hidden, num_rels, 1)
 
     def forward(self, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
         x = self.embedding.weight
@@ -153,7 +148,7 @@ def decoder(name: str, num_rels: int, hidden: int) -> DistMult | RotatE:
     if name == "rotate":
         if hidden % 2:
             raise DataError(
-                f"--hidden must be even for rotate, real and imaginary parts (got {hidden}). Choose another --hidden."
+                f"hidden must be even for rotate, real and imaginary parts (got {hidden}). Choose another width."
             )
         return RotatE(num_rels, hidden)
     return DistMult(num_rels, hidden)

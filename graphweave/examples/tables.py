@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining, RankStep
-from graphweave.cli.relational_models import Encoder, RelationalEdges
-from graphweave.cli.training import ACCURACY, Predictions, TrainingJob, wrap
 from graphweave.core.errors import DataError
 from graphweave.data.tables.graph import ALWAYS, NEVER, TableGraph, Target
+from graphweave.examples.batched import RankStep, TargetTraining
+from graphweave.examples.measures import ACCURACY, AUC, ERROR, class_scores, roc_auc
+from graphweave.examples.relational_models import Encoder, RelationalEdges
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 from graphweave.graph.graph import Graph
 from graphweave.sampling.adjacency import adjacency
 from graphweave.sampling.hops import NeighborBatch, hop_sampler
@@ -24,7 +25,7 @@ BATCH = 256
 """Rows of a step, unless the user says otherwise."""
 FANOUT = (8, 8)
 """Neighbours that each hop draws by each relation, unless the user says otherwise."""
-AUC, ERROR, SQUARED, EXPLAINED = "ROC AUC", "mean absolute error", "root mean squared error", "R2"
+SQUARED, EXPLAINED = "root mean squared error", "R2"
 
 
 class TableBatch(NamedTuple):
@@ -54,9 +55,7 @@ class TableModel(nn.Module):
         super().__init__()
         self.inputs = nn.ModuleList(nn.Linear(width, job.hidden) for width in widths)
         self.edge_inputs = nn.ModuleList(nn.Linear(width, job.hidden) for width in edge_widths)
-        self.encoder = Encoder(
-            job.model, job.hidden, job.hidden, job.hidden, job.heads, relations, len(widths), job.dropout
-        )
+        self.encoder = Encoder(job, job.hidden, relations, len(widths))
         self.last = nn.Linear(2 * job.hidden, out)
 
     def forward(
@@ -73,7 +72,7 @@ class TableModel(nn.Module):
         return out
 
 
-class TableTraining(BatchTraining[TableBatch]):
+class TableTraining(TargetTraining[TableBatch]):
     """Each step draws, around some training rows, rows that were known at the time of each of these, and trains on
     them. Results are measured by such batches, too.
 
@@ -82,15 +81,9 @@ class TableTraining(BatchTraining[TableBatch]):
     """
 
     def __init__(self, way: str, job: TrainingJob, data: TableGraph, target: Target) -> None:
-        super().__init__(way, job)
-        fanout = job.fanout or FANOUT
-        if len(fanout) != len(FANOUT):
-            raise DataError(
-                f"--fanout must have one number for each of {len(FANOUT)} layers (got"
-                f" {','.join(map(str, fanout))}). Write it as 8,8."
-            )
-        self.data, self.target, self.size = data, target, job.batch or BATCH
-        self.rows = {part: getattr(target, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        super().__init__(way, job, target, job.batch or BATCH)
+        fanout = job.fanout_of(FANOUT)
+        self.data, self.target, self.y = data, target, target.y
         self.measure = ERROR if not target.classes else AUC if len(target.classes) == 2 else ACCURACY
         self.sampled = TableSampler(data, target, fanout, job.seed)
         known = target.y[self.rows["train"]]
@@ -102,15 +95,8 @@ class TableTraining(BatchTraining[TableBatch]):
         self.model = wrap(way, job)(model)
         self.optimise(model)
 
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
     def batches(self, skip: int = 0) -> Iterator[RankStep[TableBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> TableBatch:
         return self.sampled.batch(drawn[own], len(self.history.loss))
@@ -121,45 +107,27 @@ class TableTraining(BatchTraining[TableBatch]):
             return F.l1_loss(out.squeeze(1), (batch.y - self.middle) / self.spread, reduction="sum")
         return F.cross_entropy(out, batch.y, reduction="sum")
 
-    def scores(self, part: str) -> dict[str, float]:
-        rows = self.rows[part]
-        if not rows.numel():
-            return dict.fromkeys(self._measure(torch.zeros(0, 2), rows), float("nan"))
-        return self._measure(self._predicted(rows), rows)
+    def answers(self, rows: Tensor) -> Tensor:
+        out: Tensor = self.model(*self.sampled.batch(rows))
+        return out if self.measure != ERROR else out * self.spread + self.middle
 
-    def _test_predictions(self) -> Predictions | None:
-        rows = self.rows["test"]
-        if not rows.numel():
-            return None
-        out, y = self._predicted(rows), self.target.y[rows]
+    def guess(self) -> Tensor:
+        train = self.y[self.rows["train"]]
+        return train.median().view(1) if self.measure == ERROR else class_scores(train, len(self.target.classes))
+
+    def measured(self, out: Tensor, y: Tensor) -> dict[str, float]:
         if self.measure == ERROR:
-            return Predictions.of_numbers(self._in_units(out), y)
-        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
-
-    def _predicted(self, rows: Tensor) -> Tensor:
-        return self._over_rows(rows, self.size, lambda some: self.model(*self.sampled.batch(some)))
-
-    def _in_units(self, out: Tensor) -> Tensor:
-        return out.flatten() * self.spread + self.middle
-
-    def baseline(self) -> dict[str, float]:
-        train, rows = self.target.y[self.rows["train"]], self.rows["test"]
-        if self.measure == ERROR:
-            guess = ((train.median() - self.middle) / self.spread).expand(rows.numel(), 1)
-        else:
-            counts = train.bincount(minlength=len(self.target.classes))
-            guess = F.one_hot(counts.argmax(), counts.numel()).float().expand(rows.numel(), -1)
-        return {f"test {name}": value for name, value in self._measure(guess, rows).items()}
-
-    def _measure(self, out: Tensor, rows: Tensor) -> dict[str, float]:
-        y = self.target.y[rows]
-        if self.measure == ERROR:
-            off = self._in_units(out)[: y.numel()] - y
-            left = off.square().sum() / (y - y.mean()).square().sum() if y.numel() else torch.tensor(float("nan"))
+            off = out.flatten() - y
+            left = off.square().sum() / (y - y.mean()).square().sum()
             squared = off.square().mean().sqrt()
             return {ERROR: float(off.abs().mean()), SQUARED: float(squared), EXPLAINED: float(1 - left)}
-        right = float((out.argmax(1) == y).float().mean()) if y.numel() else float("nan")
-        return {AUC: _area(out, y), ACCURACY: right} if self.measure == AUC else {ACCURACY: right}
+        right = {ACCURACY: float((out.argmax(1) == y).float().mean())}
+        return {AUC: roc_auc(y == 1, out[:, 1] - out[:, 0]), **right} if self.measure == AUC else right
+
+    def predicted(self, out: Tensor, y: Tensor) -> Predictions:
+        if self.measure == ERROR:
+            return Predictions.of_numbers(out.flatten(), y)
+        return Predictions.of_classes(out.argmax(1), y, self.target.classes)
 
 
 class TableSampler:
@@ -246,15 +214,6 @@ def check_target(data: TableGraph) -> Target:
                 f"{target.table}.{target.column}: no row is in the {part} part. Give other shares or times."
             )
     return target
-
-
-def _area(out: Tensor, y: Tensor) -> float:
-    if not y.numel() or bool((y == y[0]).all()):
-        return float("nan")
-    # Imported here, since scikit-learn takes a second to load.
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(y.numpy(), (out[:, 1] - out[:, 0]).numpy()))
 
 
 def described_parts(target: Target) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch._dynamo
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.training import Predictions, TrainingJob, wrap
 from graphweave.data import AtomBatch, AtomSet
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import RowTraining
+from graphweave.examples.training import Predictions, TrainingJob, wrap
 from graphweave.nn import EnergyAndForces, PaiNN, Potential, SchNet
 
 BATCH = 16
@@ -42,16 +42,15 @@ class ForceLoss(nn.Module):
         return ((found - energy) / (sizes * self.by_energy)).square().sum() + wrong.sum() / self.by_forces**2
 
 
-class ForceTraining(BatchTraining[AtomBatch]):
+class ForceTraining(RowTraining[AtomBatch]):
     """Mean absolute errors of forces and energies. The baseline is no force, and the mean energy of an atom of the
     training systems. A step is one compiled function: energies, forces, and the loss on both."""
 
     measure = FORCES
 
     def __init__(self, way: str, job: TrainingJob, data: AtomSet, ranks: Ranks = ALONE) -> None:
-        super().__init__(way, job, ranks)
-        self.data, self.size = data, job.batch or BATCH
-        self.rows = {part: getattr(data, f"{part}_mask").nonzero().flatten() for part in ("train", "val", "test")}
+        super().__init__(way, job, data, job.batch or BATCH, ranks)
+        self.data = data
         if way == "inductor":
             torch._dynamo.config.trace_autograd_ops = True  # else it breaks the graph, and differentiates once only
         known = data.batch(self.rows["train"])
@@ -64,13 +63,6 @@ class ForceTraining(BatchTraining[AtomBatch]):
         self.compiled_loss = wrap(way, job)(ForceLoss(self.potential, by_energy, spread))
         self.compiled = wrap(way, job)(self.potential)
         self.optimise(self.potential)
-
-    @property
-    def steps(self) -> int:
-        return -(-self.rows["train"].numel() // self.size)
-
-    def drawn(self) -> Iterator[Tensor]:
-        return iter(self._shuffled(self.rows["train"], self.size))
 
     def made(self, drawn: Tensor, own: slice, number: int) -> AtomBatch:
         return self.data.batch(drawn[own])

@@ -1,17 +1,19 @@
-"""Parts that all trainings of the command line share: ways to run a module, options, a history, and methods."""
+"""Parts that all trainings share: ways to run a module, options, a history, and methods."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 import graphweave
+from graphweave.core.errors import DataError
 from graphweave.core.settings import override
 
 Wrap: TypeAlias = Callable[[nn.Module], nn.Module]
@@ -46,13 +48,9 @@ def wrap(way: str, job: TrainingJob) -> Wrap:
             return lambda module: cast(nn.Module, torch.compile(module))
 
 
-ACCURACY, MRR = "accuracy", "MRR"
-"""Names of the measures of validation."""
-
-
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Options for learning and predicting links (`cli/links.py`).
+    """Options for learning and predicting links (`examples/triples.py`, `examples/pairs.py`).
 
     `batch`: triples of a step. `negatives`: entities that each step draws as wrong tails; 0 stands for all.
     `edge_dropout`: rate at which the batch's own edges are left out of the graph. `eval_every`: epochs between
@@ -70,25 +68,44 @@ class Links:
 class TrainingJob:
     """The options of a training that all ways have in common. If `threads` is None, torch chooses.
 
-    `task` is one of `TASKS` of `cli/tasks.py`; None stands for what the data say. `batch`: how much a step takes, None
-    for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default. `budget`:
-    seconds that the way "tuned" may measure for each captured graph.
+    `task` is one of `TASKS` (`examples/tasks.py`); None stands for what the data say. `batch`: how much a step takes,
+    None for the task's default. `fanout`: neighbours that each hop draws for batches of nodes, () for the default.
+    `budget`: seconds that the way "tuned" may measure for each captured graph. `hidden` is the width of all heads
+    together.
     """
 
     model: str
-    hidden: int
-    heads: int
-    dropout: float
-    lr: float
-    weight_decay: float
-    epochs: int
-    seed: int
-    threads: int | None
+    hidden: int = 64
+    heads: int = 4
+    dropout: float = 0.5
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    epochs: int = 100
+    seed: int = 0
+    threads: int | None = None
     links: Links = Links()
     task: str | None = None
     batch: int | None = None
     fanout: tuple[int, ...] = ()
     budget: float = 60.0
+
+    def check_heads(self) -> None:
+        """DataError unless all heads together can have the width `hidden`."""
+        if self.hidden % self.heads:
+            raise DataError(
+                f"hidden must be a multiple of heads for {self.model} (got {self.hidden} and {self.heads}). Choose"
+                " another width."
+            )
+
+    def fanout_of(self, default: tuple[int, ...]) -> tuple[int, ...]:
+        """`fanout`, or the default. DataError unless there is a number for each layer, as in the default."""
+        found = self.fanout or default
+        if len(found) != len(default):
+            raise DataError(
+                f"fanout must have one number for each of {len(default)} layers (got {','.join(map(str, found))})."
+                f" Write it as {','.join(map(str, default))}."
+            )
+        return found
 
     def apply_threads(self) -> None:
         if self.threads is not None:
@@ -140,46 +157,42 @@ class Predictions:
         return cls(predicted[known], true[known])
 
 
-class TrainingWay(Protocol):
-    """One way of training a model on data, an epoch at a time, so that several ways can take turns."""
+class TrainingWay(ABC):
+    """One way of training modules on data, an epoch at a time, so that several ways can take turns."""
 
     way: str
     measure: str
     history: History
+    modules: tuple[nn.Module, ...]
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator | None = None
 
+    @abstractmethod
     def step(self) -> float:
         """Run one training step. Returns the loss."""
 
-    def epoch(self, tick: Callable[[float], None] = ...) -> None:
+    @abstractmethod
+    def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
         """Run an epoch of timed steps, then validation. Calls `tick` with the share of the steps that are done."""
 
+    @abstractmethod
     def warm_up(self) -> None:
         """Run two steps on a small graph, so that everything is compiled with little memory."""
 
+    @abstractmethod
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""
 
+    @abstractmethod
     def predictions(self) -> Predictions | None:
         """Predictions of the test data; None for trainings that rank or score pairs. Collective."""
 
+    @abstractmethod
     def baseline(self) -> dict[str, float]:
         """Some of the same measures of what needs no training."""
 
     def state(self) -> dict[str, Any]:
         """The state from which the training continues between two epochs, apart from torch's own generator."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`, of a training of the same job on the same data."""
-
-
-class Resumable:
-    """Has the state of its modules, their optimizer and its generator."""
-
-    modules: tuple[nn.Module, ...]
-    optimizer: torch.optim.Optimizer
-    generator: torch.Generator | None = None
-
-    def state(self) -> dict[str, Any]:
         return {
             "modules": [module.state_dict() for module in self.modules],
             "optimizer": self.optimizer.state_dict(),
@@ -187,19 +200,9 @@ class Resumable:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, of a training of the same job on the same data."""
         for module, values in zip(self.modules, state["modules"], strict=True):
             module.load_state_dict(values)
         self.optimizer.load_state_dict(state["optimizer"])
         if self.generator is not None:
             self.generator.set_state(state["generator"])
-
-
-def commonest(y: Tensor, train_mask: Tensor, test_mask: Tensor) -> dict[str, float]:
-    """The accuracy of the commonest class of the training rows on the test rows, by its name."""
-    common = y[train_mask].bincount().argmax()
-    return {f"test {ACCURACY}": accuracy(common.expand_as(y), y, test_mask)}
-
-
-def accuracy(predicted: Tensor, y: Tensor, mask: Tensor) -> float:
-    """The share of correct predictions where `mask` is true; NaN if the mask is empty."""
-    return float((predicted == y)[mask].float().mean())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.batched import BatchTraining
-from graphweave.cli.training import TrainingJob, wrap
 from graphweave.data import Interactions
 from graphweave.distributed.ranks import ALONE, Ranks
+from graphweave.examples.batched import BatchTraining
+from graphweave.examples.training import TrainingJob, wrap
 
 BATCH = 8192
 """Pairs of a step, unless the user says otherwise."""
@@ -26,6 +26,12 @@ _USERS = 1024
 _LAYERS = 3
 
 
+def _neighbour_sums(x: Tensor, edge_index: Tensor, norm: Tensor) -> Tensor:
+    """out[v] = sum of norm[e] x[u] over the edges e = (u, v). [N, F] -> [N, F]"""
+    src, dst = edge_index
+    return torch.zeros_like(x).index_add(0, dst, x[src] * norm.unsqueeze(1))
+
+
 class LightGCN(nn.Module):
     """The mean of a node's embedding and of its sums over 0 to 3 hops: E_(k+1) = D^-1/2 A D^-1/2 E_k (He et al.,
     "LightGCN", 2020, equations 3 and 4). Users and items are one set of nodes, users first. A node without edges keeps
@@ -36,11 +42,10 @@ class LightGCN(nn.Module):
         self.embedding = nn.Parameter(0.1 * torch.randn(num_nodes, hidden))
 
     def forward(self, edge_index: Tensor, norm: Tensor) -> Tensor:
-        src, dst = edge_index
         x: Tensor = self.embedding
         total = x
         for _ in range(_LAYERS):
-            x = torch.zeros_like(x).index_add(0, dst, x[src] * norm.unsqueeze(1))
+            x = _neighbour_sums(x, edge_index, norm)
             total = total + x
         return total / (_LAYERS + 1)
 
@@ -74,9 +79,8 @@ class GCMC(nn.Module):
         self.bilinear = nn.Parameter(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))
 
     def forward(self, edge_index: Tensor, norm: Tensor) -> Tensor:
-        src, dst = edge_index
         x: Tensor = self.embedding
-        sums = torch.zeros_like(x).index_add(0, dst, x[src] * norm.unsqueeze(1))
+        sums = _neighbour_sums(x, edge_index, norm)
         sides = zip((self.users, self.items), x.split(self.sizes), sums.split(self.sizes), strict=True)
         return torch.cat([side(own, other) for side, own, other in sides])
 
@@ -149,7 +153,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
         popular = torch.bincount(self.data.train[1], minlength=self.data.num_items).float()
         return {f"test {k}": v for k, v in self._ranked("test", lambda some: popular.expand(some.numel(), -1)).items()}
 
-    def _ranked(self, part: str, score) -> dict[str, float]:  # type: ignore[no-untyped-def]
+    def _ranked(self, part: str, score: Callable[[Tensor], Tensor]) -> dict[str, float]:
         wanted = self.data.val if part == "val" else self.data.test
         known = self.data.train if part == "val" else torch.cat([self.data.train, self.data.val], 1)
         wanted, known = (pairs[:, pairs[0].argsort(stable=True)] for pairs in (wanted, known))
