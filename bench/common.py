@@ -117,6 +117,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "torch_geometric", "graphweave", "numpy")},
         "compiler": _compiler(),
+        "commit": _commit(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
 
@@ -142,22 +143,36 @@ def _compiler() -> str | None:
     return answer.stdout.splitlines()[0]
 
 
+def _commit() -> str | None:
+    """The commit of this repository, and whether files were changed since; None outside of a checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
+
+
 def in_fresh_process(
-    module: str,
-    arguments: Sequence[str],
+    call: Callable[..., Any],
     environment: Mapping[str, str] | None = None,
     *,
     timeout: float | None = None,
     memory: int | None = None,
+    **given: Any,
 ) -> Any:
-    """Runs `python -m module *arguments --worker FILE` and returns the JSON that it writes to FILE.
+    """What `call(**given)`, a function of a benchmark's module, returns in a new process; both pass through JSON.
 
     A child that fails, is killed, or takes more than `timeout` seconds or `memory` bytes (private, RLIMIT_DATA) gives
     {"status": reason} instead: a benchmark reports a crash, it does not end.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-m", module, *arguments, "--worker", str(answer)]
+        where = sys.modules[call.__module__].__spec__
+        assert where is not None, "the module has no name by which another process could import it"
+        command = [sys.executable, "-m", "bench.worker", "call", where.name, call.__name__, json.dumps(given), str(answer)]
         child = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
         )
