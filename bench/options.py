@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,5 +37,11 @@ def parser_of(doc: str | None, options: Mapping[str, Any]) -> argparse.ArgumentP
     return parser
 
 
-COMMON: dict[str, Any] = {"threads": 2, "out": Path}
-"""Options of every benchmark. `--out` is a file, or a folder for a file with the benchmark's name."""
+COMMON: dict[str, Any] = {"threads": 2, "out": Path, "resume": False}
+"""Options of every benchmark. `--out` is a file, or a folder for a file with the benchmark's name; with `--resume`, the
+cases that the file has are kept."""
+
+
+def options_from(argv: Sequence[str] | None, doc: str | None, **options: Any) -> argparse.Namespace:
+    """The command line of a benchmark that takes `options` and `COMMON`."""
+    return parser_of(doc, {**COMMON, **options}).parse_args(argv)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from rich.progress import track
 
 from bench.common import machine, save
 
@@ -36,5 +38,8 @@ class Record:
         self.results[name] = answer
         save(self.path, {**self.about, "results": self.results})
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
+    def fill(self, cases: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Measures, one after the other, the cases that are not there. Returns all results."""
+        for name in track([name for name in cases if name not in self], "cases"):
+            self[name] = cases[name]()
+        return self.results

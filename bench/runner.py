@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from rich.progress import track
 
@@ -19,7 +18,7 @@ from bench.check import Result
 from bench.common import available_memory, ratio_table
 from bench.record import Record
 from bench.turns import SETTLE_SECONDS, Player, PlayerLost, take_turns
-from bench.worker import Asked, read_result
+from bench.worker import Asked, read_result, write_arrays
 
 
 class Answering(Protocol):
@@ -121,7 +120,7 @@ class Measuring:
     def _inputs(self) -> Path:
         path = self._folder / "inputs.npz"
         if self._case.inputs is not None and not path.exists():
-            np.savez(path, **{name: t.detach().numpy() for name, t in self._case.inputs(**self._sizes).items()})
+            write_arrays(path, self._case.inputs(**self._sizes))
         return path
 
 

@@ -36,9 +36,9 @@ from bench import udf_build, udf_worker
 from bench.common import arguments, available_memory, in_fresh_process, ratio_table, save
 from bench.graphs import GRAPHS, data_dir, missing
 from bench.judge import Judge, result_of
-from bench.train_worker import THP
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 from bench.udf_layers import LAYERS
+from bench.workloads import THP
 
 MODES = {"infer": ("first_infer", "result_infer", "infer"), "train": ("first", "result", "turn")}
 """Mode -> the questions for the first call, for its results, and for a turn."""

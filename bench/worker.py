@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bench.case import Bench, Case, Peers, options_of, result_of, sizes_of
 from bench.check import Result
@@ -57,8 +58,11 @@ class Asked:
 
 def write_result(path: str, result: Result) -> None:
     outputs = {f"out.{i}" if i else "out": value for i, value in enumerate(result.outputs)}
-    given = outputs | {name: grad for name, grad in result.grads.items() if grad is not None}
-    np.savez(path, **{name: value.detach().numpy() for name, value in given.items()})
+    write_arrays(path, outputs | {name: grad for name, grad in result.grads.items() if grad is not None})
+
+
+def write_arrays(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    np.savez(path, **{name: value.detach().numpy() for name, value in tensors.items()})
 
 
 def read_result(path: Path) -> Result:
