@@ -127,7 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     pairs = [(m, g) for g in options.graphs for m in options.models if g in MODELS[m].graphs]
     about = {"benchmark": "bounds", "loss": "compiled" if options.compile_loss else "eager", "target": TARGET}
-    results = Record(options.out, about, resume=options.resume).fill({f"{m} {g}": partial(measure, m, g) for m, g in pairs})
+    results = Record(options.out, about, resume=options.resume).fill(
+        {f"{m} {g}": partial(measure, m, g) for m, g in pairs}
+    )
     for pair, answer in results.items():
         if answer["status"] == "ok":
             table(pair, answer)

@@ -172,7 +172,16 @@ def in_fresh_process(
         answer = Path(folder) / "answer.json"
         where = sys.modules[call.__module__].__spec__
         assert where is not None, "the module has no name by which another process could import it"
-        command = [sys.executable, "-m", "bench.worker", "call", where.name, call.__name__, json.dumps(given), str(answer)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.worker",
+            "call",
+            where.name,
+            call.__name__,
+            json.dumps(given),
+            str(answer),
+        ]
         child = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
         )

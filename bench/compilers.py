@@ -111,7 +111,12 @@ def rows(results: Sequence[dict[str, Any]], models: Sequence[str]) -> list[list[
 def main(argv: Sequence[str] | None = None) -> int:
     installed = tuple(shlex.join(command) for command in toolchain.installed())
     options = options_from(
-        argv, __doc__, compilers=installed, levels=(3, 2), models=Among(MODELS, ("gcn", "sage", "gin", "gat")), repeats=5
+        argv,
+        __doc__,
+        compilers=installed,
+        levels=(3, 2),
+        models=Among(MODELS, ("gcn", "sage", "gin", "gat")),
+        repeats=5,
     )
     results = []
     for _, compiler, level in product(range(options.repeats), options.compilers, options.levels):

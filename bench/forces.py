@@ -117,9 +117,7 @@ def bench_of(module: str, doc: str | None, models: Models, width: int) -> Bench:
     """A benchmark of `models`, each made for a width."""
     options = {"models": Among(models), "batches": Among(BATCHES), "width": width}
     columns = {"again": lambda found, one: str(one.get("again", ""))}
-    return Bench(
-        module, doc, partial(cases, models), options, apart=True, repeats=9, timeout=90.0, columns=columns
-    )
+    return Bench(module, doc, partial(cases, models), options, apart=True, repeats=9, timeout=90.0, columns=columns)
 
 
 BENCH = bench_of("bench.forces", __doc__, MODELS, 64)

@@ -29,6 +29,7 @@ from graphweave.data import rmat
 TOLERANCE = 1e-3
 """Error relative to the largest number of each gradient: float32 sums of a million terms are added in another order."""
 
+
 def build(nodes: int, edges: int, heads: int, features: int) -> Peers:
     src, dst = (end.numpy() for end in rmat(nodes, edges, 0))
     rng = np.random.default_rng(0)

@@ -53,7 +53,7 @@ BENCH = Bench(
     "bench.peers", __doc__, cases,
     {"graph": Among(GRAPHS, "rmat"), "points": Among(POINT_SETS, "points"), "dgl_index_bits": 64,
      "dgl_python": ROOT / ".venv-dgl" / "bin" / "python", **train_step.OPTIONS},
-    apart=True, repeats=20, environment={**train_step.ENVIRONMENT, "dgl": {"DGLBACKEND": "pytorch"}}, elsewhere=elsewhere,
+    apart=True, repeats=20, environment=train_step.ENVIRONMENT, elsewhere=elsewhere,
 )  # fmt: skip
 
 

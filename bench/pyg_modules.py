@@ -240,7 +240,13 @@ def show(cases: Mapping[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = options_from(
-        argv, __doc__, graphs=Among(GRAPHS), models=Among(MODELS), modes=Among(("infer", "train")), repeats=7, seconds=60.0
+        argv,
+        __doc__,
+        graphs=Among(GRAPHS),
+        models=Among(MODELS),
+        modes=Among(("infer", "train")),
+        repeats=7,
+        seconds=60.0,
     )
     given = {key: getattr(options, key) for key in ("modes", "repeats", "threads", "seconds")}
     environment = {"OMP_NUM_THREADS": str(options.threads)}

@@ -28,7 +28,9 @@ class Record:
             here = {**self.about, **{key: machine()[key] for key in ("cpu", "versions")}}
             there = {**found, **found["machine"]}
             if other := [key for key in here if there.get(key) != here[key]]:
-                raise SystemExit(f"{self.path} was measured with other {', '.join(other)}. Write another file by --out.")
+                raise SystemExit(
+                    f"{self.path} was measured with other {', '.join(other)}. Write another file by --out."
+                )
             self.results = found["results"]
 
     def __contains__(self, name: str) -> bool:

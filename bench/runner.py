@@ -8,7 +8,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -17,16 +17,8 @@ from bench.case import EXACT, Bench, Case, options_of, sizes_of
 from bench.check import Result
 from bench.common import available_memory, ratio_table
 from bench.record import Record
-from bench.turns import SETTLE_SECONDS, Player, PlayerLost, take_turns
+from bench.turns import SETTLE_SECONDS, Answering, Player, PlayerLost, take_turns
 from bench.worker import Asked, read_result, write_arrays
-
-
-class Answering(Protocol):
-    """A peer that is asked: in this process, or in its own (`bench.turns.Player`)."""
-
-    def ask(self, do: str, **given: Any) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class Here:
@@ -144,12 +136,21 @@ def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
     ratio_table(f"{bench.name}, {threads} threads", headings, rows)
 
 
+def chosen_of(cases: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
+    """The cases with these names; a name that none has stands for all that begin with it."""
+    names = {case.name for case in cases}
+    if unknown := [one for one in wanted if not any(name.startswith(one) for name in names)]:
+        raise SystemExit(f"no case is named {', '.join(unknown)}. There are: {', '.join(sorted(names))}.")
+    whole, begun = names.intersection(wanted), tuple(one for one in wanted if one not in names)
+    return [case for case in cases if not wanted or case.name in whole or case.name.startswith(begun)]
+
+
 def run(bench: Bench, argv: Sequence[str] | None = None) -> int:
     """The command of a benchmark. The exit code is 1 if a result is wrong."""
     argv = sys.argv[1:] if argv is None else argv
     options = options_of(bench, argv)
     torch.set_num_threads(options.threads)
-    chosen = [case for case in bench.cases(options) if not options.cases or case.name.startswith(options.cases)]
+    chosen = chosen_of(list(bench.cases(options)), options.cases)
     asked = {name: getattr(options, name) for name in bench.options if name != "data_dir"}
     about = {"benchmark": bench.name, "threads": options.threads, "quick": options.quick, "options": asked}
     record = Record(options.out, about, resume=options.resume)

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.common import arguments, ratio_table, save, seconds_of
+from bench.common import ratio_table, save, seconds_of
 from bench.graphs import FEATURES, HIDDEN, Workload
+from bench.options import Among, options_from
 from bench.workloads import MODELS, training_step
 from graphweave.data import rmat
 
@@ -113,11 +114,7 @@ def of_nothing(repeats: int) -> dict[str, dict[str, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(DEFAULT_MODELS))
-    parser.add_argument("--nodes", nargs="*", type=int, default=[NODES, 30])
-    parser.add_argument("--repeats", type=int, default=40)
-    options = parser.parse_args(argv)
+    options = options_from(argv, __doc__, models=Among(MODELS, DEFAULT_MODELS), nodes=(NODES, 30), repeats=40)
     torch.set_num_threads(options.threads)
     results = {f"{name} {n}": of_model(name, n, options.repeats) for n in options.nodes for name in options.models}
     results["nothing"] = of_nothing(options.repeats)

@@ -43,7 +43,9 @@ from bench.workloads import MODELS, THP, training_step
 SYSTEMS = {"eager": "eager", "eager-thp": "eager", "inductor": "inductor", "graphweave": "graphweave"}
 """Peer -> what compiles its model."""
 
-ENVIRONMENT = {"eager-thp": {THP: "1"}, "dgl-thp": {THP: "1"}}
+ENVIRONMENT = {
+    "eager-thp": {THP: "1"}, "dgl": {"DGLBACKEND": "pytorch"}, "dgl-thp": {"DGLBACKEND": "pytorch", THP: "1"},
+}  # fmt: skip
 """Variables that are added for a peer's process."""
 
 CHECK = Check(1e-4, exact=True)

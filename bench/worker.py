@@ -3,9 +3,9 @@
     python -m bench.worker case MODULE CASE PEER [OPTIONS OF THE BENCHMARK]
     python -m bench.worker call MODULE FUNCTION JSON ANSWER
 
-Questions to a peer: "first" prepares it and makes the first call (seconds); "result" writes what a call computes: `out`,
-`out.1`, ..., and gradients by name; "turn" times steps; "notes" asks the case for other numbers. A call writes what
-`FUNCTION(**JSON)` returns to the file ANSWER.
+Questions to a peer: "first" prepares it and makes the first call (seconds); "result" writes what a call computes, as
+`out`, `out.1`, ..., and gradients by name; "turn" times steps; "notes" asks the case for other numbers. A call writes
+what `FUNCTION(**JSON)` returns to the file ANSWER.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def write_result(path: str, result: Result) -> None:
 
 
 def write_arrays(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    np.savez(path, **{name: value.detach().numpy() for name, value in tensors.items()})
+    arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in tensors.items()}
+    np.savez(path, **arrays)
 
 
 def read_result(path: Path) -> Result:
