@@ -113,7 +113,7 @@ def _row(name: str, one: dict[str, Any]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     options = options_from(
         argv, __doc__, models=Among(MODELS), graphs=Among((*GRAPHS, *POINT_SETS), ("arxiv", "rmat", "points")),
-        repeats=20, compile_loss=True, timeout=900.0, data_dir=data_dir(),
+        resume=False, repeats=20, compile_loss=True, timeout=900.0, data_dir=data_dir(),
     )  # fmt: skip
     given = {key: getattr(options, key) for key in ("repeats", "compile_loss", "threads")}
 

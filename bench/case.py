@@ -130,7 +130,7 @@ def options_of(bench: Bench, argv: Sequence[str]) -> Namespace:
     `--quick` takes small sizes, to see that everything runs; `--resume` keeps the cases that the file `--out` has.
     """
     common = {**COMMON, "threads": bench.threads, "repeats": bench.repeats, "timeout": bench.timeout}
-    more: dict[str, Any] = {"quick": False, "cases": (), "systems": ()}
+    more: dict[str, Any] = {"quick": False, "resume": False, "cases": (), "systems": ()}
     options = parser_of(bench.doc, {**bench.options, **common, **more}).parse_args(argv)
     options.cases = tuple(options.cases)
     return options

@@ -170,21 +170,10 @@ def in_fresh_process(
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        where = sys.modules[call.__module__].__spec__
-        assert where is not None, "the module has no name by which another process could import it"
-        command = [
-            sys.executable,
-            "-m",
-            "bench.worker",
-            "call",
-            where.name,
-            call.__name__,
-            json.dumps(given),
-            str(answer),
-        ]
         child = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
-        )
+            _calling(call, given, answer), cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
         if memory is not None:
             resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
         try:
@@ -198,6 +187,36 @@ def in_fresh_process(
     last = errors.strip().splitlines()[-1:] or [""]
     code = child.returncode
     return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}: {last[0]}"[:300]}
+
+
+def _calling(call: Callable[..., Any], given: Mapping[str, Any], answer: Path) -> list[str]:
+    where = sys.modules[call.__module__].__spec__
+    assert where is not None, "the module has no name by which another process could import it"
+    return [sys.executable, "-m", "bench.worker", "call", where.name, call.__name__, json.dumps(given), str(answer)]
+
+
+def on_ranks(
+    call: Callable[..., Any], size: int, *, threads: int, timeout: float, apart: bool = False, **given: Any
+) -> list[Any]:
+    """What `call(**given)` returns in each of `size` new processes, which have the variables of ranks, unless `apart`.
+
+    RuntimeError if one of them fails. BENCH_CORE is the number of the process in any case.
+    """
+    port = 20_000 + os.getpid() % 20_000
+    common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
+    if not apart:
+        common |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with tempfile.TemporaryDirectory() as folder:
+        answers = [Path(folder) / f"{rank}.json" for rank in range(size)]
+        processes = []
+        for rank, answer in enumerate(answers):
+            own = {"BENCH_CORE": str(rank)} if apart else {"BENCH_CORE": str(rank), "RANK": str(rank)}
+            environment = {**os.environ, **common, **own}
+            processes.append(subprocess.Popen(_calling(call, given, answer), cwd=ROOT, env=environment))
+        codes = [process.wait(timeout) for process in processes]
+        if any(codes):
+            raise RuntimeError(f"ranks ended with status {codes}")
+        return [json.loads(answer.read_text()) for answer in answers]
 
 
 def available_memory() -> int:

@@ -38,7 +38,7 @@ def peak(system: str, graph: str, folder: str, heads: int, channels: int, compil
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = options_from(
-        argv, __doc__, systems=Among(COMPILERS, ("eager", "graphweave", "graphweave-always")),
+        argv, __doc__, resume=False, systems=Among(COMPILERS, ("eager", "graphweave", "graphweave-always")),
         graph=Among(GRAPHS, "rmat"), heads=8, channels=32, compile_loss=True, timeout=900.0, data_dir=data_dir(),
     )  # fmt: skip
     if reason := missing(options.graph, options.data_dir):

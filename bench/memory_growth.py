@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = options_from(
         argv, __doc__, models=Among(GROWING), systems=Among(COMPILERS, ("graphweave", "eager", "inductor")),
         nodes=20_000, edges=(500_000, 1_000_000, 2_000_000, 4_000_000), peer_share=0.25, compile_loss=True,
-        memory_gb=8.0, timeout=600.0,
+        memory_gb=8.0, timeout=600.0, resume=False,
     )  # fmt: skip
     loss = "compiled" if options.compile_loss else "eager"
     about = {"benchmark": "memory_growth", "nodes": options.nodes, "loss": loss}

@@ -37,9 +37,8 @@ def parser_of(doc: str | None, options: Mapping[str, Any]) -> argparse.ArgumentP
     return parser
 
 
-COMMON: dict[str, Any] = {"threads": 2, "out": Path, "resume": False}
-"""Options of every benchmark. `--out` is a file, or a folder for a file with the benchmark's name; with `--resume`, the
-cases that the file has are kept."""
+COMMON: dict[str, Any] = {"threads": 2, "out": Path}
+"""Options of every benchmark. `--out` is a file, or a folder for a file with the benchmark's name."""
 
 
 def options_from(argv: Sequence[str] | None, doc: str | None, **options: Any) -> argparse.Namespace:

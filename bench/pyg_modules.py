@@ -247,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         modes=Among(("infer", "train")),
         repeats=7,
         seconds=60.0,
+        resume=False,
     )
     given = {key: getattr(options, key) for key in ("modes", "repeats", "threads", "seconds")}
     environment = {"OMP_NUM_THREADS": str(options.threads)}
