@@ -15,7 +15,6 @@ from bench.graphs import knn_clouds, pseudo_coordinates
 from bench.memory_growth import fit, random_graph
 from bench.probes import _call_probe
 from bench.turns import Player, PlayerLost, take_turns
-from tests.typed_programs import pushed_program, typed_program
 from graphweave.core.kernel_cost import Rates
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Space
@@ -27,6 +26,7 @@ from tests import patience
 from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features
+from tests.typed_programs import pushed_program, typed_program
 
 SPMM = """\
 kernel spmm_sum_4(v < N, E; i32) {
