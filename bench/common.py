@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -234,19 +233,6 @@ def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
         table.add_row(*row)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
-
-
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark. `--worker FILE` is for a benchmark's own fresh processes."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="JSON of every number, the machine and the versions; in a folder, a file named by the benchmark",
-    )
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    return parser
 
 
 def save(path: Path | None, record: Mapping[str, Any]) -> None:

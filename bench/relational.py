@@ -47,9 +47,10 @@ import numpy as np
 from bench import relational_graphs as graphs
 from bench import relational_tables as tables
 from bench.check import Result, worst_error
-from bench.common import arguments, in_fresh_process, save
+from bench.common import in_fresh_process, save
 from bench.graphs import data_dir
 from bench.judge import TOLERANCE
+from bench.options import COMMON, parser_of
 from bench.relational_launches import count
 from bench.relational_models import MODELS, weights
 from bench.relational_systems import (
@@ -281,7 +282,7 @@ def _graph(
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     default = [name for name in graphs.GRAPHS if name not in graphs.ON_DEMAND]
     parser.add_argument("--graphs", nargs="+", choices=graphs.GRAPHS, default=default)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
