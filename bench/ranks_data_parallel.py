@@ -30,7 +30,7 @@ def measured(
     """In a process on a core of its own: seconds of each step, processor seconds of a step, and the first losses."""
     core, cores = int(os.environ["BENCH_CORE"]), sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[core % len(cores)]})
-    # Imported here, since threads are made at import, on the cores that the process has then.
+    # OMP_NUM_THREADS is 1, so that no thread was made before; all that follow stay on this core.
     import torch
 
     from graphweave.cli.sampled import SampledTraining
