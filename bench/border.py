@@ -33,7 +33,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import graphweave
-from bench.common import arguments, save
+from bench.common import save
+from bench.options import options_from
 from graphweave.runtime import arena
 
 WIDTH, NODES, EDGES = 64, 30, 60
@@ -216,10 +217,7 @@ def halves_of(system: Callable[..., Tensor], x: Tensor, y: Tensor, graphs: int, 
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.set_defaults(threads=1)
-    options = parser.parse_args()
+    options = options_from(None, __doc__, repeats=200, threads=1)
     torch.set_num_threads(options.threads)
     shim = Shim()
     results = {

@@ -17,10 +17,9 @@ rows is Python, autograd and (with --no-compile-loss) the loss. Every model and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,15 +27,11 @@ from typing import Any
 import torch
 
 import graphweave
-from bench.common import (
-    arguments,
-    available_memory,
-    in_fresh_process,
-    ratio_table,
-    save,
-)
+from bench.common import available_memory, in_fresh_process, ratio_table
 from bench.graphs import GRAPHS, POINT_SETS, data_dir, load, missing
+from bench.options import Among, options_from
 from bench.probes import Probe, probed
+from bench.record import Record
 from bench.workloads import MODELS, training_step
 from graphweave.core.kernel_cost import Rates
 from graphweave.tuning.rates import gemm_rate, triad_bandwidth
@@ -46,35 +41,32 @@ MIN_SHARE_SHOWN = 0.005
 """Rows that take less than this share of the step are in the JSON only."""
 
 
-def worker(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
+def kernels_of(model: str, graph: str, folder: str, repeats: int, compile_loss: bool, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     rates = Rates(triad_bandwidth(), gemm_rate())
-    chosen = MODELS[options.models[0]]
-    work = load(options.graphs[0], options.data_dir, pseudo=chosen.pseudo)
+    work = load(graph, Path(folder), pseudo=MODELS[model].pseudo)
     torch.manual_seed(0)
-    model = chosen.make(work.x.size(1))
+    net = MODELS[model].make(work.x.size(1))
     times = []
     with probed() as recorder:
-        step = training_step("graphweave", model, compile_loss=options.compile_loss)
+        step = training_step("graphweave", net, compile_loss=compile_loss)
         for _ in range(3):
             step(work)
         recorder.on = True
-        for _ in range(options.repeats):
+        for _ in range(repeats):
             start = time.perf_counter()
             step(work)
             times.append(time.perf_counter() - start)
     if not any(probe.kernel for probe in recorder.probes.values()):
-        options.worker.write_text(json.dumps({"status": f"no kernel ran: {graphweave.counters()}"}))
-        return
+        return {"status": f"no kernel ran: {graphweave.counters()}"}
     runs = [entry(probe, rates, len(times)) for probe in recorder.probes.values()]
     answer: dict[str, Any] = {
         "status": "ok", "triad_bytes_per_second": rates.bandwidth, "gemm_flops_per_second": rates.products,
         "step": median(times), "runs": runs, "kernels": total([one for one in runs if one["kernel"]]),
         "all": total(runs),
     }  # fmt: skip
-    for key in ("compulsory", "gather"):
-        answer[f"step_{key}_fraction"] = answer["all"][f"{key}_bound"] / answer["step"]
-    options.worker.write_text(json.dumps(answer))
+    fractions = {f"step_{k}_fraction": answer["all"][f"{k}_bound"] / answer["step"] for k in ("compulsory", "gather")}
+    return {**answer, **fractions}
 
 
 def entry(probe: Probe, rates: Rates, repeats: int) -> dict[str, Any]:
@@ -119,39 +111,31 @@ def _row(name: str, one: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--graphs", nargs="+", choices=(*GRAPHS, *POINT_SETS), default=["arxiv", "rmat", "points"])
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--compile-loss", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--timeout", type=float, default=900, help="seconds that a model on a graph may take")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
-    results: dict[str, Any] = {}
-    loss = "compiled" if options.compile_loss else "eager"
-    for graph in options.graphs:
-        for model in options.models:
-            if graph not in MODELS[model].graphs:
-                continue
-            pair, reason = f"{model} {graph}", missing(graph, options.data_dir)
-            results[pair] = {"status": f"skipped: {reason}"} if reason else _measure(options, model, graph)
-            if results[pair]["status"] == "ok":
-                table(pair, results[pair])
-            else:
-                ratio_table(pair, ["status"], [[results[pair]["status"]]])
-            save(options.out, {"benchmark": "bounds", "loss": loss, "target": TARGET, "results": results})
+    options = options_from(
+        argv, __doc__, models=Among(MODELS), graphs=Among((*GRAPHS, *POINT_SETS), ("arxiv", "rmat", "points")),
+        resume=False, repeats=20, compile_loss=True, timeout=900.0, data_dir=data_dir(),
+    )  # fmt: skip
+    given = {key: getattr(options, key) for key in ("repeats", "compile_loss", "threads")}
+
+    def measure(model: str, graph: str) -> Any:
+        if reason := missing(graph, options.data_dir):
+            return {"status": f"skipped: {reason}"}
+        return in_fresh_process(
+            kernels_of, {"OMP_NUM_THREADS": str(options.threads)}, timeout=options.timeout, memory=available_memory(),
+            model=model, graph=graph, folder=str(options.data_dir), **given,
+        )  # fmt: skip
+
+    pairs = [(m, g) for g in options.graphs for m in options.models if g in MODELS[m].graphs]
+    about = {"benchmark": "bounds", "loss": "compiled" if options.compile_loss else "eager", "target": TARGET}
+    results = Record(options.out, about, resume=options.resume).fill(
+        {f"{m} {g}": partial(measure, m, g) for m, g in pairs}
+    )
+    for pair, answer in results.items():
+        if answer["status"] == "ok":
+            table(pair, answer)
+        else:
+            ratio_table(pair, ["status"], [[answer["status"]]])
     return 0
-
-
-def _measure(options: argparse.Namespace, model: str, graph: str) -> Any:
-    given = ["--models", model, "--graphs", graph, "--data-dir", str(options.data_dir)]
-    given += ["--repeats", str(options.repeats), "--threads", str(options.threads)]
-    given += ["--compile-loss" if options.compile_loss else "--no-compile-loss"]
-    environment = {"OMP_NUM_THREADS": str(options.threads)}
-    return in_fresh_process("bench.bounds", given, environment, timeout=options.timeout, memory=available_memory())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -117,6 +116,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "torch_geometric", "graphweave", "numpy")},
         "compiler": _compiler(),
+        "commit": _commit(),
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
 
@@ -142,25 +142,37 @@ def _compiler() -> str | None:
     return answer.stdout.splitlines()[0]
 
 
+def _commit() -> str | None:
+    """The commit of this repository, and whether files were changed since; None outside of a checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
+
+
 def in_fresh_process(
-    module: str,
-    arguments: Sequence[str],
+    call: Callable[..., Any],
     environment: Mapping[str, str] | None = None,
     *,
     timeout: float | None = None,
     memory: int | None = None,
+    **given: Any,
 ) -> Any:
-    """Runs `python -m module *arguments --worker FILE` and returns the JSON that it writes to FILE.
+    """What `call(**given)`, a function of a benchmark's module, returns in a new process; both pass through JSON.
 
     A child that fails, is killed, or takes more than `timeout` seconds or `memory` bytes (private, RLIMIT_DATA) gives
     {"status": reason} instead: a benchmark reports a crash, it does not end.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-m", module, *arguments, "--worker", str(answer)]
         child = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
-        )
+            _calling(call, given, answer), cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
         if memory is not None:
             resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
         try:
@@ -174,6 +186,36 @@ def in_fresh_process(
     last = errors.strip().splitlines()[-1:] or [""]
     code = child.returncode
     return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}: {last[0]}"[:300]}
+
+
+def _calling(call: Callable[..., Any], given: Mapping[str, Any], answer: Path) -> list[str]:
+    where = sys.modules[call.__module__].__spec__
+    assert where is not None, "the module has no name by which another process could import it"
+    return [sys.executable, "-m", "bench.worker", "call", where.name, call.__name__, json.dumps(given), str(answer)]
+
+
+def on_ranks(
+    call: Callable[..., Any], size: int, *, threads: int, timeout: float, apart: bool = False, **given: Any
+) -> list[Any]:
+    """What `call(**given)` returns in each of `size` new processes, which have the variables of ranks, unless `apart`.
+
+    RuntimeError if one of them fails. BENCH_CORE is the number of the process in any case.
+    """
+    port = 20_000 + os.getpid() % 20_000
+    common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
+    if not apart:
+        common |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with tempfile.TemporaryDirectory() as folder:
+        answers = [Path(folder) / f"{rank}.json" for rank in range(size)]
+        processes = []
+        for rank, answer in enumerate(answers):
+            own = {"BENCH_CORE": str(rank)} if apart else {"BENCH_CORE": str(rank), "RANK": str(rank)}
+            environment = {**os.environ, **common, **own}
+            processes.append(subprocess.Popen(_calling(call, given, answer), cwd=ROOT, env=environment))
+        codes = [process.wait(timeout) for process in processes]
+        if any(codes):
+            raise RuntimeError(f"ranks ended with status {codes}")
+        return [json.loads(answer.read_text()) for answer in answers]
 
 
 def available_memory() -> int:
@@ -191,19 +233,6 @@ def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
         table.add_row(*row)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
-
-
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark. `--worker FILE` is for a benchmark's own fresh processes."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="JSON of every number, the machine and the versions; in a folder, a file named by the benchmark",
-    )
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    return parser
 
 
 def save(path: Path | None, record: Mapping[str, Any]) -> None:

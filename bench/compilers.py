@@ -10,8 +10,6 @@ then timed, warm. A compiler is a command, as GRAPHWEAVE_CXX takes it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import shlex
@@ -22,8 +20,9 @@ from typing import Any
 
 import torch
 
-from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
+from bench.common import in_fresh_process, ratio_table, save, seconds_of
 from bench.graphs import FEATURES, HIDDEN, Workload
+from bench.options import Among, options_from
 from bench.workloads import MODELS, training_step
 from graphweave.core.counters import counters
 from graphweave.data import rmat
@@ -53,8 +52,9 @@ def set_level(level: int) -> None:
     toolchain._find.cache_clear()
 
 
-def measure(models: Sequence[str], level: int) -> dict[str, Any]:
+def measure(models: Sequence[str], level: int, threads: int = 2) -> dict[str, Any]:
     """Compiler seconds of each part, the number of kernels, and for each model the seconds of its fastest step."""
+    torch.set_num_threads(threads)
     set_level(level)
     tools = toolchain.toolchain()
     answer: dict[str, Any] = {"status": "ok", "version": tools.version, "steps": {}}
@@ -72,17 +72,12 @@ def measure(models: Sequence[str], level: int) -> dict[str, Any]:
     return answer
 
 
-def worker(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
-    options.worker.write_text(json.dumps(measure(options.models, options.levels[0])))
-
-
 def measured(compiler: str, level: int, models: Sequence[str], threads: int) -> dict[str, Any]:
     """The answer of a fresh process with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {"GRAPHWEAVE_CACHE_DIR": cache, "GRAPHWEAVE_CXX": compiler, "OMP_NUM_THREADS": str(threads)}
-        chosen = ["--models", *models, "--levels", str(level), "--threads", str(threads)]
-        return dict(in_fresh_process("bench.compilers", chosen, environment))
+        given = {"models": list(models), "level": level, "threads": threads}
+        return dict(in_fresh_process(measure, environment, **given))
 
 
 def fastest(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -114,16 +109,15 @@ def rows(results: Sequence[dict[str, Any]], models: Sequence[str]) -> list[list[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    installed = [shlex.join(command) for command in toolchain.installed()]
-    parser.add_argument("--compilers", nargs="+", default=installed, help="commands; default: all that are installed")
-    parser.add_argument("--levels", nargs="+", type=int, choices=(1, 2, 3), default=[3, 2])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["gcn", "sage", "gin", "gat"])
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
+    installed = tuple(shlex.join(command) for command in toolchain.installed())
+    options = options_from(
+        argv,
+        __doc__,
+        compilers=installed,
+        levels=(3, 2),
+        models=Among(MODELS, ("gcn", "sage", "gin", "gat")),
+        repeats=5,
+    )
     results = []
     for _, compiler, level in product(range(options.repeats), options.compilers, options.levels):
         answer = measured(compiler, level, options.models, options.threads)

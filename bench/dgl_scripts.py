@@ -26,9 +26,10 @@ import numpy as np
 import torch
 
 from bench import relational_graphs
-from bench.common import arguments, available_memory, ratio_table, save
+from bench.common import available_memory, ratio_table, save
 from bench.dgl_scripts_cases import SCRIPTS
 from bench.graphs import GRAPHS, data_dir, load, missing
+from bench.options import COMMON, parser_of
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 from graphweave.data import npz
 from graphweave.data.edges import symmetrise
@@ -158,7 +159,7 @@ def means(results: dict[str, Any], systems: Sequence[str]) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     parser.add_argument("dgl", type=Path, help="a checkout of DGL")
     parser.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))

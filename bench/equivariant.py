@@ -10,14 +10,15 @@ such models made of its layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
 from torch import nn
 
 from bench.equivariant_models import Equivariant
-from bench.forces import main as measure
+from bench.forces import bench_of
+from bench.runner import run
 
 DEGREE, LAYERS, HIDDEN = 2, 2, 64
 """The highest degree of harmonics, the layers of a model, and the width inside of a radial network."""
@@ -34,9 +35,8 @@ def _models() -> dict[str, Callable[[int], nn.Module]]:
     return {m + k: partial(made[m], **sizes, products=products) for m in made for k, products in kinds.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return measure(argv, _models(), module="bench.equivariant", doc=__doc__, width=16)
+BENCH = bench_of("bench.equivariant", __doc__, _models(), 16)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

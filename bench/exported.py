@@ -27,7 +27,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.common import arguments, ratio_table, save
+from bench.common import ratio_table, save
+from bench.options import Among, options_from
 from graphweave.exporting.library import LoadedModel
 
 
@@ -150,10 +151,7 @@ def _opening(folder: str) -> float:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--calls", type=int, default=2000)
-    options = parser.parse_args()
+    options = options_from(None, __doc__, only=Among(CASES), calls=2000)
     torch.set_num_threads(options.threads)
     results, rows = [], []
     for name in options.only:

@@ -16,9 +16,7 @@ shares the folder, and graphweave once more with its "kernels on disk" and nothi
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import resource
 import shutil
@@ -34,8 +32,9 @@ from typing import Any
 
 import torch
 
-from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
+from bench.common import in_fresh_process, ratio_table, save, seconds_of
 from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
+from bench.options import Among, options_from
 from graphweave.certificate.random_numbers import CounterBased
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
@@ -52,13 +51,11 @@ BASE = "aot_eager"
 """The system with which others are compared."""
 
 
-def worker(options: argparse.Namespace) -> None:
-    available = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, available[: options.threads])
-    torch.set_num_threads(options.threads)
-    case = build(options.cases[0])
-    answer = measure(options.systems[0], case)
-    options.worker.write_text(json.dumps(answer))
+def on_cores(case: str, system: str, cores: int) -> dict[str, Any]:
+    """The answer of `measure` on so many processors."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    torch.set_num_threads(cores)
+    return measure(system, build(case))
 
 
 def measure(system: str, case: Case) -> dict[str, Any]:
@@ -152,11 +149,12 @@ def measured(case: str, system: str, cores: int, timeout: float) -> dict[str, An
             "GRAPHWEAVE_CACHE_DIR": f"{cache}/graphweave", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton", "OMP_NUM_THREADS": str(cores), "PYTHONDONTWRITEBYTECODE": "",
         }  # fmt: skip
-        chosen = ["--cases", case, "--systems", system, "--threads", str(cores)]
         for run in RUNS[system]:
             if run == "kernels on disk":
                 _keep_kernels(Path(cache))
-            answers[run] = in_fresh_process("bench.first_call", chosen, environment, timeout=timeout)
+            answers[run] = in_fresh_process(
+                on_cores, environment, timeout=timeout, case=case, system=system, cores=cores
+            )
             if answers[run]["status"] != "ok":
                 break
     return answers
@@ -192,19 +190,12 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
     every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
-    parser.add_argument("--cases", nargs="+", choices=every, default=list(CASES), metavar="CASE")
-    parser.add_argument("--zoo", type=int, metavar="COUNT")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=1200.0, help="seconds of one process")
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
-    if options.zoo is not None:
+    options = options_from(
+        argv, __doc__, cases=Among(every, tuple(CASES)), zoo=0, systems=Among(SYSTEMS), cores=(1, 2), repeats=1,
+        timeout=1200.0,
+    )  # fmt: skip
+    if options.zoo:
         options.cases = sample_of_zoo(options.zoo)
     for system in options.systems:  # an installed package has the bytecode of its modules, which this writes here
         measured(options.cases[0], system, options.cores[0], options.timeout)

@@ -7,24 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from bench.check import Result, error_against, worst_error
 from bench.turns import Player, PlayerLost
+from bench.worker import read_result
 
 TOLERANCE = 1e-4
 """Relative error of loss and gradients against eager above which a system is wrong.
 
 Looser than the tests' 1e-5: a hub adds 13,000 float32 terms, and a weight gradient 169,343.
 """
-
-
-def read_result(path: Path) -> Result:
-    """The arrays that a process wrote: `out` is the loss, or a kernel's result; all others are gradients by name."""
-    with np.load(path) as arrays:
-        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    return Result((tensors.pop("out"),), dict(tensors))
 
 
 def result_of(player: Player, question: str = "result") -> Result:

@@ -1,18 +1,19 @@
 """SpMM sum and SDDMM dot at 64 features, from plain gather and scatter, against torch's own CSR product.
 
-    python -m bench.kernels [--graph rmat] [--repeats 20] [--threads 2] [--out FILE]
+    python -m bench.kernels [--graph rmat] [--repeats 20] [--threads 2] [--out FILE] [--resume]
 
 `handwritten` is a page of C++ for just this work on the same formats (bench/handwritten.cpp), a bound for generated
-code. `csr` is the product of a torch CSR matrix (of ones, made before) and the features. It is timed beside both
-kernels, and `ratio` is its time over the system's. GB/s counts the bytes that a kernel without caches moves: a row of
-features for every end of an edge that it gathers, the index, and the result. `of triad` compares this with the measured
-bandwidth of a = b + 3 c; a gather whose rows stay in cache exceeds it.
+code. `csr` is the product of a torch CSR matrix, made before, and the features. GB/s counts the bytes that a kernel
+without caches moves: a row of features for every end of an edge that it gathers, the index, and the result. `of triad`
+compares this with the measured bandwidth of a = b + 3 c; a gather whose rows stay in cache exceeds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,27 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.check import relative_error
-from bench.common import arguments, interleaved, ratio_table, save, seconds_of
+from bench.case import EXACT, Bench, Case, Check, Peers, Step
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
+from bench.options import Among
+from bench.runner import run
 from graphweave.runtime import arena, formats, kernel_cache
 from graphweave.runtime.index import Index
 from graphweave.tuning.rates import triad_bandwidth
 
-TOLERANCE = 1e-5
-"""Error relative to the largest result: up to some thousand float32 terms are added in another order."""
+CHECK = Check(1e-5, exact=True)
+"""Up to some thousand float32 terms are added in another order."""
 
 
 def spmm(x: Tensor, edge_index: Tensor) -> Tensor:
     """out[v] = sum of x[u] over edges u -> v. [N, F] -> [N, F]."""
     return torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]))
+
+
+def spmm_weighted(x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
+    """out[v] = sum of weight[e] x[u] over edges e: u -> v. [N, F], [E] -> [N, F]."""
+    messages = x.index_select(0, edge_index[0]) * weight.unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, edge_index[1], messages)
 
 
 def sddmm(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -51,14 +59,22 @@ def sddmm_bytes(nodes: int, edges: int) -> int:
     return edges * (4 * FEATURES + 8) + nodes * (4 * FEATURES + 8)
 
 
-def csr_product(work: Workload) -> Callable[[], Tensor]:
-    """torch's CSR matrix product with the same result as `spmm`."""
+KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], int], tuple[str, ...]]] = {
+    "spmm": (spmm, spmm_bytes, ("eager", "csr", "handwritten", "graphweave")),
+    "spmm-weighted": (spmm_weighted, spmm_bytes, ("eager", "csr", "graphweave")),
+    "sddmm": (sddmm, sddmm_bytes, ("eager", "handwritten", "graphweave")),
+}
+"""Name -> the kernel in plain PyTorch, the bytes that it moves, and what it is compared with."""
+
+
+def csr_product(work: Workload, weight: Tensor) -> Callable[[], Tensor]:
+    """torch's CSR matrix product, whose values are the weights of the edges."""
     rows, columns = work.edge_index[1], work.edge_index[0]
     order = torch.argsort(rows, stable=True)
     pointer = torch.zeros(work.x.size(0) + 1, dtype=torch.int64)
     pointer[1:] = torch.bincount(rows, minlength=work.x.size(0)).cumsum(0)
     size = (work.x.size(0), work.x.size(0))
-    matrix = torch.sparse_csr_tensor(pointer, columns[order], torch.ones(rows.numel()), size, check_invariants=False)
+    matrix = torch.sparse_csr_tensor(pointer, columns[order], weight[order], size, check_invariants=False)
     return lambda: matrix @ work.x
 
 
@@ -80,59 +96,80 @@ def handwritten(name: str, work: Workload) -> Callable[[], Tensor]:
     return call
 
 
-def measure(name: str, fn: Callable[[Tensor, Tensor], Tensor], work: Workload, repeats: int) -> dict[str, Any]:
-    """Checks graphweave and the handwritten kernel against eager mode, then times all systems in turn."""
-    compiled = graphweave.compile(fn)
-    calls: dict[str, Callable[[], Tensor]] = {
-        "eager": lambda: fn(work.x, work.edge_index),
-        "csr": csr_product(work),
-        "handwritten": handwritten(name, work),
-        "graphweave": lambda: compiled(work.x, work.edge_index),
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A call without gradients, and the bytes that it moves."""
+
+    call: Callable[[], Tensor]
+    bytes: int
+
+    def __call__(self) -> Tensor:
+        with torch.no_grad():
+            return self.call()
+
+
+def arguments_of(kernel: str, work: Workload) -> dict[str, Tensor]:
+    given = {"x": work.x, "edge_index": work.edge_index}
+    if kernel != "spmm-weighted":
+        return given
+    return {**given, "weight": torch.randn(work.edge_index.size(1), generator=torch.Generator().manual_seed(1))}
+
+
+def build(kernel: str, graph: str, folder: Path) -> Peers:
+    work = load(graph, folder)
+    given = arguments_of(kernel, work)
+    fn, bytes_of, _ = KERNELS[kernel]
+    moved = bytes_of(work.x.size(0), work.edge_index.size(1))
+    weight = given.get("weight", torch.ones(work.edge_index.size(1)))
+    wide = [value.double() if value.is_floating_point() else value for value in given.values()]
+    makers: dict[str, Callable[[], Callable[[], Tensor]]] = {
+        "eager": lambda: partial(fn, *given.values()),
+        "graphweave": lambda: partial(graphweave.compile(fn), *given.values()),
+        "csr": lambda: csr_product(work, weight),
+        "handwritten": lambda: handwritten(kernel, work),
+        EXACT: lambda: partial(fn, *wide),
     }
-    with torch.no_grad():
-        first = {system: seconds_of(call) for system, call in calls.items()}
-        expected = calls["eager"]()
-        errors = {system: relative_error(calls[system](), expected) for system in ("handwritten", "graphweave")}
-        for system, error in errors.items():
-            if error >= TOLERANCE:
-                return {system: {"status": f"wrong by {error:.1e}"}}
-        timings = interleaved(calls, repeats=repeats, first=first)
-    answer = {system: {"status": "ok", **asdict(timing)} for system, timing in timings.items()}
-    answer["graphweave"]["error"] = errors["graphweave"]
-    return answer
+
+    def prepared(make: Callable[[], Callable[[], Tensor]]) -> Callable[[], Step]:
+        return lambda: Kernel(make(), moved)
+
+    return {name: prepared(make) for name, make in makers.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--graph", choices=GRAPHS, default="rmat")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
-    reason = missing(options.graph, options.data_dir)
-    if reason:
-        parser.error(reason)
-    torch.set_num_threads(options.threads)
-    work = load(options.graph, options.data_dir)
-    bandwidth = triad_bandwidth()
-    results: dict[str, Any] = {}
-    rows = []
-    for name, fn, count in (("spmm", spmm, spmm_bytes), ("sddmm", sddmm, sddmm_bytes)):
-        results[name] = measure(name, fn, work, options.repeats)
-        moved = count(work.x.size(0), work.edge_index.size(1))
-        for system, one in results[name].items():
-            if one["status"] != "ok":
-                rows.append([f"{name} {system}", one["status"]])
-                continue
-            one["ratio_to_csr"] = results[name]["csr"]["median"] / one["median"]
-            one["bytes_per_second"] = moved / one["median"]
-            one["of_triad"] = one["bytes_per_second"] / bandwidth
-            numbers = (1e3 * one["median"], one["ratio_to_csr"], one["bytes_per_second"] / 1e9, one["of_triad"])
-            rows.append([f"{name} {system}", *(f"{number:.2f}" for number in numbers)])
-    title = f"{options.graph}, {FEATURES} features, {options.threads} threads, triad {bandwidth / 1e9:.1f} GB/s"
-    ratio_table(title, ["kernel system", "ms", "ratio", "GB/s", "of triad"], rows)
-    save(options.out, {"benchmark": "kernels", "triad_bytes_per_second": bandwidth, "results": results})
-    return 0
+def inputs(kernel: str, graph: str, folder: Path) -> Mapping[str, Tensor]:
+    return arguments_of(kernel, load(graph, folder))
+
+
+def moved(peer: str, step: Any) -> dict[str, Any]:
+    return {"bytes": step.bytes, "triad_bytes_per_second": _triad()}
+
+
+@cache
+def _triad() -> float:
+    return triad_bandwidth()
+
+
+def case_of(name: str, kernel: str, graph: str, options: Namespace, peers: tuple[str, ...]) -> Case:
+    sizes = {"kernel": kernel, "graph": graph, "folder": options.data_dir}
+    return Case(
+        name, build, peers, CHECK, sizes, {"graph": "tiny"}, inputs=inputs, notes=moved,
+        missing=None if options.quick else missing(graph, options.data_dir),
+    )  # fmt: skip
+
+
+def cases(options: Namespace) -> Iterator[Case]:
+    for kernel, (_, _, peers) in KERNELS.items():
+        yield case_of(f"{kernel} {options.graph}", kernel, options.graph, options, peers)
+
+
+BENCH = Bench(
+    "bench.kernels", __doc__, cases, {"graph": Among(GRAPHS, "rmat"), "data_dir": data_dir()}, repeats=20,
+    columns={
+        "GB/s": lambda found, one: f"{one['bytes'] / one['median'] / 1e9:.1f}",
+        "of triad": lambda found, one: f"{one['bytes'] / one['median'] / one['triad_bytes_per_second']:.2f}",
+    },
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from bench.common import arguments, interleaved, ratio_table, save, seconds_of
+from bench.common import interleaved, ratio_table, save, seconds_of
 from bench.graphs import data_dir
+from bench.options import COMMON, parser_of
 from graphweave import Schedule
 from graphweave.core.errors import ScheduleError
 from graphweave.data import npz, rmat
@@ -229,7 +230,7 @@ def forms(options: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     parser.add_argument("what", choices=["price", "forms"])
     parser.add_argument("--edges", type=int, nargs="+", default=None)
     parser.add_argument("--models", nargs="+", default=["gcn", "gat"])

@@ -12,70 +12,52 @@ includes data and parameters. Formats and all that is kept for the graph are mad
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from bench.common import arguments, available_memory, in_fresh_process, peak_extra_bytes, ratio_table, save
+from bench.common import available_memory, in_fresh_process, peak_extra_bytes, ratio_table
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
+from bench.options import Among, options_from
+from bench.record import Record
 from bench.workloads import COMPILERS, attention, training_step
 from graphweave.data import rmat
 
 
-def worker(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
-    work = load(options.graph, options.data_dir)
+def peak(system: str, graph: str, folder: str, heads: int, channels: int, compile_loss: bool, threads: int) -> object:
+    torch.set_num_threads(threads)
+    work = load(graph, Path(folder))
     torch.manual_seed(0)
-    model = attention(FEATURES, options.heads, options.channels)
-    step = training_step(options.systems[0], model, compile_loss=options.compile_loss)
+    step = training_step(system, attention(FEATURES, heads, channels), compile_loss=compile_loss)
     for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic at the second one
-        small = Workload(torch.randn(nodes, FEATURES), rmat(nodes, 6 * nodes), torch.randint(64, (nodes,)))
-        step(small)
-    peak = peak_extra_bytes(lambda: step(work))
-    options.worker.write_text(json.dumps({"status": "ok", "peak_extra_bytes": peak}))
+        step(Workload(torch.randn(nodes, FEATURES), rmat(nodes, 6 * nodes), torch.randint(64, (nodes,))))
+    return {"status": "ok", "peak_extra_bytes": peak_extra_bytes(lambda: step(work))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--systems", nargs="+", choices=COMPILERS, default=["eager", "graphweave", "graphweave-always"])
-    parser.add_argument("--graph", choices=GRAPHS, default="rmat")
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--channels", type=int, default=32, help="of each head")
-    parser.add_argument("--compile-loss", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--timeout", type=float, default=900, help="seconds that a system may take")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
-    reason = missing(options.graph, options.data_dir)
-    if reason:
-        parser.error(reason)
-    results: dict[str, Any] = {}
-    for name in options.systems:
-        given = ["--systems", name, "--threads", str(options.threads), "--graph", options.graph]
-        given += ["--data-dir", str(options.data_dir), "--heads", str(options.heads)]
-        given += ["--channels", str(options.channels)]
-        given += ["--compile-loss" if options.compile_loss else "--no-compile-loss"]
-        environment = {"OMP_NUM_THREADS": str(options.threads)}
-        results[name] = in_fresh_process(
-            "bench.memory", given, environment, timeout=options.timeout, memory=available_memory()
-        )
+    options = options_from(
+        argv, __doc__, resume=False, systems=Among(COMPILERS, ("eager", "graphweave", "graphweave-always")),
+        graph=Among(GRAPHS, "rmat"), heads=8, channels=32, compile_loss=True, timeout=900.0, data_dir=data_dir(),
+    )  # fmt: skip
+    if reason := missing(options.graph, options.data_dir):
+        raise SystemExit(reason)
+    given = {key: getattr(options, key) for key in ("graph", "heads", "channels", "compile_loss", "threads")}
+    limits = {"timeout": options.timeout, "memory": available_memory(), "folder": str(options.data_dir)}
+    environment = {"OMP_NUM_THREADS": str(options.threads)}
+    record = Record(options.out, {"benchmark": "memory", **given}, resume=options.resume)
+    results = record.fill(
+        {name: partial(in_fresh_process, peak, environment, system=name, **given, **limits) for name in options.systems}
+    )
     own = results.get("graphweave", {}).get("peak_extra_bytes")
     rows = []
     for name, answer in results.items():
-        peak = answer.get("peak_extra_bytes")
-        ratio = f"{peak / own:.2f}x" if peak and own else "-"
-        rows.append([name, f"{peak / 2**20:.0f}" if peak else answer["status"], ratio])
-    shape = f"{options.heads} heads x {options.channels}"
-    title = f"peak extra memory of a GAT step, {shape}, {options.graph}"
+        found = answer.get("peak_extra_bytes")
+        ratio = f"{found / own:.2f}x" if found and own else "-"
+        rows.append([name, f"{found / 2**20:.0f}" if found else answer["status"], ratio])
+    title = f"peak extra memory of a GAT step, {options.heads} heads x {options.channels}, {options.graph}"
     ratio_table(title, ["system", "MiB", "of graphweave's"], rows)
-    loss = "compiled" if options.compile_loss else "eager"
-    save(options.out, {"benchmark": "memory", "graph": options.graph, "model": shape, "loss": loss, "results": results})
     return 0
 
 

@@ -21,8 +21,8 @@ left out of the fit.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,11 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import graphweave
-from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
+from bench.common import in_fresh_process, peak_extra_bytes, ratio_table
 from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
+from bench.options import Among, options_from
+from bench.record import Record
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
 
 TARGET = 24.0
@@ -62,25 +64,23 @@ def random_graph(nodes: int, edges: int, *, pseudo: bool, seed: int = 0) -> Work
     return Workload(x, index, y, pseudo_coordinates(index, nodes) if pseudo else None)
 
 
-def worker(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
-    chosen = GROWING[options.models[0]]
+def peak(model: str, system: str, nodes: int, edges: int, compile_loss: bool, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    chosen = GROWING[model]
     torch.manual_seed(0)
-    step = training_step(options.systems[0], chosen.make(FEATURES), compile_loss=options.compile_loss)
-    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic at the second one
-        step(random_graph(nodes, 6 * nodes, pseudo=chosen.pseudo))
-    step(random_graph(options.nodes, options.edges[0], pseudo=chosen.pseudo, seed=2))
+    step = training_step(system, chosen.make(FEATURES), compile_loss=compile_loss)
+    for few in (500, 600):  # two sizes, for a compiler that makes sizes dynamic at the second one
+        step(random_graph(few, 6 * few, pseudo=chosen.pseudo))
+    step(random_graph(nodes, edges, pseudo=chosen.pseudo, seed=2))
     forget_graphs()
-    work = random_graph(options.nodes, options.edges[0], pseudo=chosen.pseudo, seed=1)
+    work = random_graph(nodes, edges, pseudo=chosen.pseudo, seed=1)
 
     def steps() -> None:
         step(work)
         step(work)
 
     answer: dict[str, Any] = {"status": "ok", "peak_extra_bytes": peak_extra_bytes(steps)}
-    if options.systems[0] == "graphweave":
-        answer["counters"] = graphweave.counters()
-    options.worker.write_text(json.dumps(answer))
+    return {**answer, "counters": graphweave.counters()} if system == "graphweave" else answer
 
 
 def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
@@ -95,15 +95,14 @@ def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
 
 def measure(options: argparse.Namespace, model: str, system: str) -> dict[str, Any]:
     share = 1.0 if system == "graphweave" else options.peer_share
-    points: dict[int, Any] = {}
-    for edges in (int(count * share) for count in options.edges):
-        given = ["--models", model, "--systems", system, "--edges", str(edges), "--nodes", str(options.nodes)]
-        given += ["--threads", str(options.threads)]
-        given += ["--compile-loss" if options.compile_loss else "--no-compile-loss"]
-        points[edges] = in_fresh_process(
-            "bench.memory_growth", given, {"OMP_NUM_THREADS": str(options.threads), **MALLOC},
-            timeout=options.timeout, memory=int(options.memory_gb * 2**30),
-        )  # fmt: skip
+    given = {key: getattr(options, key) for key in ("nodes", "compile_loss", "threads")}
+    points = {
+        edges: in_fresh_process(
+            peak, {"OMP_NUM_THREADS": str(options.threads), **MALLOC}, timeout=options.timeout,
+            memory=int(options.memory_gb * 2**30), model=model, system=system, edges=edges, **given,
+        )
+        for edges in (int(count * share) for count in options.edges)
+    }  # fmt: skip
     line = fit([(edges, one["peak_extra_bytes"]) for edges, one in points.items() if one["status"] == "ok"])
     return {"points": points, "line": line}
 
@@ -121,29 +120,19 @@ def table_row(name: str, answer: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="+", choices=GROWING, default=list(GROWING))
-    parser.add_argument("--systems", nargs="+", choices=COMPILERS, default=["graphweave", "eager", "inductor"])
-    parser.add_argument("--nodes", type=int, default=20_000)
-    parser.add_argument("--edges", type=int, nargs="+", default=[500_000, 1_000_000, 2_000_000, 4_000_000])
-    parser.add_argument("--peer-share", type=float, default=0.25, help="edges of eager and inductor over graphweave's")
-    parser.add_argument("--compile-loss", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--memory-gb", type=float, default=8.0, help="private memory that a process may take")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that a point may take")
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
-    results: dict[str, Any] = {}
-    rows = []
+    options = options_from(
+        argv, __doc__, models=Among(GROWING), systems=Among(COMPILERS, ("graphweave", "eager", "inductor")),
+        nodes=20_000, edges=(500_000, 1_000_000, 2_000_000, 4_000_000), peer_share=0.25, compile_loss=True,
+        memory_gb=8.0, timeout=600.0, resume=False,
+    )  # fmt: skip
     loss = "compiled" if options.compile_loss else "eager"
-    record = {"benchmark": "memory_growth", "nodes": options.nodes, "loss": loss, "results": results}
-    for model in options.models:
-        for system in options.systems:
-            results[f"{model} {system}"] = measure(options, model, system)
-            rows.append(table_row(f"{model} {system}", results[f"{model} {system}"]))
-            save(options.out, record)
+    about = {"benchmark": "memory_growth", "nodes": options.nodes, "loss": loss}
+    pairs = [(model, system) for model in options.models for system in options.systems]
+    results = Record(options.out, about, resume=options.resume).fill(
+        {f"{model} {system}": partial(measure, options, model, system) for model, system in pairs}
+    )
     headings = ["model system", "peak MiB", "bytes an edge", "nodes MiB", "residual MiB", f"at most {TARGET:.0f}"]
+    rows = [table_row(name, answer) for name, answer in results.items()]
     ratio_table(f"peak memory of training against edges, {options.nodes} nodes, {loss} loss", headings, rows)
     return 0
 

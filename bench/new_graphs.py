@@ -17,7 +17,6 @@ not timed. 64 features, 64 hidden, 64 logits, float32, cross entropy compiled wi
 
 from __future__ import annotations
 
-import argparse
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +30,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import RandomNodeLoader
 
 import graphweave
-from bench.common import arguments, ratio_table, save, seconds_of
+from bench.common import ratio_table, save, seconds_of
 from bench.graphs import FEATURES, HIDDEN, data_dir
+from bench.options import options_from
 from bench.workloads import MODELS, WithLoss, mlp
 from graphweave.data import rmat
 from graphweave.runtime import formats
@@ -206,12 +206,9 @@ def contact(repeats: int, nodes: int = 100_000, edges: int = 1_000_000) -> dict[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", help="names, or their beginnings")
-    parser.add_argument("--repeats", type=int, default=20)
-    options: argparse.Namespace = parser.parse_args(argv)
+    options = options_from(argv, __doc__, only=("",), repeats=20)
     torch.set_num_threads(options.threads)
-    wanted = tuple(options.only or ("",))
+    wanted = tuple(options.only)
     results: dict[str, dict[str, Any]] = {}
     rows = []
     for name, make, batches in cases(options.repeats + 4):

@@ -14,7 +14,6 @@ system's time over graphweave's.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,16 +21,18 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bench.check import relative_error
-from bench.common import arguments, available_memory, ratio_table, save, seconds_of
+from bench.common import available_memory, ratio_table, save, seconds_of
 from bench.graphs import data_dir
 from bench.ops_cases import CASES, Data, data_of, definition, graphweave_call, mkl_call, pyg_bytes, pyg_call
 from bench.ops_graphs import GRAPHS, absent, edges_of
+from bench.options import Among, options_from
+from bench.runner import Here
 from bench.turns import Player, PlayerLost, steps_timer, take_turns
+from bench.worker import read_result, write_arrays
 from graphweave.runtime import formats
 
 TOLERANCE = 1e-4
@@ -41,40 +42,33 @@ LENGTHS = (32, 64, 128, 256, 512)
 SYSTEMS = ("graphweave", "mkl", "pyg", "dgl")
 
 
-class Here:
-    """A system in this process, which answers like one in a process of its own (`bench.turns.Player`)."""
+def here(call: Callable[[], Tensor]) -> Here:
+    """A system in this process, without gradients."""
 
-    def __init__(self, call: Callable[[], Tensor]) -> None:
-        def step() -> Tensor:
-            with torch.no_grad():
-                return call()
+    def step() -> Tensor:
+        with torch.no_grad():
+            return call()
 
-        self.step = step
-        self._turn = steps_timer(step)
-
-    def ask(self, do: str, **given: Any) -> Any:
-        if do == "first":
-            return seconds_of(self.step)
-        if do == "result":
-            np.savez(given["path"], out=self.step().numpy())
-            return None
-        return self._turn(**given)
-
-    def close(self) -> None:
-        gc.collect()
+    return Here(
+        {
+            "first": lambda: seconds_of(step),
+            "result": lambda path: write_arrays(path, {"out": step()}),
+            "turn": steps_timer(step),
+        }
+    )
 
 
 def systems_of(
     case: str, data: Data, operands: Path, threads: int, dgl: Path | None, wanted: Sequence[str]
 ) -> dict[str, Any]:
     """Name -> the player that is asked for turns, or why the system is left out."""
-    found: dict[str, Any] = {"graphweave": Here(graphweave_call(case, data))}
+    found: dict[str, Any] = {"graphweave": here(graphweave_call(case, data))}
     mkl = mkl_call(case, data)
     if mkl is not None and "mkl" in wanted:
-        found["mkl"] = Here(mkl)
+        found["mkl"] = here(mkl)
     if "pyg" in wanted:
         fits = pyg_bytes(case, data) < available_memory()
-        found["pyg"] = Here(pyg_call(case, data)) if fits else "its messages exceed the memory"
+        found["pyg"] = here(pyg_call(case, data)) if fits else "its messages exceed the memory"
     if dgl is not None and "dgl" in wanted:
         command = [str(dgl), "-m", "bench.ops_dgl", case, str(operands), "--threads", str(threads)]
         found["dgl"] = Player(command, {"OMP_NUM_THREADS": str(threads)}, timeout=600, memory=available_memory())
@@ -95,7 +89,7 @@ def measure(
     """System -> its times, or why it has none. Of the results, one row in `sample` is checked."""
     operands = folder / "operands.npz"
     if dgl is not None:
-        np.savez(operands, **{name: t.numpy() for name, t in data.as_tensors().items()})
+        write_arrays(operands, data.as_tensors())
     want, out = expected(case, data, sample), folder / "out.npz"
     answer: dict[str, dict[str, Any]] = {}
     playing: dict[str, Any] = {}
@@ -107,7 +101,7 @@ def measure(
                 playing[name] = system
         if "graphweave" in playing:
             formats.clear()
-            answer["graphweave"]["formats"] = seconds_of(playing["graphweave"].step)
+            answer["graphweave"]["formats"] = playing["graphweave"].ask("first")
         for name, taken in take_turns(playing, repeats=repeats).items():
             answer[name] |= taken
     finally:
@@ -135,10 +129,9 @@ def checked(system: Any, want: Tensor, path: Path, sample: int = 1) -> dict[str,
     try:
         first = system.ask("first")
         system.ask("result", path=str(path))
-    except (PlayerLost, RuntimeError) as problem:
+    except PlayerLost as problem:
         return {"status": str(problem)[:300]}
-    with np.load(path) as arrays:
-        error = relative_error(torch.from_numpy(arrays["out"][::sample]).double(), want)
+    error = relative_error(read_result(path).outputs[0][::sample].double(), want)
     return {"status": "ok" if error < TOLERANCE else f"wrong by {error:.1e}", "first": first, "error": error}
 
 
@@ -170,15 +163,10 @@ def own_over_built_in(results: Mapping[str, Mapping[str, Any]]) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=[g for g in GRAPHS if g != "tiny"])
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS[1:], default=list(SYSTEMS[1:]), help="peers to measure")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--dgl-python", type=Path)
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, graphs=Among(GRAPHS, tuple(g for g in GRAPHS if g != "tiny")), cases=Among(CASES),
+        lengths=LENGTHS, systems=Among(SYSTEMS[1:]), repeats=10, dgl_python=Path, data_dir=data_dir(),
+    )  # fmt: skip
     torch.set_num_threads(options.threads)
     record: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

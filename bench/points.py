@@ -1,6 +1,6 @@
 """How fast points are searched, against SciPy's tree with all cores, scikit-learn, and libraries of neighbour lists.
 
-    python -m bench.points [--points 1000 100000] [--repeats 7] [--threads 2] [--out FILE]
+    python -m bench.points [--points 1000 100000] [--repeats 7] [--threads 2] [--out FILE] [--resume]
 
 `knn` and `radius` are timed with the building of the tree, on points that are spread evenly in 3 dims (about 16
 neighbours within the radius), and `knn` also in 8 dims and, for few points, in 64. SciPy answers by `query` and
@@ -12,8 +12,9 @@ these are installed. Results are compared before anything is timed.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -23,7 +24,9 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from bench.common import arguments, interleaved, ratio_table, save
+from bench.case import Bench, Case, Check, Peers, Step
+from bench.check import Result
+from bench.runner import run
 from graphweave.points import fps, knn_graph, neighbours, radius_graph
 
 Systems: TypeAlias = "dict[str, Callable[[], Any]]"
@@ -90,57 +93,62 @@ def periodic_systems(pos: Tensor, cell: Tensor, cutoff: float) -> Systems:
     return found
 
 
-def check(name: str, systems: Systems) -> None:
-    """All systems find the same pairs, in whatever order."""
-    results = {who: np.asarray(call()) for who, call in systems.items() if "i < j" not in who}
-    ours = results.pop("graphweave")
-    for who, theirs in results.items():
-        same = ours.shape == theirs.shape and (
-            np.array_equal(ours, theirs) or np.array_equal(*(r[:, np.lexsort(r)] for r in (ours, theirs)))
-        )
-        if not same:
-            raise AssertionError(f"{name}: {who} finds something else than graphweave")
+def same_pairs(got: Result, want: Result) -> tuple[float, str]:
+    """Error 0 if both are equal tables, or the same pairs in whatever order, or the pairs with i < j alone; else 1."""
+    ours, theirs = (np.asarray(one.outputs[0]) for one in (want, got))
+    if ours.ndim == 2 and theirs.ndim == 2 and theirs.shape[1] == 2 != ours.shape[1]:
+        ours, theirs = ours[:, ours[0] < ours[1]], theirs.T
+    equal = ours.shape == theirs.shape and (
+        np.array_equal(ours, theirs) or np.array_equal(*(r[:, np.lexsort(r)] for r in (ours, theirs)))
+    )
+    return (0.0 if equal else 1.0), "a pair"
 
 
-def cases(count: int) -> dict[str, Systems]:
+def build(kind: str, count: int) -> Peers:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(count, 3, dtype=torch.float64, generator=generator)
-    wide = torch.rand(count, 8, dtype=torch.float64, generator=generator)
-    r = (16 / count * 3 / (4 * np.pi)) ** (1 / 3)
-    shape = torch.tensor([[1.0, 0, 0], [0.4, 0.9, 0], [-0.2, 0.3, 1.1]], dtype=torch.float64)
-    cell = shape * (count / 0.1 / float(torch.linalg.det(shape))) ** (1 / 3)  # 0.1 atoms in a cubic angstrom
-    found = {
-        "knn, 3 dims": knn_systems(x),
-        "knn, 8 dims": knn_systems(wide if count <= 10_000 else wide[: count // 5]),
-        "radius, 3 dims": radius_systems(x, r),
-        "fps, a tenth": far_systems(x if count <= 10_000 else x[: count // 5], 0.1),
-        "periodic": periodic_systems(x @ cell, cell, (50 / 0.1 * 3 / (4 * np.pi)) ** (1 / 3)),
-    }
-    if count <= 10_000:
-        found["knn, 64 dims"] = knn_systems(torch.randn(count, 64, dtype=torch.float64, generator=generator))
-    return found
+    few = count if count <= 10_000 else count // 5
+    if kind == "knn, 3 dims":
+        found = knn_systems(x)
+    elif kind.startswith("knn"):
+        found = knn_systems(torch.rand(few, int(kind.split()[1]), dtype=torch.float64, generator=generator))
+    elif kind == "radius, 3 dims":
+        found = radius_systems(x, (16 / count * 3 / (4 * np.pi)) ** (1 / 3))
+    elif kind == "fps, a tenth":
+        found = far_systems(x[:few], 0.1)
+    else:
+        shape = torch.tensor([[1.0, 0, 0], [0.4, 0.9, 0], [-0.2, 0.3, 1.1]], dtype=torch.float64)
+        cell = shape * (count / 0.1 / float(torch.linalg.det(shape))) ** (1 / 3)  # 0.1 atoms in a cubic angstrom
+        found = periodic_systems(x @ cell, cell, (50 / 0.1 * 3 / (4 * np.pi)) ** (1 / 3))
+    return {name: partial(_prepared, call) for name, call in found.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--points", type=int, nargs="+", default=[1_000, 100_000])
-    parser.add_argument("--repeats", type=int, default=7)
-    options: argparse.Namespace = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    record: dict[str, Any] = {"benchmark": "points", "threads": options.threads, "cases": {}}
+def _prepared(call: Step) -> Step:
+    return call
+
+
+KINDS = {
+    "knn, 3 dims": ("graphweave", "scipy", "sklearn"),
+    "knn, 8 dims": ("graphweave", "scipy", "sklearn"),
+    "radius, 3 dims": ("graphweave", "scipy", "scipy, pairs i < j", "sklearn"),
+    "fps, a tenth": ("graphweave", "torch"),
+    "periodic": ("graphweave", *(name for name in ("ase", "matscipy", "vesin") if find_spec(name) is not None)),
+    "knn, 64 dims": ("graphweave", "scipy", "sklearn"),
+}
+"""Searches, and the peers of each."""
+
+
+def cases(options: Namespace) -> Iterator[Case]:
+    check = Check(0.0, "graphweave", error=same_pairs)
     for count in options.points:
-        rows = []
-        for name, systems in cases(count).items():
-            check(name, systems)
-            taken = interleaved(systems, repeats=options.repeats, warmup=1)
-            ours = taken["graphweave"].median
-            found = {who: {"seconds": one.median, "ratio": one.median / ours} for who, one in taken.items()}
-            record["cases"][f"{name}, {count} points"] = found
-            rows += [[name, who, f"{1e3 * one['seconds']:.2f}", f"{one['ratio']:.2f}x"] for who, one in found.items()]
-        ratio_table(f"{count:,} points", ["", "", "ms", "/ graphweave"], rows)
-    save(options.out, record)
-    return 0
+        for kind, peers in KINDS.items():
+            if kind != "knn, 64 dims" or count <= 10_000:
+                sizes = {"kind": kind, "count": count}
+                yield Case(f"{kind}, {count} points", build, peers, check, sizes, {"count": 200})
+
+
+BENCH = Bench("bench.points", __doc__, cases, {"points": (1_000, 100_000)}, repeats=7)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

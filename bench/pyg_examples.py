@@ -33,7 +33,8 @@ from rich.progress import track
 
 from bench import pyg_examples_worker
 from bench.check import NOISE_FLOOR, relative_error
-from bench.common import arguments, available_memory, machine, ratio_table
+from bench.common import available_memory, machine, ratio_table
+from bench.options import COMMON, parser_of
 from bench.pyg_examples_cases import programs, reason
 from bench.pyg_examples_data import SMALLER
 from bench.zoo import in_a_cell
@@ -271,7 +272,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
     parser.add_argument(
         "--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order"

@@ -10,17 +10,16 @@ turns two layers for graphs without types into one for each relation. `infer` is
 
 Each case runs in a process of its own. There, loss and gradients are compared with eager mode in float64 before both
 systems take turns; a case that is wrong is not timed. A case is left out if its eager step takes more than `--seconds`.
-With `--out`, each case is saved when it is finished, and a case that the file has is not run again.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
@@ -34,8 +33,10 @@ from torch import Tensor, nn
 
 import graphweave
 from bench import relational_graphs
-from bench.common import arguments, in_fresh_process, interleaved, save, seconds_of
+from bench.common import in_fresh_process, interleaved, seconds_of
 from bench.graphs import data_dir
+from bench.options import Among, options_from
+from bench.record import Record
 
 WIDTH, HEADS, BLOCKS = 64, 4, 4
 TOLERANCE = 2e-4
@@ -238,32 +239,29 @@ def show(cases: Mapping[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=GRAPHS)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--modes", nargs="+", default=["infer", "train"], choices=("infer", "train"))
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=60)
-    options = parser.parse_args(argv)
-    if options.worker:
-        (name,), (model,) = options.graphs, options.models
-        found = measure(name, model, options.modes, options.repeats, options.threads, options.seconds)
-        options.worker.write_text(json.dumps(found))
-        return 0
-    have = json.loads(options.out.read_text())["cases"] if options.out and options.out.is_file() else {}
-    shared = [str(text) for name in ("repeats", "seconds", "threads") for text in (f"--{name}", getattr(options, name))]
-    for name in options.graphs:
-        for model in options.models:
-            case = f"{model} {name}"
-            if case in have:
-                continue
-            asked = ["--graphs", name, "--models", model, "--modes", *options.modes, *shared]
-            have[case] = in_fresh_process(
-                "bench.pyg_modules", asked, {"OMP_NUM_THREADS": str(options.threads)}, timeout=900
-            )
-            save(options.out, {"benchmark": "pyg_modules", "cases": have})
-            show({case: have[case]})
-    show(have)
+    options = options_from(
+        argv,
+        __doc__,
+        graphs=Among(GRAPHS),
+        models=Among(MODELS),
+        modes=Among(("infer", "train")),
+        repeats=7,
+        seconds=60.0,
+        resume=False,
+    )
+    given = {key: getattr(options, key) for key in ("modes", "repeats", "threads", "seconds")}
+    environment = {"OMP_NUM_THREADS": str(options.threads)}
+    pairs = [(name, model) for name in options.graphs for model in options.models]
+    show(
+        Record(options.out, {"benchmark": "pyg_modules"}, resume=options.resume).fill(
+            {
+                f"{model} {name}": partial(
+                    in_fresh_process, measure, environment, timeout=900, name=name, model=model, **given
+                )
+                for name, model in pairs
+            }
+        )
+    )
     return 0
 
 

@@ -11,29 +11,26 @@ ranks are compared with those of one process on the same seeds.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from bench.common import arguments, ratio_table, save
-from bench.turns import ROOT
+from bench.common import on_ranks, ratio_table, save
+from bench.options import options_from
 
 _CHECKED, _WARM = 3, 8
 """Steps whose losses are compared, and steps before the clock starts."""
 
 
-def measured(asked: Any, core: int) -> dict[str, Any]:
-    """In a process on core number `core`: seconds of each step, processor seconds of a step, and the first losses."""
-    cores = sorted(os.sched_getaffinity(0))
+def measured(
+    nodes: int, edges: int, features: int, hidden: int, batch: int, model: str, steps: int, per: int
+) -> dict[str, Any]:
+    """In a process on a core of its own: seconds of each step, processor seconds of a step, and the first losses."""
+    core, cores = int(os.environ["BENCH_CORE"]), sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[core % len(cores)]})
-    # Imported here, since threads are made at import, on the cores that the process has then.
+    # OMP_NUM_THREADS is 1, so that no thread was made before; all that follow stay on this core.
     import torch
 
     from graphweave.data import NodeData, rmat
@@ -43,13 +40,12 @@ def measured(asked: Any, core: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    nodes = asked.nodes
     every = torch.ones(nodes, dtype=torch.bool)
     data = NodeData(
-        torch.randn(nodes, asked.features), rmat(nodes, asked.edges), torch.arange(nodes) % 16, every, every, every, 16,
+        torch.randn(nodes, features), rmat(nodes, edges), torch.arange(nodes) % 16, every, every, every, 16,
         "rmat",
     )  # fmt: skip
-    job = TrainingJob(asked.model, asked.hidden, 4, 0.0, 0.01, 0.0, 1, 0, 1, task="node", batch=asked.batch * asked.per,
+    job = TrainingJob(model, hidden, 4, 0.0, 0.01, 0.0, 1, 0, 1, task="node", batch=batch * per,
                       fanout=(10, 10))  # fmt: skip
     with started(timeout=300) as ranks:
         training = SampledTraining("graphweave", job, data, ranks)
@@ -57,46 +53,28 @@ def measured(asked: Any, core: int) -> dict[str, Any]:
         for _ in range(_WARM):
             training.step()
         taken, before = [], time.process_time()
-        for _ in range(asked.steps):
+        for _ in range(steps):
             start = time.perf_counter()
             training.step()
             taken.append(time.perf_counter() - start)
-        cpu = (time.process_time() - before) / asked.steps
+        cpu = (time.process_time() - before) / steps
     return {"losses": losses, "seconds": taken, "cpu": cpu}
 
 
 def run(asked: Any, size: int, per: int, ranks: bool = True) -> list[dict[str, Any]]:
     """What `size` processes measure, on batches of `per` times the seeds: as ranks, or each for itself."""
-    port = 20_000 + os.getpid() % 20_000
-    with tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for rank in range(size):
-            where = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            core = {"BENCH_CORE": str(rank)}
-            options = {name: getattr(asked, name) for name in _SIZES} | {"per": per}
-            given = [f"--{name}={value}" for name, value in options.items()]
-            command = [sys.executable, "-m", "bench.ranks", "data-parallel", *given, "--worker", f"{folder}/{rank}"]
-            environment = {**os.environ, **core, **(where if size > 1 and ranks else {}), "OMP_NUM_THREADS": "1"}
-            processes.append(subprocess.Popen(command, cwd=ROOT, env=environment))
-        failed = [process.wait() for process in processes]
-        if any(failed):
-            raise SystemExit(f"ranks ended with status {failed}")
-        return [json.loads(Path(f"{folder}/{rank}").read_text()) for rank in range(size)]
+    given = {name: getattr(asked, name) for name in _SIZES}
+    return on_ranks(measured, size, threads=1, timeout=asked.timeout, apart=not ranks, per=per, **given)
 
 
 _SIZES = ("nodes", "edges", "features", "hidden", "batch", "model", "steps")
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = arguments(__doc__)
-    for name, default in (("nodes", 200_000), ("edges", 4_000_000), ("features", 128), ("hidden", 128), ("batch", 1024),
-                          ("steps", 40), ("rounds", 3), ("per", 1)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--model", default="sage")
-    asked = parser.parse_args(argv)
-    if asked.worker is not None:
-        asked.worker.write_text(json.dumps(measured(asked, int(os.environ["BENCH_CORE"]))))
-        return 0
+    asked = options_from(
+        argv, __doc__, nodes=200_000, edges=4_000_000, features=128, hidden=128, batch=1024, steps=40, rounds=3,
+        model="sage", timeout=1800.0,
+    )  # fmt: skip
     systems = {
         "one process": (1, 1, False), "two processes apart": (2, 1, False), "two ranks": (2, 2, True),
         "two ranks, same batch": (2, 1, True),

@@ -15,10 +15,7 @@ it had before it loaded its data, of the largest rank. It counts data, formats, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,9 +31,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, SAGEConv
 
 import graphweave as gw
-from bench.common import arguments, peak_extra_bytes, ratio_table, save
+from bench.common import on_ranks, peak_extra_bytes, ratio_table, save
 from bench.graphs import data_dir
-from bench.turns import ROOT
+from bench.options import Among, options_from
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
 from graphweave.distributed.graph_file import graph_file
@@ -95,20 +92,22 @@ def step_of(model: nn.Module) -> Any:
     return step
 
 
-def worker(options: argparse.Namespace) -> None:
+def of_rank(
+    kind: str, halo: str, stale: bool, rounds: int, store: str, parts: str, classes: int, features: int
+) -> dict[str, Any]:
     """One rank: warms the compiler up on a small graph, loads its data, and makes the steps."""
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(options.store, size), rank=rank, world_size=size)
-    kind, halo = options.models[0], None if options.halo == "float32" else getattr(torch, options.halo)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    rows = None if halo == "float32" else getattr(torch, halo)
 
     def prepared(part: GraphPart) -> Any:
-        model = Model(kind, part.nodes[NODES].data["feat"].shape[1], options.classes)
-        step = step_of(shard(model, part, halo_dtype=halo, stale=options.stale) if size > 1 else gw.compile(model))
+        model = Model(kind, part.nodes[NODES].data["feat"].shape[1], classes)
+        step = step_of(shard(model, part, halo_dtype=rows, stale=stale) if size > 1 else gw.compile(model))
         data = part.nodes[NODES].data
         return lambda: step(data["feat"], part.edge_index, data["y"])
 
-    x, y = torch.randn(200, options.features), torch.randint(options.classes, (200,))
+    x, y = torch.randn(200, features), torch.randint(classes, (200,))
     warm = prepared(parts_of(rmat(200, 2000), 200, torch.arange(200) % size, size, node_data={"feat": x, "y": y})[rank])
     for _ in range(2):
         warm()
@@ -116,8 +115,8 @@ def worker(options: argparse.Namespace) -> None:
     times: list[float] = []
 
     def run() -> None:
-        step = prepared(load_part(options.parts_folder, rank, size))
-        for i in range(_WARM_UP + options.rounds):
+        step = prepared(load_part(parts, rank, size))
+        for i in range(_WARM_UP + rounds):
             if i == _WARM_UP:
                 gw.reset_counters()
             dist.barrier()
@@ -129,10 +128,10 @@ def worker(options: argparse.Namespace) -> None:
     counts = gw.counters()
     found = {
         "seconds": times[_WARM_UP:], "first": times[0], "peak": peak, "losses": losses,
-        "bytes sent": counts["halo_bytes"] / options.rounds, "exchanges": counts["exchanges"] / options.rounds,
+        "bytes sent": counts["halo_bytes"] / rounds, "exchanges": counts["exchanges"] / rounds,
     }  # fmt: skip
-    Path(options.worker.format(rank)).write_text(json.dumps(found))
     dist.destroy_process_group()
+    return found
 
 
 def measured(graph: str, kind: str, parts: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -147,21 +146,11 @@ def measured(graph: str, kind: str, parts: int, options: argparse.Namespace) -> 
         halo = [part.num_halo[0] for part in manifest.parts]
         classes, features = int(y.max()) + 1, x.shape[1]
         del x, index, y
-        argv = [
-            sys.executable, "-m", "bench.ranks", "full-graph", "--models", kind, "--halo", options.halo, "--rounds",
-            str(options.rounds), "--threads", str(options.threads), "--worker", folder + "/rank{}.json", "--store",
-            f"{folder}/store", "--parts-folder", f"{folder}/parts", "--classes", str(classes),
-            "--features", str(features), *(["--stale"] if options.stale else []),
-        ]  # fmt: skip
-        threads = {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
-        ranks = [
-            subprocess.Popen(argv, cwd=ROOT, env={**os.environ, **threads, "RANK": str(r), "WORLD_SIZE": str(parts)})
-            for r in range(parts)
-        ]
-        for process in ranks:
-            if process.wait(options.timeout):
-                raise RuntimeError(f"{graph}, {kind}: a rank ended with status {process.returncode}")
-        found = [json.loads(Path(f"{folder}/rank{r}.json").read_text()) for r in range(parts)]
+        found = on_ranks(
+            of_rank, parts, threads=options.threads, timeout=options.timeout, kind=kind, halo=options.halo,
+            stale=options.stale, rounds=options.rounds, store=f"{folder}/store", parts=f"{folder}/parts",
+            classes=classes, features=features,
+        )  # fmt: skip
     slowest = [max(each) for each in zip(*(f["seconds"] for f in found), strict=True)]
     return {
         "seconds": median(slowest), "all": slowest, "peak": max(f["peak"] for f in found), "halo rows": halo,
@@ -183,28 +172,11 @@ def compared(graph: str, kind: str, options: argparse.Namespace) -> dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.prog = "bench.ranks full-graph"
-    add = parser.add_argument
-    add("--graphs", nargs="+", default=["rmat-1.2m", "rmat-15m", "coauthor_physics"])
-    add("--models", nargs="+", choices=("gat", "sage"), default=["gat", "sage"])
-    add("--parts", type=int, default=2)
-    add("--method", choices=("metis", "random"), default="metis")
-    add("--rounds", type=int, default=7)
-    add("--halo", choices=("float32", "bfloat16"), default="float32")
-    add("--stale", action="store_true")
-    add("--timeout", type=float, default=1800, help="seconds that a rank may take")
-    add("--data-dir", type=Path, default=data_dir())
-    for name in ("--store", "--parts-folder"):
-        add(name, help=argparse.SUPPRESS)
-    for name in ("--classes", "--features"):
-        add(name, type=int, help=argparse.SUPPRESS)
-    parser.set_defaults(threads=1)
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        options.worker = str(options.worker)
-        worker(options)
-        return 0
+    options = options_from(
+        argv, __doc__, graphs=("rmat-1.2m", "rmat-15m", "coauthor_physics"), models=Among(("gat", "sage")), parts=2,
+        method=Among(("metis", "random"), "metis"), rounds=7, halo=Among(("float32", "bfloat16"), "float32"),
+        stale=False, timeout=1800.0, data_dir=data_dir(), threads=1,
+    )  # fmt: skip
     results = {f"{g} {m}": compared(g, m, options) for g in options.graphs for m in options.models}
     rows = [
         (

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.common import arguments, ratio_table, save
+from bench.common import ratio_table, save
 from bench.graphs import data_dir
+from bench.options import options_from
 from graphweave.distributed.cost import random_halo
 from graphweave.distributed.graph_file import EdgeStream, GraphFile, graph_file
 from graphweave.distributed.parts import EDGES, NODES
@@ -58,12 +59,9 @@ def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.prog = "bench.ranks halo"
-    parser.add_argument("--graphs", nargs="*", default=list(GRAPHS))
-    parser.add_argument("--parts", type=int, nargs="*", default=[2, 4, 8, 16, 32, 64])
-    parser.add_argument("--methods", nargs="*", default=["metis", "ldg", "random"])
-    options = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, graphs=GRAPHS, parts=(2, 4, 8, 16, 32, 64), methods=("metis", "ldg", "random")
+    )
     results = [row for name in options.graphs for row in measured(name, options)]
     shown = [
         (

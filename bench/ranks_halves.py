@@ -13,10 +13,7 @@ are those of the same weights. Nothing here depends on the machine's speed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,9 +26,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import graphweave as gw
-from bench.common import arguments, ratio_table, save
+from bench.common import on_ranks, ratio_table, save
 from bench.graphs import data_dir
-from bench.turns import ROOT
+from bench.options import Among, options_from
 from graphweave.distributed import load_part, shard
 from graphweave.distributed.graph_file import graph_file
 from graphweave.distributed.part import GraphPart
@@ -87,17 +84,14 @@ def trained(part: GraphPart, kind: str, classes: int, epochs: int, options: dict
     return {"losses": losses, "accuracy": accuracy, "bytes sent": sent}
 
 
-def worker(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
+def of_rank(model: str, epochs: int, classes: int, folder: str, store: str) -> dict[str, Any]:
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(options.store, size), rank=rank, world_size=size)
-    part = load_part(options.folder, rank, num_parts=size)
-    found = {
-        name: trained(part, options.model, options.classes, options.epochs, halos) for name, halos in HALOS.items()
-    }
-    if rank == 0:
-        options.worker.write_text(json.dumps(found))
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    part = load_part(folder, rank, num_parts=size)
+    found = {name: trained(part, model, classes, epochs, halos) for name, halos in HALOS.items()}
     dist.destroy_process_group()
+    return found
 
 
 def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -107,22 +101,10 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
         manifest = write_partition(graph, options.parts, Path(folder) / "parts", method=options.method)
         parts = [load_part(f"{folder}/parts", r, num_parts=options.parts) for r in range(options.parts)]
         classes = 1 + max(int(torch.as_tensor(p.nodes[NODES].data["y"]).max()) for p in parts)
-        argv = [
-            sys.executable, "-m", "bench.ranks", "halves", "--model", options.model, "--epochs", str(options.epochs),
-            "--threads", str(options.threads), "--classes", str(classes), "--folder", f"{folder}/parts",
-            "--store", f"{folder}/store", "--worker", f"{folder}/found.json",
-        ]  # fmt: skip
-        threads = {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)}
-        ranks = [
-            subprocess.Popen(
-                argv, cwd=ROOT, env={**os.environ, **threads, "RANK": str(r), "WORLD_SIZE": str(options.parts)}
-            )
-            for r in range(options.parts)
-        ]
-        for process in ranks:
-            if process.wait(options.timeout):
-                raise RuntimeError(f"a rank ended with status {process.returncode}")
-        found = json.loads(Path(f"{folder}/found.json").read_text())
+        found, *_ = on_ranks(
+            of_rank, options.parts, threads=options.threads, timeout=options.timeout, model=options.model,
+            epochs=options.epochs, classes=classes, folder=f"{folder}/parts", store=f"{folder}/store",
+        )  # fmt: skip
     about = {
         "nodes": manifest.node_types[NODES], "edges": manifest.num_edges[0],
         "halo": [p.nodes[NODES].num_halo for p in parts], "own": [p.nodes[NODES].num_own for p in parts],
@@ -131,24 +113,10 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.prog = "bench.ranks halves"
-    add = parser.add_argument
-    add("--graph", default="pubmed")
-    add("--model", choices=tuple(_LAYERS), default="gcn")
-    add("--method", choices=("random", "metis", "ldg"), default="metis")
-    add("--epochs", type=int, default=200)
-    add("--parts", type=int, default=2)
-    add("--timeout", type=float, default=3600, help="seconds that a rank may take")
-    add("--data-dir", type=Path, default=data_dir())
-    for name in ("--store", "--folder"):
-        add(name, help=argparse.SUPPRESS)
-    add("--classes", type=int, help=argparse.SUPPRESS)
-    parser.set_defaults(threads=1)
-    options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
+    options = options_from(
+        argv, __doc__, graph="pubmed", model=Among(_LAYERS, "gcn"), method=Among(("random", "metis", "ldg"), "metis"),
+        epochs=200, parts=2, timeout=3600.0, data_dir=data_dir(), threads=1,
+    )  # fmt: skip
     about, found = measured(options)
     rows = [
         (str(epoch), *(f"{r['losses'][epoch - 1]:.4f}, {r['accuracy'][str(epoch)]:.3f}" for r in found.values()))

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.common import arguments, ratio_table, save
+from bench.common import ratio_table, save
+from bench.options import options_from
 from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.load import load_part
@@ -103,17 +104,10 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.prog = "bench.ranks partition"
-    add = parser.add_argument
-    add("--nodes", type=int, default=1_000_000)
-    add("--edges", type=int, default=15_000_000)
-    add("--features", type=int, default=0, help="width of features in the file (default: none)")
-    add("--parts", type=int, default=4)
-    add("--rounds", type=int, default=3)
-    add("--methods", nargs="*", default=["metis", "random", "ldg"])
-    add("--folder", type=Path, help="where graph and parts are written (default: the system's folder for such files)")
-    options = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, nodes=1_000_000, edges=15_000_000, features=0, parts=4, rounds=3,
+        methods=("metis", "random", "ldg"), folder=Path,
+    )  # fmt: skip
     torch.set_num_threads(options.threads)
     found = measured(options)
     rows = [

@@ -10,7 +10,6 @@ mode; the exit code is 1 if one is wrong.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import re
@@ -27,7 +26,8 @@ from torch import nn
 
 import graphweave
 from bench.check import step, worst_error
-from bench.common import arguments, ratio_table, save
+from bench.common import ratio_table, save
+from bench.options import Among, options_from
 from bench.recompile_programs import CASES, SIZES
 
 TOLERANCE = 5e-4
@@ -149,11 +149,9 @@ def report(found: Sequence[Count]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES), metavar="NAME")
-    parser.add_argument("--door", choices=("compile", "backend"), default="compile")
-    parser.add_argument("--shared", action="store_true", help="forget nothing between programs")
-    options: argparse.Namespace = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, only=Among(CASES), door=Among(("compile", "backend"), "compile"), shared=False
+    )
     torch.set_num_threads(options.threads)
     found: list[Count] = []
     setting = {"door": options.door, "shared": options.shared, "sizes": [s.name for s in SIZES]}

@@ -47,9 +47,11 @@ import numpy as np
 from bench import relational_graphs as graphs
 from bench import relational_tables as tables
 from bench.check import Result, worst_error
-from bench.common import arguments, in_fresh_process, save
+from bench.common import in_fresh_process, save
 from bench.graphs import data_dir
-from bench.judge import TOLERANCE, read_result
+from bench.judge import TOLERANCE
+from bench.options import COMMON, parser_of
+from bench.relational_launches import count
 from bench.relational_models import MODELS, weights
 from bench.relational_systems import (
     GIB,
@@ -64,6 +66,7 @@ from bench.relational_systems import (
 )
 from bench.relational_worker import ON_DEMAND
 from bench.turns import ROOT, Player, PlayerLost, take_turns
+from bench.worker import read_result
 
 MODES = ("infer", "train")
 
@@ -229,13 +232,8 @@ def _expected(exact: Result, mode: str, got: Result) -> Result:
 
 def launches(options: argparse.Namespace) -> dict[str, Any]:
     """The number of kernels that a step of HeteroConv calls over 5 and over 140 relations."""
-    given = ["--threads", str(options.threads)]
-    return {
-        f"{count} relations": in_fresh_process(
-            "bench.relational_launches", [*given, "--relations", str(count)], timeout=options.launch_timeout
-        )
-        for count in (5, 140)
-    }
+    limits = {"timeout": options.launch_timeout, "threads": options.threads}
+    return {f"{n} relations": in_fresh_process(count, relations=n, **limits) for n in (5, 140)}
 
 
 def run(options: argparse.Namespace, record: dict[str, Any]) -> None:
@@ -284,7 +282,7 @@ def _graph(
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     default = [name for name in graphs.GRAPHS if name not in graphs.ON_DEMAND]
     parser.add_argument("--graphs", nargs="+", choices=graphs.GRAPHS, default=default)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))

@@ -1,14 +1,10 @@
-"""The number of kernels that one step of PyG's HeteroConv calls, compiled by graphweave: `... --relations 140`.
+"""The number of kernels that one step of PyG's HeteroConv calls, compiled by graphweave.
 
 HeteroConv has one SAGEConv (means, no root weight, 64 wide) for each relation between two node types of 200 nodes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +29,8 @@ class Summed(nn.Module):
         return torch.stack([value.square().mean() for value in self.layer(x, edges).values()]).sum()
 
 
-def count(relations: int) -> dict[str, Any]:
+def count(relations: int, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     types = [("a", f"r{r}", "b") if r % 2 else ("b", f"r{r}", "a") for r in range(relations)]
     convs = {one: pyg.SAGEConv((FEATURES, FEATURES), FEATURES, root_weight=False, bias=False) for one in types}
@@ -59,18 +56,3 @@ def count(relations: int) -> dict[str, Any]:
         answer[mode] = counts["kernel_launches"]
         answer[f"{mode}_counters"] = {name: n for name, n in counts.items() if n}
     return answer
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--relations", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--worker", type=Path, required=True)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    options.worker.write_text(json.dumps(count(options.relations)))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

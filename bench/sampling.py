@@ -34,7 +34,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 import graphweave
-from bench.common import arguments, ratio_table, save
+from bench.common import ratio_table, save
+from bench.options import Among, options_from
 from bench.turns import Player
 from graphweave.data import rmat
 from graphweave.sampling import BlockSampler, NeighborSampler
@@ -165,14 +166,10 @@ def trained(kind: str, fanouts: Sequence[int], seeds: int, data: Data, options: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--edges", type=int, default=15_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=4, help="batches in a round")
-    parser.add_argument("--dgl-python")
-    parser.add_argument("--part", choices=["blocks", "steps", "all"], default="all", help="what is measured")
-    options = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, nodes=1_000_000, edges=15_000_000, rounds=5, batches=4, dgl_python=str,
+        part=Among(("blocks", "steps", "all"), "all"),
+    )  # fmt: skip
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     index = torch.randperm(options.nodes)[rmat(options.nodes, options.edges)]

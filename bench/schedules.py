@@ -1,27 +1,25 @@
 """Times of schedules against the compiler's choice.
 
-    python -m bench.schedules [--nodes 100000] [--edges 1000000] [--features 128] [--repeats 20] [--out FILE]
+    python -m bench.schedules [--nodes 100000] [--edges 1000000] [--features 128] [--repeats 20] [--out FILE] [--resume]
 
 Functions of FeatGraph's evaluation on an R-MAT graph, forward, float32: GCN aggregation, a dot product of both ends of
-each edge, and the sum of relu(u - v). Before anything is measured, each schedule's result is compared with eager
-PyTorch's in float64. A schedule that a function cannot take is listed with the reason. Calls of all schedules are
-interleaved; the first call, with compilation and formats, is a column of its own.
+each edge, and the sum of relu(u - v). Results are compared with eager PyTorch's in float64. A schedule that a function
+cannot take is listed with the reason.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 import graphweave
-from bench.common import arguments, interleaved, ratio_table, save
+from bench.case import EXACT, Bench, Case, Check, Peers, Step
+from bench.runner import run
 from graphweave import Schedule
-from graphweave.core.errors import ScheduleError
 from graphweave.data import rmat
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -65,69 +63,28 @@ def candidates(features: int) -> dict[str, Schedule | None]:
     }
 
 
-def checked(
-    function: Function, schedule: Schedule | None, args: tuple[Tensor, ...], exact: Tensor
-) -> tuple[Function, float]:
-    """`function` compiled with `schedule`, and the seconds of its first call; AssertionError if its result is wrong,
-    ScheduleError if it cannot take the schedule."""
-    made: Function = graphweave.compile(function, options={"schedule": schedule})
-    start = time.perf_counter()
-    got = made(*args)
-    first = time.perf_counter() - start
-    error = (got.double() - exact).abs().max() / exact.abs().max()
-    assert error < MAX_ERROR, f"{function.__name__} with {schedule!r} is wrong by {error:.1e}"
-    return made, first
+def build(function: str, nodes: int, edges: int, features: int) -> Peers:
+    src, dst = rmat(nodes, edges, 0)
+    x = torch.randn(nodes, features, generator=torch.Generator().manual_seed(0))
+
+    def prepare(schedule: Schedule | None) -> Step:
+        return partial(graphweave.compile(FUNCTIONS[function], options={"schedule": schedule}), x, src, dst)
+
+    made: dict[str, Callable[[], Step]] = {n: partial(prepare, one) for n, one in candidates(features).items()}
+    return {**made, EXACT: lambda: lambda: FUNCTIONS[function](x.double(), src, dst).float()}
 
 
-def measure(name: str, args: tuple[Tensor, ...], repeats: int) -> dict[str, Any]:
-    """The fields of each schedule, and its times or the reason why the function cannot take it."""
-    function, record = FUNCTIONS[name], dict[str, Any]()
-    x, src, dst = args
-    exact = function(x.double(), src, dst)
-    calls: dict[str, Callable[[], Any]] = {}
-    first: dict[str, float] = {}
-    for label, schedule in candidates(x.shape[1]).items():
-        record[label] = {"schedule": {} if schedule is None else schedule.to_dict()}
-        try:
-            made, first[label] = checked(function, schedule, args, exact)
-        except ScheduleError as error:
-            record[label]["refused"] = str(error)
-            continue
-        calls[label] = lambda made=made: made(*args)
-    for label, timing in interleaved(calls, repeats=repeats, first=first).items():
-        record[label]["seconds"] = asdict(timing)
-    return record
+def cases(options: Namespace) -> Iterator[Case]:
+    check = Check(MAX_ERROR, EXACT)
+    for name in FUNCTIONS:
+        sizes = {"function": name, "nodes": options.nodes, "edges": options.edges, "features": options.features}
+        small = {"nodes": 200, "edges": 1000, "features": 16}
+        yield Case(name, build, tuple(candidates(options.features)), check, sizes, small)
 
 
-def show(name: str, record: dict[str, Any]) -> None:
-    auto = record["auto"]["seconds"]["median"]
-    rows = []
-    for label, entry in record.items():
-        if "refused" in entry:
-            rows.append([label, "refused", "", "", entry["refused"].partition(": ")[2]])
-            continue
-        t = entry["seconds"]
-        spread = f"{1e3 * t['q1']:.2f} .. {1e3 * t['q3']:.2f}"
-        rows.append([label, f"{1e3 * t['median']:.2f}", f"{t['median'] / auto:.2f}", f"{t['first']:.1f}", spread])
-    ratio_table(name, ["schedule", "ms", "of auto", "first call, s", "quartiles, or why it is refused"], rows)
-
-
-def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--nodes", type=int, default=100_000)
-    parser.add_argument("--edges", type=int, default=1_000_000)
-    parser.add_argument("--features", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=20)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    src, dst = rmat(given.nodes, given.edges, 0)
-    x = torch.randn(given.nodes, given.features, generator=torch.Generator().manual_seed(0))
-    results = {name: measure(name, (x, src, dst), given.repeats) for name in FUNCTIONS}
-    for name, record in results.items():
-        show(name, record)
-    sizes = {"nodes": given.nodes, "edges": given.edges, "features": given.features, "threads": given.threads}
-    save(given.out, {"benchmark": "schedules", **sizes, "results": results})
+SIZES = {"nodes": 100_000, "edges": 1_000_000, "features": 128}
+BENCH = Bench("bench.schedules", __doc__, cases, SIZES, base="auto", repeats=20)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(BENCH))

@@ -1,57 +1,42 @@
 """Calls in which overhead dominates: models on a graph of Cora's size, and a call with almost nothing to compute.
 
-    python -m bench.small_graphs [--models gcn sage gin gat] [--nodes 2708 30] [--repeats 40] [--threads 2] [--out FILE]
+    python -m bench.small_graphs [--models gcn sage gin gat] [--nodes 2708 30] [--repeats 40] [--threads 2]
+                                 [--out FILE] [--resume]
 
 The graph has 2,708 nodes and 10,556 edges, or 30 nodes and twice as many edges; models have 64 features, 64 hidden, 64
 logits, two layers, float32. Training is forward, cross entropy over every node (compiled with the model, or outside of
 it) and backward; inference is the model under `torch.no_grad`. Graphweave is called by `graphweave.compile` and, as
-"plain", by `torch.compile(backend="graphweave")`. The systems take turns in one process; a turn is as many calls as
-fill 20 ms, and medians over the turns are compared.
+"plain", by `torch.compile(backend="graphweave")`. The peers take turns in one process.
 
-The call with almost nothing to compute is `x * 2` of eight numbers, against a `torch.autograd.Function` that does the
-same: forward and backward of each, in microseconds.
+The call with almost nothing to compute is `x * 2` of eight numbers, forward and backward, and forward alone; there,
+"eager" is a `torch.autograd.Function` that does the same.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import graphweave
-from bench.common import arguments, ratio_table, save, seconds_of
+from bench.case import Bench, Case, Check, Peers, Step, training_result
 from bench.graphs import FEATURES, HIDDEN, Workload
-from bench.workloads import MODELS, training_step
+from bench.options import Among
+from bench.runner import run
+from bench.workloads import COMPILERS, MODELS, training_step
 from graphweave.data import rmat
 
 NODES, EDGES = 2_708, 10_556
 """The size of Cora."""
 
-TURN_SECONDS = 0.02
-
+SYSTEMS = ("eager", "graphweave", "plain")
 DEFAULT_MODELS = ("gcn", "sage", "gin", "gat")
-
-
-def in_turns(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each call; a turn is as many calls as fill TURN_SECONDS."""
-    counts = {}
-    for name, call in calls.items():
-        for _ in range(3):
-            call()
-        counts[name] = max(1, int(TURN_SECONDS / min(seconds_of(call) for _ in range(5))))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        gc.collect()
-        gc.disable()
-        for name, call in calls.items():
-            taken = seconds_of(lambda call=call, count=counts[name]: [call() for _ in range(count)])
-            times[name].append(taken / counts[name])
-        gc.enable()
-    return {name: median(taken) for name, taken in times.items()}
+CHECK = Check(1e-3)
+"""Gradients of two layers in float32."""
 
 
 def workload(nodes: int) -> Workload:
@@ -61,25 +46,24 @@ def workload(nodes: int) -> Workload:
     return Workload(x, index, torch.randint(HIDDEN, (nodes,), generator=generator))
 
 
-def of_model(name: str, nodes: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds of a training step and of inference, eager and compiled."""
+def build(model: str, nodes: int, kind: str) -> Peers:
     work = workload(nodes)
     torch.manual_seed(0)
-    model = MODELS[name].make(FEATURES)
-    out: dict[str, dict[str, float]] = {}
-    for inside in (True, False):
-        steps = {s: training_step(s, model, compile_loss=inside) for s in ("eager", "graphweave", "plain")}
-        losses = {s: float(step(work)) for s, step in steps.items()}
-        assert max(losses.values()) - min(losses.values()) < 1e-4 * abs(losses["eager"]), losses
-        kind = "training" if inside else "training, loss outside"
-        out[kind] = in_turns({s: (lambda step=step: step(work)) for s, step in steps.items()}, repeats)
-    compiled = graphweave.compile(model)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(*work.inputs), model(*work.inputs), rtol=1e-3, atol=1e-4)
-        out["inference"] = in_turns(
-            {"eager": lambda: model(*work.inputs), "graphweave": lambda: compiled(*work.inputs)}, repeats
-        )
-    return out
+    net = MODELS[model].make(FEATURES)
+
+    def prepare(system: str) -> Step:
+        if kind != "inference":
+            step = training_step(system, net, compile_loss=kind == "training")
+            return lambda: training_result(step(work), net)
+        compiled = COMPILERS[system](net)
+
+        def infer() -> Tensor:
+            with torch.no_grad():
+                return compiled(*work.inputs)
+
+        return infer
+
+    return {system: partial(prepare, system) for system in SYSTEMS}
 
 
 class _Nothing(torch.autograd.Function):
@@ -92,46 +76,41 @@ class _Nothing(torch.autograd.Function):
         return grad * 2
 
 
-def of_nothing(repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds of a call with almost nothing to compute, forward and backward, and forward alone."""
+def build_nothing(kind: str) -> Peers:
     x, ones = torch.randn(8, 1, requires_grad=True), torch.ones(8, 1)
-    compiled = graphweave.compile(lambda x: x * 2)
 
-    def step(function: Callable[[Tensor], Tensor]) -> None:
-        function(x).backward(ones)
-        x.grad = None
+    def prepare(make: Callable[[], Callable[[Tensor], Tensor]]) -> Step:
+        function = make()
 
-    def forward(function: Callable[[Tensor], Tensor]) -> None:
-        with torch.no_grad():
-            function(x)
+        def step() -> Tensor | None:
+            if kind == "inference":
+                with torch.no_grad():
+                    return function(x)
+            x.grad = None
+            function(x).backward(ones)
+            return x.grad
 
-    functions = {"autograd function": _Nothing.apply, "graphweave": compiled}
+        return step
+
     return {
-        "training": in_turns({n: (lambda f=f: step(f)) for n, f in functions.items()}, repeats),
-        "inference": in_turns({n: (lambda f=f: forward(f)) for n, f in functions.items()}, repeats),
+        "eager": partial(prepare, lambda: _Nothing.apply),
+        "graphweave": partial(prepare, lambda: graphweave.compile(lambda x: x * 2)),
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(DEFAULT_MODELS))
-    parser.add_argument("--nodes", nargs="*", type=int, default=[NODES, 30])
-    parser.add_argument("--repeats", type=int, default=40)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    results = {f"{name} {n}": of_model(name, n, options.repeats) for n in options.nodes for name in options.models}
-    results["nothing"] = of_nothing(options.repeats)
-    rows = []
-    for name, kinds in results.items():
-        for kind, taken in kinds.items():
-            first, ours = (taken[s] for s in (("autograd function" if name == "nothing" else "eager"), "graphweave"))
-            plain = f"{first / taken['plain']:.2f}x" if "plain" in taken else ""
-            rows.append([f"{name} {kind}", f"{1e6 * first:.0f}", f"{1e6 * ours:.0f}", f"{first / ours:.2f}x", plain])
-    head = ["", "eager us", "graphweave us", "eager / graphweave", "eager / plain"]
-    ratio_table(f"known graphs by their nodes, {options.threads} threads, median", head, rows)
-    save(options.out, {"benchmark": "small_graphs", "results": results})
-    return 0
+def cases(options: Namespace) -> Iterator[Case]:
+    for nodes in options.nodes:
+        for model in options.models:
+            for kind in ("training", "training, loss outside", "inference"):
+                sizes = {"model": model, "nodes": nodes, "kind": kind}
+                yield Case(f"{model} {nodes}, {kind}", build, SYSTEMS, CHECK, sizes, {"nodes": 10})
+    for kind in ("training", "inference"):
+        yield Case(f"nothing, {kind}", build_nothing, SYSTEMS[:2], CHECK, {"kind": kind})
+
+
+OPTIONS = {"models": Among(MODELS, DEFAULT_MODELS), "nodes": (NODES, 30)}
+BENCH = Bench("bench.small_graphs", __doc__, cases, OPTIONS, repeats=40)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

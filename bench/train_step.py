@@ -2,7 +2,8 @@
 
     python -m bench.train_step [--models gcn sage gin gat gatv2 transformer monet edgeconv edgeconv-mlp]
                                [--graphs arxiv pubmed cora cora-features rmat points] [--no-compile-loss]
-                               [--systems eager eager-thp inductor graphweave] [--repeats 10] [--threads 2] [--out FILE]
+                               [--systems eager eager-thp inductor graphweave] [--repeats 10] [--threads 2]
+                               [--seed 0] [--out FILE] [--resume]
 
 A step is forward, cross entropy on random labels over every node, and backward; an optimiser would be equal for all.
 2 layers, 64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32; the EdgeConv models
@@ -12,128 +13,106 @@ points, the others on the other graphs.
 The loss is compiled with the model: users of torch.compile compile `F.cross_entropy(model(x, edge_index), y)`, so that
 the compiler may fuse the loss with the last layer. inductor and graphweave get that whole function; eager runs the same
 calls as they are. With --no-compile-loss both get the model alone, and eager PyTorch computes the loss for all three.
-The JSON has the choice as "loss": "compiled" or "eager".
 
-Every system has a process of its own on every model and graph, and the processes take turns (bench/turns.py), so that a
-crash or a lack of memory ends one entry only. eager-thp is eager with PyTorch's own switch for huge pages
-(THP_MEM_ALLOC_ENABLE=1), so that ratios to it do not come from page faults. torch.compile runs with dynamic=False, its
-faster setting (sizes known at compile time), and the defaults of Dynamo's other settings.
+eager-thp is eager with PyTorch's own switch for huge pages (THP_MEM_ALLOC_ENABLE=1), so that ratios to it do not come
+from page faults. torch.compile runs with dynamic=False, its faster setting (sizes known at compile time), and the
+defaults of Dynamo's other settings.
 
-Before timing, loss and gradients are compared with eager's: a wrong system is not timed. If they differ by more than
-the tolerance, which eager's own float32 sums over hubs can cause, a float64 run decides: a system is wrong if its
-error is above the tolerance and above 4 times eager's own. (A logit within rounding of leaky_relu's kink can cause such
-an error in a correct system; another --seed of the weights shows it.)
+If a loss or gradient differs by more than the tolerance from eager's, which eager's own float32 sums over hubs can
+cause, a float64 run decides. (A logit within rounding of leaky_relu's kink can cause such an error in a correct system;
+another --seed of the weights shows it.)
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.common import arguments, available_memory, ratio_table, save
-from bench.graphs import GRAPHS, POINT_SETS, data_dir, missing
-from bench.judge import Judge, result_of
-from bench.train_worker import SYSTEMS, start
-from bench.turns import Player, PlayerLost, take_turns
-from bench.workloads import MODELS
+import torch
+from torch import Tensor, nn
 
-BASE = "graphweave"
+import graphweave
+from bench.case import EXACT, Bench, Case, Check, Peers, Step, training_result
+from bench.graphs import GRAPHS, POINT_SETS, Workload, data_dir, load, missing
+from bench.options import Among
+from bench.runner import run
+from bench.workloads import MODELS, THP, training_step
+
+SYSTEMS = {"eager": "eager", "eager-thp": "eager", "inductor": "inductor", "graphweave": "graphweave"}
+"""Peer -> what compiles its model."""
+
+ENVIRONMENT = {
+    "eager-thp": {THP: "1"}, "dgl": {"DGLBACKEND": "pytorch"}, "dgl-thp": {"DGLBACKEND": "pytorch", THP: "1"},
+}  # fmt: skip
+"""Variables that are added for a peer's process."""
+
+CHECK = Check(1e-4, exact=True)
+"""Looser than the tests' 1e-5: a hub adds 13,000 float32 terms, and a weight gradient 169,343."""
+
 DEFAULT_GRAPHS = ("arxiv", "rmat", "points", "pubmed", "cora", "cora-features")
 
 
-class Pair:
-    """One model on one graph: the processes of all systems, and their results."""
-
-    def __init__(self, options: argparse.Namespace, model: str, graph: str) -> None:
-        self.options, self.model, self.graph = options, model, graph
-        self.systems: dict[str, dict[str, Any]] = {}
-
-    def measure(self) -> dict[str, Any]:
-        players: dict[str, Player] = {}
-        judge: Judge | None = None
-        try:
-            for name in self.options.systems:
-                player = players[name] = self._start(name)
-                try:
-                    first = player.ask("first")
-                    got = result_of(player)
-                except PlayerLost as problem:
-                    self.systems[name] = {"status": str(problem)}
-                else:
-                    judge = judge or Judge(
-                        lambda wide: self._start("eager", wide=wide), got if name == "eager" else None
-                    )
-                    self.systems[name] = {**first, **judge.verdict(got)}
-                if self.systems[name]["status"] != "ok":
-                    players.pop(name).close()
-            for name, timing in take_turns(players, repeats=self.options.repeats).items():
-                self.systems[name].update(timing)
-        finally:
-            for player in players.values():
-                player.close()
-        loss = "compiled" if self.options.compile_loss else "eager"
-        return {"status": "ok", "loss": loss, "seed": self.options.seed, "systems": self.systems}
-
-    def _start(self, system: str, *, wide: bool = False) -> Player:
-        options = self.options
-        return start(
-            system, self.model, self.graph, threads=options.threads, seed=options.seed, wide=wide,
-            compile_loss=options.compile_loss, folder=options.data_dir, timeout=options.timeout,
-            memory=available_memory(),
-        )  # fmt: skip
+def made(model: str, graph: str, folder: Path, seed: int) -> tuple[Workload, nn.Module]:
+    work = load(graph, folder, pseudo=MODELS[model].pseudo)
+    torch.manual_seed(seed)
+    return work, MODELS[model].make(work.x.size(1))
 
 
-def table_row(pair: str, answer: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """The milliseconds of each system, then the ratios of the others to graphweave."""
-    if answer["status"] != "ok":
-        return [pair, answer["status"]]
-    systems = answer["systems"]
+def build(model: str, graph: str, folder: Path, seed: int, compile_loss: bool) -> Peers:
+    def prepared(system: str) -> Callable[[], Step]:
+        def prepare() -> Step:
+            work, net = made(model, graph, folder, seed)
+            if system == EXACT:
+                work, net = work.double(), net.double()
+            step = training_step(SYSTEMS.get(system, "eager"), net, compile_loss=compile_loss)
+            return lambda: training_result(step(work), net)
 
-    def cell(name: str) -> str:
-        one = systems[name]
-        if one["status"] != "ok":
-            return one["status"]
-        return f"{1e3 * one['median']:.2f} ±{500 * (one['q3'] - one['q1']):.2f} ({one['first']:.1f} s)"
+        return prepare
 
-    def ratio(name: str) -> str:
-        both = [systems.get(one, {}).get("median") for one in (name, BASE)]
-        return f"{both[0] / both[1]:.2f}x" if all(both) else "-"
-
-    return [pair, *map(cell, names), *(ratio(name) for name in names if name != BASE)]
+    return {system: prepared(system) for system in (*SYSTEMS, EXACT)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--graphs", nargs="+", choices=(*GRAPHS, *POINT_SETS), default=list(DEFAULT_GRAPHS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument(
-        "--compile-loss", action=argparse.BooleanOptionalAction, default=True,
-        help="whether compiled systems get the loss with the model, as one function (default: they do)",
+def inputs(model: str, graph: str, folder: Path, seed: int, compile_loss: bool) -> Mapping[str, Tensor]:
+    """Inputs and initial weights, for a peer with another Python."""
+    work, net = made(model, graph, folder, seed)
+    given = {"x": work.x, "edge_index": work.edge_index, "y": work.y}
+    more = {} if work.edge_attr is None else {"edge_attr": work.edge_attr}
+    return {**given, **more, **{f"weight.{name}": value for name, value in net.state_dict().items()}}
+
+
+def counted(peer: str, step: Step) -> dict[str, Any]:
+    """The compiler's counters, which show a fallback to eager mode."""
+    return {"counters": graphweave.counters()} if peer == "graphweave" else {}
+
+
+def case_of(name: str, model: str, graph: str, options: Namespace, peers: tuple[str, ...]) -> Case:
+    sizes = {
+        "model": model, "graph": graph, "folder": options.data_dir, "seed": options.seed,
+        "compile_loss": options.compile_loss,
+    }  # fmt: skip
+    small = {"graph": "tiny-points" if MODELS[model].points else "tiny"}
+    return Case(
+        name, build, peers, CHECK, sizes, small, inputs=inputs, notes=counted,
+        missing=None if options.quick else missing(graph, options.data_dir),
     )  # fmt: skip
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
-    parser.add_argument("--timeout", type=float, default=900, help="seconds that one answer of a system may take")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
-    results: dict[str, Any] = {}
-    rows = []
+
+
+def cases(options: Namespace) -> Iterator[Case]:
     for graph in options.graphs:
         for model in options.models:
-            if graph not in MODELS[model].graphs:
-                continue
-            pair, reason = f"{model} {graph}", missing(graph, options.data_dir)
-            results[pair] = {"status": f"skipped: {reason}"} if reason else Pair(options, model, graph).measure()
-            rows.append(table_row(pair, results[pair], options.systems))
-            save(options.out, {"benchmark": "train_step", "results": results})
-    others = [f"{name} / {BASE}" for name in options.systems if name != BASE]
-    headings = ["model graph", *(f"{name} ms (first)" for name in options.systems), *others]
-    loss = "compiled loss" if options.compile_loss else "eager loss"
-    ratio_table(f"training step, median ± half the IQR, {options.threads} threads, {loss}", headings, rows)
-    return 0
+            if graph in MODELS[model].graphs:
+                yield case_of(f"{model} {graph}", model, graph, options, tuple(SYSTEMS))
+
+
+OPTIONS = {"compile_loss": True, "seed": 0, "data_dir": data_dir()}
+BENCH = Bench(
+    "bench.train_step", __doc__, cases,
+    {"models": Among(MODELS), "graphs": Among((*GRAPHS, *POINT_SETS), DEFAULT_GRAPHS), **OPTIONS},
+    apart=True, environment=ENVIRONMENT,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

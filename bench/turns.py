@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,6 +38,14 @@ ANSWERS = "BENCH_ANSWERS"
 
 class PlayerLost(Exception):
     """The process ended, ran out of memory or time, or answered with an error. The message says which."""
+
+
+class Answering(Protocol):
+    """A peer that is asked: a process of its own (`Player`), or one in this process (`bench.runner.Here`)."""
+
+    def ask(self, do: str, **arguments: Any) -> Any: ...
+
+    def close(self) -> None: ...
 
 
 class Player:
@@ -132,7 +140,7 @@ def steps_timer(step: Callable[[], Any]) -> Callable[[int], float]:
 
 
 def take_turns(
-    players: Mapping[str, Player], *, repeats: int, warmup: int = 2, question: str = "turn",
+    players: Mapping[str, Answering], *, repeats: int, warmup: int = 2, question: str = "turn",
     known_steps: Mapping[str, int] | None = None, seconds: float = TURN_SECONDS, settle: float = SETTLE_SECONDS,
     **arguments: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip

@@ -33,12 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import udf_build, udf_worker
-from bench.common import arguments, available_memory, in_fresh_process, ratio_table, save
+from bench.common import available_memory, in_fresh_process, ratio_table, save
 from bench.graphs import GRAPHS, data_dir, missing
 from bench.judge import Judge, result_of
-from bench.train_worker import THP
+from bench.options import Among, options_from
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 from bench.udf_layers import LAYERS
+from bench.workloads import THP
 
 MODES = {"infer": ("first_infer", "result_infer", "infer"), "train": ("first", "result", "turn")}
 """Mode -> the questions for the first call, for its results, and for a turn."""
@@ -178,23 +179,15 @@ def print_build(answer: Mapping[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=["rmat-ppi", "rmat"])
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--dgl-repeats", type=int, default=3, help="rounds of dgl-udf")
-    parser.add_argument("--dgl-thp", action="store_true", help="DGL with PyTorch's switch for huge pages")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
-    parser.add_argument("--build", action=argparse.BooleanOptionalAction, default=True, help="building a graph, too")
-    parser.add_argument("--dgl-python", type=Path, default=ROOT / ".venv-dgl" / "bin" / "python")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
+    options = options_from(
+        argv, __doc__, layers=Among(LAYERS), graphs=Among(GRAPHS, ("rmat-ppi", "rmat")), modes=Among(MODES),
+        systems=Among(SYSTEMS), repeats=20, dgl_repeats=3, dgl_thp=False, timeout=600.0, build=True,
+        dgl_python=ROOT / ".venv-dgl" / "bin" / "python", data_dir=data_dir(),
+    )  # fmt: skip
     for graph in options.graphs:
         reason = missing(graph, options.data_dir)
         if reason:
-            parser.error(reason)
+            raise SystemExit(reason)
     results: dict[str, Any] = {}
     record = {"benchmark": "udf", "targets": TARGETS, "dgl_thp": options.dgl_thp, "results": results}
     for graph in options.graphs:
@@ -203,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             save(options.out, record)
     print_tables(results, options)
     if options.build:
-        record["build"] = in_fresh_process("bench.udf_build", ["--threads", str(options.threads)])
+        record["build"] = in_fresh_process(udf_build.measure_all, threads=options.threads)
         save(options.out, record)
         print_build(record["build"])
     return 0

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.common import arguments, ratio_table, save, seconds_of
+from bench.common import ratio_table, save, seconds_of
+from bench.options import Among, options_from
 from bench.turns import summary
 from graphweave.data import rmat
 from graphweave.runtime import formats
@@ -88,20 +89,18 @@ def measure(kind: str, num_nodes: int, num_edges: int, repeats: int) -> dict[str
     return {**answer, "ratios": ratios}
 
 
+def measure_all(
+    kinds: Sequence[str] = KINDS, nodes: int = 200_000, edges: int = 5_000_000, repeats: int = 9, threads: int = 2
+) -> dict[str, Any]:
+    """The record of a run."""
+    torch.set_num_threads(threads)
+    results = {kind: measure(kind, nodes, edges, repeats) for kind in kinds}
+    return {"benchmark": "udf_build", "nodes": nodes, "edges": edges, "target": TARGET, "results": results}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--nodes", type=int, default=200_000)
-    parser.add_argument("--edges", type=int, default=5_000_000)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    results = {kind: measure(kind, options.nodes, options.edges, options.repeats) for kind in options.kinds}
-    record = {"benchmark": "udf_build", "nodes": options.nodes, "edges": options.edges, "target": TARGET}
-    record["results"] = results
-    if options.worker is not None:
-        save(options.worker, record)
-        return 0
+    options = options_from(argv, __doc__, nodes=200_000, edges=5_000_000, kinds=Among(KINDS), repeats=9)
+    record = measure_all(options.kinds, options.nodes, options.edges, options.repeats, options.threads)
     save(options.out, record)
     print_table(record)
     return 0

@@ -20,10 +20,10 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 import graphweave
 from bench.common import seconds_of
 from bench.graphs import data_dir, load
-from bench.train_worker import write_arrays
 from bench.turns import Player, serve, steps_timer
 from bench.udf_layers import LAYERS, SELF_LOOPS, Stack, WithLoss, joined
 from bench.udf_variants import BUILTIN, PYG, plain_names
+from bench.worker import write_arrays
 
 SYSTEMS: dict[str, tuple[dict[str, Callable[[int], Stack]], bool]] = {
     "udf": (LAYERS, True),

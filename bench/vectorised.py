@@ -29,9 +29,10 @@ from rich.progress import track
 
 import graphweave
 from bench.check import step
-from bench.common import arguments, save
+from bench.common import save
 from bench.graphs import FEATURES, HIDDEN, Workload, knn_clouds, pseudo_coordinates
 from bench.machine_code import Instruction, functions_of, loops_of
+from bench.options import options_from
 from bench.workloads import MODELS, training_step
 from bench.zoo_cases import CASES, build
 from graphweave.compiler.report import collect
@@ -151,10 +152,7 @@ def _bench_step(name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", default=(), help="zoo cases, and models of the benchmarks as 'bench gat'")
-    parser.add_argument("--texts", type=Path, help="a folder of kernels")
-    options = parser.parse_args(argv)
+    options = options_from(argv, __doc__, only=(), texts=Path)
     if options.texts is None:
         kernels = {text: name for name, text in texts_of_zoo(options.only)}
     else:

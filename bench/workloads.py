@@ -106,6 +106,10 @@ plain is graphweave as a backend of torch.compile.
 graphweave-always recomputes all that it can for the backward: less memory, more time."""
 
 
+THP = "THP_MEM_ALLOC_ENABLE"
+"""PyTorch's switch for huge pages in its CPU allocator, read when torch is loaded."""
+
+
 def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Callable[[Workload], Tensor]:
     """A function that runs one step: forward, cross entropy over every node, backward into fresh gradients.
 

@@ -279,6 +279,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "scaling": scaling.scaling,
     "published": scaling.published,
     "product models": measured.product_models,
+    **{f"records {name}": partial(measured.records, *files) for name, files in measured.SECTIONS.items()},
     "api compiling": lambda: api("graphweave", lambda name: name in COMPILING),
     "api graphs": lambda: api("graphweave", _is_about_graphs),
     **{f"api {module}": partial(api, module) for module in API_MODULES},

@@ -28,7 +28,45 @@ def product_models() -> Iterator[str]:
 
 
 def measured(record: Mapping[str, Any]) -> str:
-    """Where and when a record was measured."""
+    """Where, when and at which commit a record was measured."""
     machine = record["machine"]
     day, torch = machine["date"].partition(" ")[0], machine["versions"]["torch"].partition("+")[0]
-    return f"Measured on {day} with {record['threads']} threads of {machine['cpu'].partition(',')[0]}, PyTorch {torch}."
+    cpu = machine["cpu"].removeprefix("model name ").partition(", stepping")[0].replace(", cpu family", ", family")
+    commit = f"commit {machine['commit']}" if machine.get("commit") else "no commit noted"
+    count = record.get("threads", machine["threads"])
+    threads = "one thread" if count == 1 else f"{count} threads"
+    return f"Measured on {day} with {threads} of {cpu}, PyTorch {torch}, {commit}."
+
+
+def records(*names: str) -> Iterator[str]:
+    """The records that a section's tables are from, and how each was measured; equal ones stand in one line."""
+    told: dict[str, list[str]] = {}
+    for name in names:
+        text = measured(json.loads((RESULTS / f"{name}.json").read_text()))
+        told.setdefault(text, []).append(f"`{name}.json`")
+    yield from (f"- {', '.join(files)}: {text[0].lower()}{text[1:]}" for text, files in told.items())
+
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "train_step": (
+        "train_step_rmat", "train_step_rmat_monet", "train_step_arxiv", "train_step_arxiv_sage_gin",
+        "train_step_arxiv_gat_seed1", "train_step_points", "train_step_pubmed_cora", "train_step_cora_features",
+    ),
+    "peers": ("peers",),
+    "kernels": ("kernels",),
+    "ops": ("ops_rmat", "ops_uniform-99.95", "ops_uniform-99.95_1_thread", "ops_gcn_uniform-99.5",
+            "ops_coauthor_physics", "ops_coauthor_physics_1_thread", "ops_flickr_small"),
+    "sampling": ("sampling",),
+    "udf": ("udf_rmat_infer", "udf_rmat_train", "udf_rmat_train_gat", "udf_rmat_ppi", "udf_rmat_ppi_attention"),
+    "memory_growth": ("memory_growth",),
+    "memory": ("memory", "memory_4x16"),
+    "bounds": ("bounds",),
+    "locality": ("locality_price", "locality_forms_rmat"),
+    "small_graphs": ("small_graphs", "small_graphs_30_1_thread", "new_graphs"),
+    "first_call": ("first_call", "first_call_one_core", "first_call_equal_layers", "first_call_zoo"),
+    "compilers": ("compilers",),
+    "relational": ("relational",),
+    "pyg_modules": ("pyg_modules", "relational_pyg_classes"),
+    "recompiles": ("recompiles", "recompiles_before"),
+}  # fmt: skip
+"""Section of docs/measurements.md, by its benchmark -> its records."""

@@ -24,8 +24,9 @@ from typing import Any, get_args
 
 import torch
 
-from bench.common import arguments, save
+from bench.common import save
 from bench.graphs import data_dir
+from bench.options import COMMON, parser_of
 from bench.papers import dgl, featgraph, graphiler, hector, zhang
 from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw
@@ -39,7 +40,7 @@ PAPERS: Mapping[str, Paper] = {
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = arguments(__doc__)
+    parser = parser_of(__doc__, COMMON)
     parser.add_argument("paper", choices=(*PAPERS, "page"))
     parser.add_argument("--quick", action="store_true", help="a few small cells")
     parser.add_argument("--only", nargs="+", metavar="PANEL", help="names of panels, such as III or 14")

@@ -29,12 +29,12 @@ from bench.graphs import Workload
 from bench.papers import tasks
 from bench.papers.graphs import edges_of, workload
 from bench.papers.spec import USER_DEFINED, Spec, spec_of
-from bench.train_worker import write_arrays
 from bench.turns import Player, serve, steps_timer
 from bench.udf_layers import LAYERS, joined
 from bench.udf_layers import WithLoss as UdfWithLoss
 from bench.udf_variants import PYG, plain_names
 from bench.udf_worker import graph_of, with_self_loops
+from bench.worker import write_arrays
 from bench.workloads import Layers, WithLoss, mlp
 
 EAGER, OURS, RUNS_ALONE = "eager", "graphweave", "graphweave-eager"

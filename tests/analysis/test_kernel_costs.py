@@ -11,7 +11,7 @@ from torch import Tensor
 
 import graphweave
 from bench.probes import probed
-from bench.typed_programs import pushed_program
+from tests.typed_programs import pushed_program
 from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.kernel_costs import kernel_cost
 from graphweave.core.kernel_cost import KernelCost, Rates

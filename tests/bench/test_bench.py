@@ -12,10 +12,9 @@ import torch
 from bench.check import step
 from bench.common import in_fresh_process
 from bench.graphs import knn_clouds, pseudo_coordinates
-from bench.memory_growth import fit
+from bench.memory_growth import fit, random_graph
 from bench.probes import _call_probe
 from bench.turns import Player, PlayerLost, take_turns
-from bench.typed_programs import pushed_program, typed_program
 from graphweave.core.kernel_cost import Rates
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Space
@@ -27,6 +26,7 @@ from tests import patience
 from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features
+from tests.typed_programs import pushed_program, typed_program
 
 SPMM = """\
 kernel spmm_sum_4(v < N, E; i32) {
@@ -188,8 +188,8 @@ def test_a_player_beyond_its_memory_says_so() -> None:
 
 
 def test_a_fresh_process_that_fails_is_a_result() -> None:
-    answer = in_fresh_process("bench.memory", ["--graph", "no such graph"])
-    assert answer["status"].startswith("exit 2")
+    answer = in_fresh_process(random_graph, nodes=-1, edges=1, pseudo=False)
+    assert answer["status"].startswith("exit 1: RuntimeError")
 
 
 def test_a_run_in_double_precision_is_the_same_problem() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.ops import Here, checked, expected, own_over_built_in, ratios
+from bench.ops import checked, expected, here, own_over_built_in, ratios
 from bench.ops_cases import CASES, data_of, definition, graphweave_call, mkl_call, pyg_call
 from bench.ops_graphs import absent, edges_of
 from graphweave.core.settings import override
@@ -23,8 +23,8 @@ def test_systems_equal_the_definition(case: str, tmp_path: Path) -> None:
     with override(eager_kernels=False):
         for call in calls:
             if call is not None:
-                assert checked(Here(call), want, tmp_path / "out.npz")["status"] == "ok"
-        assert checked(Here(lambda: want.float() * 1.01), want, tmp_path / "out.npz")["status"].startswith("wrong by")
+                assert checked(here(call), want, tmp_path / "out.npz")["status"] == "ok"
+        assert checked(here(lambda: want.float() * 1.01), want, tmp_path / "out.npz")["status"].startswith("wrong by")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -32,7 +32,7 @@ def test_a_sample_of_rows_is_part_of_the_definition(case: str, tmp_path: Path) -
     data = data_of(*edges_of("tiny", tmp_path), 8)
     every, part = definition(case, data), expected(case, data, 7)
     torch.testing.assert_close(part, every[::7], rtol=1e-12, atol=1e-12)
-    assert checked(Here(lambda: every.float()), part, tmp_path / "out.npz", 7)["status"] == "ok"
+    assert checked(here(lambda: every.float()), part, tmp_path / "out.npz", 7)["status"] == "ok"
 
 
 def test_graphs_have_the_structure_of_the_papers(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
+from tests.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
 from graphweave.core.options import options_for
 from graphweave.core.types import DType

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.typed_programs import pushed_program
+from tests.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.options import options_for
 from graphweave.core.types import DType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.typed_programs import PRODUCT, computed_rows, typed_program
+from tests.typed_programs import PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
 from graphweave.core.options import options_for
 from graphweave.core.types import DType

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.typed_programs import GRAM, PRODUCT, typed_program
+from tests.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.core.counters import counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.typed_programs import GRAM, PRODUCT, typed_program
+from tests.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.options import options_for
 from graphweave.core.types import DType

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.typed_programs import pushed_program
+from tests.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError, IRError
 from graphweave.core.options import options_for
 from graphweave.execute.cpp_push import CppPushStep

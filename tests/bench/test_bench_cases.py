@@ -1,0 +1,148 @@
+"""Declared benchmarks: options, checks, choice of cases, continued records, and the runner on cases of its own."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.case import EXACT, Bench, Case, Check, Peers, Step, result_of
+from bench.check import Result
+from bench.options import Among, options_from
+from bench.record import Record
+from bench.runner import chosen_of, run
+
+
+def build(count: int) -> Peers:
+    x = torch.linspace(-1, 2, count)
+
+    def broken() -> Step:
+        raise ValueError("no such thing")
+
+    return {
+        "eager": lambda: lambda: x * 2,
+        "graphweave": lambda: lambda: x + x,
+        "wrong": lambda: lambda: x * 3,
+        "broken": broken,
+        EXACT: lambda: lambda: x.double() * 2,
+    }
+
+
+def cases_of(*peers: str) -> Bench:
+    def cases(options: Namespace) -> Iterator[Case]:
+        for name in ("twice", "again"):
+            yield Case(name, build, peers, Check(1e-6, exact=True), {"count": options.count}, {"count": 3})
+
+    return Bench("bench.twice", None, cases, {"count": 9}, repeats=2, threads=torch.get_num_threads())
+
+
+def recorded(bench: Bench, path: Path, *argv: str) -> tuple[int, dict[str, dict[str, dict[str, object]]]]:
+    code = run(bench, [*argv, "--out", str(path)])
+    return code, json.loads(path.read_text())["results"]
+
+
+def test_peers_are_checked_and_timed(tmp_path: Path) -> None:
+    code, results = recorded(cases_of("eager", "graphweave"), tmp_path / "a.json", "--quick")
+    assert code == 0
+    assert list(results) == ["twice", "again"]
+    for one in results["twice"].values():
+        assert one["status"] == "ok"
+        assert {"first", "error", "median", "q1", "q3", "min", "repeats", "steps"} <= set(one)
+
+
+def test_a_wrong_peer_is_not_timed_and_fails_the_run(tmp_path: Path) -> None:
+    code, results = recorded(cases_of("eager", "wrong", "broken"), tmp_path / "a.json", "--cases", "twice")
+    assert code == 1
+    assert list(results) == ["twice"]
+    assert str(results["twice"]["wrong"]["status"]).startswith("wrong: output[0] is off by")
+    assert "median" not in results["twice"]["wrong"]
+    assert results["twice"]["broken"] == {"status": "ValueError: no such thing"}
+
+
+def test_systems_are_chosen_and_the_reference_need_not_be(tmp_path: Path) -> None:
+    _, results = recorded(cases_of("eager", "graphweave"), tmp_path / "a.json", "--systems", "graphweave")
+    assert list(results["twice"]) == ["graphweave"]
+    assert results["twice"]["graphweave"]["status"] == "ok"
+
+
+def test_float32_is_judged_by_float64_where_it_differs() -> None:
+    near, far, true = (Result((torch.tensor([value, 1.0]),), {}) for value in (1.0, 1.1, 1.09))
+    check = Check(1e-3)
+    assert check.verdict(far, near, None)["status"].startswith("wrong")
+    assert check.verdict(far, near, lambda: Result((true.outputs[0].double(),), {}))["status"] == "ok"
+
+
+def test_gradients_that_a_peer_lacks_are_not_compared() -> None:
+    one = torch.ones(2)
+    want = Result((one,), {"a": one, "b": one})
+    assert Check(1e-6).verdict(Result((one,), {"a": one}), want, None)["status"] == "ok"
+    assert Check(1e-6).verdict(Result((one,), {"a": 2 * one}), want, None)["status"].startswith("wrong: grad of a")
+
+
+def test_a_record_is_continued_on_the_same_machine_alone(tmp_path: Path) -> None:
+    path, about = tmp_path / "a.json", {"benchmark": "a", "sizes": (1, 2)}
+    Record(path, about).fill({"one": lambda: 1})
+    assert Record(path, about, resume=True).fill({"one": lambda: 5, "two": lambda: 2}) == {"one": 1, "two": 2}
+    assert Record(path, about).fill({"one": lambda: 5}) == {"one": 5}
+    with pytest.raises(SystemExit, match="measured with other sizes"):
+        Record(path, {**about, "sizes": (3,)}, resume=True)
+    found = json.loads(path.read_text())
+    found["machine"]["cpu"] = "another"
+    path.write_text(json.dumps(found))
+    with pytest.raises(SystemExit, match="measured with other cpu"):
+        Record(path, about, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ((), ["gat", "gatv2", "gcn"]),
+        (("gat",), ["gat"]),
+        (("g",), ["gat", "gatv2", "gcn"]),
+        (("gcn", "gatv"), ["gatv2", "gcn"]),
+    ],
+)
+def test_names_of_cases_are_whole_or_beginnings(wanted: Sequence[str], names: list[str]) -> None:
+    cases = [Case(name, build, (), Check(0.0)) for name in ("gat", "gatv2", "gcn")]
+    assert [case.name for case in chosen_of(cases, wanted)] == names
+
+
+def test_a_name_that_no_case_has_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"no case is named sage\. There are: gcn"):
+        chosen_of([Case("gcn", build, (), Check(0.0))], ["sage"])
+
+
+def test_defaults_declare_options() -> None:
+    given = {
+        "models": Among(("gcn", "gat")),
+        "door": Among(("a", "b"), "a"),
+        "edges": (1, 2),
+        "wide": True,
+        "folder": Path,
+    }
+    empty = options_from([], "", **given)
+    assert (empty.models, empty.door, empty.edges, empty.wide, empty.folder) == (
+        ("gcn", "gat"),
+        "a",
+        (1, 2),
+        True,
+        None,
+    )
+    argv = ["--models", "gat", "--door", "b", "--edges", "3", "4", "--no-wide", "--folder", "x", "--threads", "1"]
+    full = options_from(argv, "", **given)
+    assert (full.models, full.door, full.edges, full.wide, full.folder) == (["gat"], "b", [3, 4], False, Path("x"))
+    assert full.threads == 1
+    with pytest.raises(SystemExit):
+        options_from(["--models", "other"], "", **given)
+
+
+def test_a_result_may_be_any_tree_of_arrays() -> None:
+    value: Tensor = torch.ones(2, requires_grad=True)
+    array, tensor = result_of([value.detach().numpy(), {"a": value}]).outputs
+    assert torch.equal(array, tensor)
+    assert not tensor.requires_grad
