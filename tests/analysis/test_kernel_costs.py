@@ -11,7 +11,6 @@ from torch import Tensor
 
 import graphweave
 from bench.probes import probed
-from tests.typed_programs import pushed_program
 from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.kernel_costs import kernel_cost
 from graphweave.core.kernel_cost import KernelCost, Rates
@@ -20,6 +19,7 @@ from graphweave.frontends.dynamo import explain
 from graphweave.tuning import rates
 from tests.program_support import compiled
 from tests.support import features
+from tests.typed_programs import pushed_program
 
 
 def layer(x: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
 from graphweave.core.options import options_for
 from graphweave.core.types import DType
@@ -29,6 +28,7 @@ from tests.codegen.test_typed_kernels import DTYPES, close, draw, want_gram, wan
 from tests.codegen.test_typed_regions import tensor_of
 from tests.codegen.triton_support import needs_interpreter
 from tests.program_support import built, in_order
+from tests.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.options import options_for
 from graphweave.core.types import DType
@@ -29,6 +28,7 @@ from tests.codegen.test_typed_kernels import DTYPES, close, draw, want_product
 from tests.codegen.triton_support import needs_interpreter
 from tests.program_support import built
 from tests.support import by_default
+from tests.typed_programs import pushed_program
 
 FLOATS = (torch.float32, torch.float64)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.typed_programs import PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
 from graphweave.core.options import options_for
 from graphweave.core.types import DType
@@ -17,6 +16,7 @@ from graphweave.runtime.triton_aot import Resources, compile_text
 from tests.codegen.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 from tests.program_support import built
 from tests.support import by_default
+from tests.typed_programs import PRODUCT, computed_rows, typed_program
 
 TABLES = "*i64"
 SPILLED = 64

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.core.counters import counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
@@ -23,6 +22,7 @@ from graphweave.runtime.index import Index
 from tests.program_support import compiled, in_order
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
+from tests.typed_programs import GRAM, PRODUCT, typed_program
 
 DTYPES = {torch.float32: DType.f32, torch.float64: DType.f64, torch.bfloat16: DType.bf16, torch.float16: DType.f16}
 WIDTHS = [

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.options import options_for
 from graphweave.core.types import DType
@@ -29,6 +28,7 @@ from tests.codegen.triton_support import needs_interpreter
 from tests.program_support import built, in_order
 from tests.programs.compare import assert_all_close
 from tests.support import threads
+from tests.typed_programs import GRAM, PRODUCT, typed_program
 
 SPECS = {
     "gathered": typed_program(1, 5, 7, gathers=True),

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError, IRError
 from graphweave.core.options import options_for
 from graphweave.execute.cpp_push import CppPushStep
@@ -31,6 +30,7 @@ from tests.codegen.test_typed_kernels import DTYPES, TYPES, close, draw, want_pr
 from tests.program_support import built
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
+from tests.typed_programs import pushed_program
 
 NODES = 61
 
