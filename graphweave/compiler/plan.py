@@ -16,8 +16,9 @@ from graphweave.codegen import cpp, triton
 from graphweave.compiler.road import PRELUDE
 from graphweave.compiler.walk import rewrite
 from graphweave.core.errors import IRError, Reason
-from graphweave.core.log import logger
-from graphweave.core.options import Options, Target
+from graphweave.core.kernel_schedules import HALVES, KernelSchedules, lines_of
+from graphweave.core.log import logger, warn_once
+from graphweave.core.options import Options, Target, of_kernel
 from graphweave.core.spans import PRINT, span
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
@@ -34,6 +35,9 @@ from graphweave.lower.scheduled import Scheduled, check_taken, scheduled, walks_
 from graphweave.passes.pass_facts import Pass, PassFacts
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
+
+WIDE = "_wide"
+"""The end of the name of a kernel for 64-bit indices."""
 
 _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
@@ -57,6 +61,15 @@ class KernelPlan:
     def text(self) -> str:
         """The code with the names of the program and the user's lines, for people."""
         return _PRINTERS[self.target](self.lowered.kernel)
+
+    @property
+    def name(self) -> str:
+        """ "forward_0": the half, and the place among its steps."""
+        return self.lowered.kernel.name.removesuffix(WIDE)
+
+    def lines(self, program: Program) -> set[str]:
+        """The lines, "path:number", that the kernel computes."""
+        return _lines(program, self.region)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -195,14 +208,42 @@ def check_schedule(plans: Iterable[Plan]) -> None:
     """
     plans = tuple(plans)
     kernels = [k for plan in plans for k in plan.kernels.values()]
-    if any(walks_edges(k.lowered.kernel) for k in kernels):
-        check_taken(plans[0].options.schedule, plans[0].options.target, [k.scheduled.not_taken for k in kernels])
+    options = plans[0].options
+    if options.schedules is not None:
+        _check_by_name(options.schedules, plans)
+    elif any(walks_edges(k.lowered.kernel) for k in kernels):
+        check_taken(options.schedule, options.target, [k.scheduled.not_taken for k in kernels])
+
+
+def _check_by_name(schedules: KernelSchedules, plans: Sequence[Plan]) -> None:
+    """ScheduleError if a schedule has a field that none of the kernels with its name can take.
+
+    Another graph of the function may have a kernel that this one has not, so a name without one is a warning.
+    """
+    found: dict[str, list[Mapping[str, str]]] = {key: [] for key, _ in schedules.given}
+    kernels = [
+        (part.program, kernel)
+        for plan in plans for part in (plan, plan.prelude) if part is not None for kernel in part.kernels.values()
+    ]  # fmt: skip
+    for program, kernel in kernels:
+        for at, (key, _) in enumerate(schedules.naming(kernel.name, kernel.lines(program))):
+            found[key].append({} if at else kernel.scheduled.not_taken)  # it follows the first
+    for key, wanted in schedules.given:
+        if found[key]:
+            check_taken(wanted, plans[0].options.target, found[key])
+        elif key not in HALVES:
+            named = ", ".join(sorted(kernel.name for _, kernel in kernels))
+            warn_once(
+                f"graphweave: schedule: no kernel of {plans[0].name.graph or 'the function'} has the name or the line"
+                f" {key!r}; there are {named}. Name one of these, or a line that graphweave.explain prints."
+            )
 
 
 def lower_region(
     facts: Facts, region: Region, order: StepOrder, name: str, options: Options, index: DType
 ) -> KernelPlan:
     """The kernel of one region, verified and printed. An IRError says why there is none."""
+    options = of_kernel(options, name.removesuffix(WIDE), _lines(facts.program, region))
     lowered = lower(facts, region, order.stored, name, options, index)
     made = scheduled(lowered.kernel, options, *_gathered(facts.program, lowered))
     ordered = (Table(ROW_ORDER),) if made.kernel.row != lowered.kernel.row else ()
@@ -221,6 +262,10 @@ def lower_region(
     for name_of_field, why in made.not_taken.items():
         _lower_log.info("%s: the schedule's %s is left out: %s", name, name_of_field, why)
     return made_plan
+
+
+def _lines(program: Program, region: Region) -> set[str]:
+    return {line for ref in region.members for line in lines_of(program.locs[ref])}
 
 
 def _code(kernel: Kernel, target: Target) -> tuple[str, str]:

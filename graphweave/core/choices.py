@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from graphweave.core.errors import SettingsError
+from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.locality import RowOrder
 from graphweave.core.schedule import Schedule
 
@@ -40,10 +41,18 @@ def _one_of(*allowed: object) -> Callable[[str, object], str]:
 
 
 def _is_schedule(name: str, value: object) -> str:
-    if value is None or isinstance(value, Schedule) or value == "tune":
+    if value is None or isinstance(value, Schedule | KernelSchedules) or value == "tune":
         return ""
+    if isinstance(value, Mapping) and value:
+        if all(isinstance(key, str) and isinstance(one, Schedule) for key, one in value.items()):
+            return ""
+        return (
+            f"option {name!r} must give a graphweave.Schedule for a line ('model.py:12'), a half ('forward') or a"
+            f" kernel ('forward_0') (got {value!r}). Pass these."
+        )
     return (
-        f"option {name!r} must be 'tune' or must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+        f"option {name!r} must be 'tune', a graphweave.Schedule, a dict of them, or None (got {value!r})."
+        " Pass one of these."
     )
 
 
@@ -81,11 +90,11 @@ class Choices:
     whether to multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls on a
     CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look at each
     call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`). `schedule`: choices for
-    kernels that replace the compiler's, or "tune", which measures and takes the best of what is left to the compiler
-    (`tuning/`), for at most `budget` seconds a graph. `relabel`: an order in which nodes are computed and stored
-    between the arguments and the results (`passes/relabel.py`); "auto" measures on the graph of the first call whether
-    one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what it gains, and `passes`
-    leaves out passes and rules by name (`compiler/road.py`).
+    kernels that replace the compiler's, for all of them or by name, or "tune", which measures and takes the best of
+    what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `relabel`: an order in which nodes
+    are computed and stored between the arguments and the results (`passes/relabel.py`); "auto" measures on the graph of
+    the first call whether one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what
+    it gains, and `passes` leaves out passes and rules by name (`compiler/road.py`).
     """
 
     # fmt: off
@@ -126,7 +135,7 @@ class Choices:
         _one_of(False, *get_args(RowOrder), "auto"), "`False`, the default",
         'nothing: what `"degree"`, `"locality"` and `"auto"` turn on is off',
     ))
-    schedule: Schedule | Literal["tune"] | None = field(default=None, metadata=_option(
+    schedule: Schedule | KernelSchedules | Literal["tune"] | None = field(default=None, metadata=_option(
         _is_schedule, '`gw.Schedule(...)`, or `"tune"` to [measure](tuning.md)',
         "the compiler's choice of the way in which kernels walk edges and features ([schedules](schedules.md))",
         "fields that are not given",
@@ -163,6 +172,8 @@ def choices_of(options: Mapping[str, Any] | None) -> Choices:
             known = ", ".join(OPTIONS)
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
         check_option(name, value)
+    if isinstance(by_name := given.get("schedule"), Mapping):
+        given["schedule"] = KernelSchedules.of(by_name)
     return Choices(**given)
 
 

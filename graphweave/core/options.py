@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 
 WIDEST = 512
@@ -46,7 +48,8 @@ class Options:
 
     With `standalone`, nothing is left to PyTorch that a kernel can compute, however little it is.
 
-    `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
+    `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`). `schedules` are
+    those that the user gives to some kernels by name: `of_kernel` makes one of them the `schedule` of its kernel.
 
     `target` is the language in which kernels are printed, `device` where their tensors lie.
     """
@@ -73,6 +76,7 @@ class Options:
     fuse: bool = True
     standalone: bool = False
     schedule: Schedule = COMPILERS_CHOICE
+    schedules: KernelSchedules | None = None
     target: Target = "cpp"
     device: str = "cpu"
 
@@ -97,7 +101,15 @@ def by_schedule(options: Options, schedule: Schedule | None) -> Options:
     """`options`, which have no schedule of a user or that of the other half, with `schedule`; unchanged for None."""
     if schedule is None:
         return options
-    return replace(options_for(options.target, options.device, schedule), fuse=options.fuse)
+    return replace(
+        options_for(options.target, options.device, schedule), fuse=options.fuse, standalone=options.standalone
+    )
+
+
+def of_kernel(options: Options, kernel: str, lines: Collection[str]) -> Options:
+    """The options of the kernel `kernel`, which computes `lines`, if its schedule is chosen by name."""
+    found = options.schedules.naming(kernel, lines) if options.schedules is not None else []
+    return by_schedule(options, found[0][1]) if found else options
 
 
 def _with(options: Options, schedule: Schedule) -> Options:

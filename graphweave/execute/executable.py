@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphweave.compiler.contract import ANYHOW, Contract
-from graphweave.compiler.plan import KernelPlan, Plan, label_of, lower_region
+from graphweave.compiler.plan import WIDE, KernelPlan, Plan, label_of, lower_region
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.types import DType
 from graphweave.execute.begun import Begun, build_all, compiler_runs
@@ -134,5 +134,5 @@ def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:
     """The same region for 64-bit indices, lowered when a graph first needs it."""
     region = plan.kernels[i].region
     return lambda: lower_region(
-        plan.facts, region, plan.schedule, f"{plan.name.half}_{i}_wide", plan.options, DType.i64
+        plan.facts, region, plan.schedule, f"{plan.name.half}_{i}{WIDE}", plan.options, DType.i64
     )

@@ -88,7 +88,7 @@ def test_unknown_field_is_refused() -> None:
 
 
 def test_option_must_be_a_schedule() -> None:
-    with pytest.raises(SettingsError, match=r"must be a graphweave\.Schedule or None \(got 'auto'\)"):
+    with pytest.raises(SettingsError, match=r"a graphweave\.Schedule, a dict of them, or None \(got 'auto'\)"):
         graphweave.compile(gcn, options={"schedule": "auto"})
 
 

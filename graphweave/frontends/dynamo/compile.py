@@ -66,7 +66,8 @@ def compile(
     `unseen_edits=False` leaves out the check at each call for edits of an index tensor that PyTorch does not see, such
     as edits through NumPy (`runtime/unseen_edits.py`).
     `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features, in place of the compiler's choice
-    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields. `"tune"` measures
+    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields. A dict gives one
+    to the kernels of a line ("model.py:12"), to a half ("backward") or to a kernel ("forward_0"). `"tune"` measures
     candidates in the first call, for at most `budget` seconds (60) a captured graph, and takes the best; see
     `graphweave.tune`.
     Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an unknown

@@ -18,6 +18,7 @@ from graphweave.compiler.report import collecting, record_capture, record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, ShardError
 from graphweave.core.interrupts import interrupt_in
+from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.log import logger, warn_once
 from graphweave.core.options import Options, options_for
 from graphweave.core.schedule import Schedule
@@ -184,7 +185,9 @@ class GraphCompilation:
 def differentiable(module: fx.GraphModule, options: Mapping[str, Any]) -> Callable[..., object]:
     """The graph of a compiled function's gradients as a compiled function itself, for graphs of all sizes."""
     module.recompile()  # PyTorch leaves to Python the code of graph modules that are made while it compiles
-    made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=dict(options))
+    # schedules by name are those of the function's own kernels
+    options = {name: value for name, value in options.items() if not isinstance(value, Mapping | KernelSchedules)}
+    made: Callable[..., Any] = torch.compile(module, backend="graphweave", dynamic=True, options=options)
     return made
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from graphweave.core.choices import Choices
+from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.options import Options, options_for
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.settings import settings
@@ -25,7 +26,8 @@ def options_of(module: fx.GraphModule, choices: Choices) -> Options | str:
     """
     schedule = choices.schedule if isinstance(choices.schedule, Schedule) else COMPILERS_CHOICE
     found = _on_device(module, schedule)
-    return replace(found, fuse=choices.fuse) if isinstance(found, Options) else found
+    by_name = choices.schedule if isinstance(choices.schedule, KernelSchedules) else None
+    return replace(found, fuse=choices.fuse, schedules=by_name) if isinstance(found, Options) else found
 
 
 def _on_device(module: fx.GraphModule, schedule: Schedule) -> Options | str:

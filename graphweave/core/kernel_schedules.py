@@ -1,0 +1,42 @@
+"""Schedules of some kernels of a function, by the user's line, by the half, or by the kernel's name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from graphweave.core.lines import Location
+from graphweave.core.schedule import Schedule
+
+HALVES = ("forward", "backward")
+"""Keys that stand for all kernels of a half, which some calls of a function have not."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSchedules:
+    """The mapping that a user gave. A key is a line ("model.py:12", or more of its path), "forward" or "backward", or
+    the name of a kernel ("forward_0"), as `explain` prints them. A kernel follows the first key that names it, and
+    without one the compiler's choice.
+    """
+
+    given: tuple[tuple[str, Schedule], ...]
+
+    @staticmethod
+    def of(given: Mapping[str, Schedule]) -> KernelSchedules:
+        return KernelSchedules(tuple(given.items()))
+
+    def naming(self, kernel: str, lines: Collection[str]) -> list[tuple[str, Schedule]]:
+        """The keys that name a kernel that computes `lines` (`lines_of`), and their schedules."""
+        names = {kernel, kernel.partition("_")[0]}
+        return [
+            (key, schedule)
+            for key, schedule in self.given
+            if key in names or any(line == key or line.endswith(f"/{key}") for line in lines)
+        ]
+
+
+def lines_of(location: Location) -> set[str]:
+    """The lines, "path:number", that a location has: the innermost one, and the user's own if that is a library's; each
+    by its whole path and as `explain` prints it."""
+    places = [at for at in (location, location.called_from) if at is not None and at.path]
+    return {line for at in places for line in (f"{at.path}:{at.number}", at.line)}
