@@ -28,13 +28,14 @@ from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished, tape_of
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
+from graphweave.ir.message.parse import parse as parse_program
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.limits import Behind, Least, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
 from graphweave.ir.tape.verify import verify
-from graphweave.ir.tape.walk import frees_of
+from graphweave.ir.tape.walk import frees_of, makes_of
 from tests.programs.random_programs import random_program
 from tests.support import random_graph
 
@@ -398,6 +399,50 @@ def test_a_runner_may_have_an_order_of_its_own(number: int) -> None:
     assert not any(isinstance(step, tape.Count) for step in made.steps)
     native = [step for step in made.steps if isinstance(step, tape.RunKernels)]
     assert all(len(step.members) == 1 and not step.transposes for step in native)
+
+
+COUNTED_LATE = [
+    """
+%2: E[] f32 = const 1.0
+%3: E -> unit = tounit E
+%4: unit[] f32 = push.sum %2, %3
+%5: V[3] f32 = sin %0
+""",
+    """
+%2: V[3] f32 = sin %0
+%3: E[] f32 = const 1.0
+%4: E[3] f32 = mul %3, %1
+%5: E[3] f32 = sin %4
+""",
+    """
+%2: E[] f32 = const 1.0
+%3: E[3] f32 = mul %2, %1
+%4: E[3] f32 = sin %3
+%5: V[3] f32 = sin %0
+""",
+]
+"""Programs that need the rows of E before they have computed the sine of %0, which tells how many there are."""
+
+
+@pytest.mark.parametrize("middle", COUNTED_LATE, ids=["by a prelude", "by a kernel after it", "by a kernel before it"])
+def test_a_kernel_runs_before_rows_are_counted_by_its_result(middle: str) -> None:
+    """Its result is made once, by the kernel, though the schedule knows nothing of what counts rows."""
+    head = "space V = s0\nspace E = u0\n%0: V[3] f32 = input x\n%1: unit[3] f32 = input w"
+    lines = [line for line in middle.splitlines() if line]
+    sine = next(line.split(":")[0] for line in lines if line.endswith("sin %0"))
+    last = next(line.split(":")[0] for line in reversed(lines) if not line.endswith("sin %0"))
+    tail = f"""%6: any "i64[2, u0]" = call aten.nonzero_static.default({sine})
+%7: V[3] f32 = cos {sine}
+%8: any "Sym(u0)" = call aten.sym_size.int(%6, 1)
+return {last}, %6, %7, %8
+"""
+    plan = make_plan(PlanName("test"), Facts(parse_program("\n".join((head, *lines, tail)))), Options(), {})
+    steps = Steps.of(plan)
+    made = tape_of(plan, steps.kernels, NodeCalls(plan), prelude=steps.prelude)  # verified
+    at = {r: i for i, step in enumerate(made.steps) for r in makes_of(step)}
+    counted = next(i for i, step in enumerate(made.steps) if isinstance(step, tape.Count) and step.space == Space("E"))
+    assert isinstance(made.steps[at[int(sine[1:])]], tape.RunKernels)
+    assert at[int(sine[1:])] < at[6] < counted < at[int(last[1:])]
 
 
 # ---------------------------------------------------------------- of compiled functions
