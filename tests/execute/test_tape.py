@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 import graphweave
 import graphweave.ir.tape
@@ -36,6 +39,7 @@ from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
 from graphweave.ir.tape.verify import verify
 from graphweave.ir.tape.walk import frees_of, makes_of
+from graphweave.points import knn_graph
 from tests.programs.random_programs import random_program
 from tests.support import random_graph
 
@@ -479,3 +483,24 @@ def test_a_tape_says_which_rows_its_kernels_compute(tmp_path: Path) -> None:
     made = parse(next(tmp_path.glob("*.tape.txt")).read_text())
     limits = [m.limit for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members]
     assert any(limit is not None and limit.maps for limit in limits)
+
+
+@pytest.mark.parametrize("door", [graphweave.compile, torch.compile])
+def test_neighbours_of_picked_points_are_compiled(door: Callable[..., Any]) -> None:
+    """Their number follows from points that a kernel picks, and a norm counts them before it is their turn."""
+    norms = torch.nn.ModuleList(torch.nn.BatchNorm1d(5, dtype=torch.float64) for _ in range(2))
+    weight = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+
+    def near_picked(points: Tensor, batch: Tensor) -> Tensor:
+        picked = torch.unique(batch * 2)
+        points, batch = points[picked], batch[picked]
+        h = norms[0](points @ weight).relu()
+        src, dst = knn_graph(points, 2, batch)
+        messages = norms[1]((points[src] - points[dst]) @ weight) * h[src]
+        return torch.zeros_like(h).index_add(0, dst, messages)
+
+    compiled = door(near_picked, **({} if door is graphweave.compile else {"backend": "graphweave"}))
+    arguments = torch.randn(40, 3, dtype=torch.float64), torch.arange(40) // 2
+    results = [f(*arguments) for f in (compiled, near_picked)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), weight)[0] for out in results))
