@@ -109,6 +109,10 @@ class TapeMaker:
         self._steps: list[tape.Step] = []
         self._there: dict[Ref, Given] = {}  # values that the steps so far have made; None for what is no value
         self._written: set[Ref] = set()  # values that kernels write
+        self._waiting: list[int] = []  # kernels for the next native call
+        self._awaited: set[Ref] = set()  # values that the waiting kernels write
+        self._writers = {r: i for i, kernel in kernels.items() for r in kernel.writes}
+        self._taken: set[int] = set()  # steps of the schedule that have been added, or wait
         self._begun: set[Ref] = set()  # rows that travel between ranks, or have come
         self._once: frozenset[Ref] = frozenset()
         self._counted = {UNIT}
@@ -170,22 +174,9 @@ class TapeMaker:
     # -------------------------------------------------------- steps
 
     def make(self) -> Tape:
-        waiting: list[int] = []  # kernels for the next native call
-        for i, step in enumerate(self._plan.schedule.steps):
-            if waiting and not self._may_join(i, waiting) and not self._may_come_before(i, waiting):
-                self._native(waiting)
-                waiting = []
-            if i not in self._kernels:
-                self._outside(step)
-            elif not self._traits.joins(i):
-                self._run_kernel(i)
-            elif (parts := self._in_two(i)) is not None:
-                self._native(waiting)
-                waiting = []
-                self._run_parts(i, parts)
-            else:
-                waiting.append(i)
-        self._native(waiting)
+        for i in range(len(self._plan.schedule.steps)):
+            self._step(i)
+        self._run_waiting()
         for r in self._outputs:
             if r is not None:
                 self._ensure(r)
@@ -193,6 +184,53 @@ class TapeMaker:
         return Tape(
             str(self._plan.name), self._inputs, tuple(self._steps), outputs, tuple(self._asked), self._constants
         )
+
+    def _step(self, i: int) -> None:
+        """Add step i of the schedule, unless an earlier one has needed what its kernel writes."""
+        if i in self._taken:
+            return
+        self._taken.add(i)
+        if self._comes_after_waiting(i):
+            self._run_waiting()
+        if i not in self._kernels:
+            self._outside(self._plan.schedule.steps[i])
+        elif not self._traits.joins(i):
+            self._run_kernel(i)
+        elif (parts := self._in_two(i)) is not None:
+            self._run_waiting()
+            self._run_parts(i, parts)
+        else:
+            self._let_wait(i)
+
+    def _comes_after_waiting(self, i: int) -> bool:
+        """Whether step i comes after the waiting kernels even if it needs none of their results: it is a kernel that
+        runs by itself or needs rows that are still on their way, a region that calls compute, or a call that has
+        effects."""
+        if i in self._kernels:
+            return not self._traits.joins(i) or self._waits(i)
+        step = self._plan.schedule.steps[i]
+        return self._traits.in_order and (isinstance(step, Region) or has_effects(self._program, step.ref))
+
+    def _let_wait(self, i: int) -> None:
+        """Let kernel i wait for the next native call. The indices, values and row counts that it needs are there by
+        then: what computes them comes before that call, or the kernels that wait already run first."""
+        maps, spaces = self._maps_and_spaces((i,))
+        for m in maps:
+            self._index_of(m)
+        for r in self._kernels[i].reads:
+            if r not in self._awaited:
+                self._value(self._matrix_of(r) or r)
+        self._rows_of(spaces)
+        self._waiting.append(i)
+        self._awaited.update(self._kernels[i].writes)
+
+    def _run_waiting(self) -> None:
+        """Add the native calls of the waiting kernels."""
+        waiting, self._waiting = self._waiting, []
+        self._awaited.clear()
+        for members in self._traits.divide(waiting):
+            if members:
+                self._run_kernels(members)
 
     def _outside(self, step: Region | TorchCall) -> None:
         """Compute a step that has no kernel, unless that comes later."""
@@ -206,47 +244,17 @@ class TapeMaker:
         elif untransposed(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
             self._ensure(step.ref)
 
-    def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether kernel i may run in one call with the `waiting` ones: no call computes one of its inputs from their
-        results."""
-        if i not in self._kernels or not self._traits.joins(i) or self._waits(i):
-            return False
-        written = {r for w in waiting for r in self._kernels[w].writes}
-        computed = (r for r in self._kernels[i].reads if r not in written)
-        return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
-
-    def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether step i has no kernel, and comes later anyway, or is a call that has no effects and needs no result of
-        the waiting kernels."""
-        step = self._plan.schedule.steps[i]
-        if i in self._kernels or not self._traits.in_order:
-            return i not in self._kernels
-        if isinstance(step, Region):
-            return False
-        written = {r for w in waiting for r in self._kernels[w].writes}
-        return not has_effects(self._program, step.ref) and written.isdisjoint(self._demands.of_step(i))
-
-    def _native(self, waiting: Sequence[int]) -> None:
-        for members in self._traits.divide(waiting):
-            if members:
-                self._run_kernels(members)
-
     def _run_kernels(self, members: Sequence[int]) -> None:
         """Add one native call of kernels that follow one another."""
-        steps, program = [s for i in members if isinstance(s := self._kernels[i], CppStep)], self._program
+        steps = [s for i in members if isinstance(s := self._kernels[i], CppStep)]
         kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
         written = dict.fromkeys(r for step in steps for r in step.writes)
         writes = tuple(r for r in written if r in kept)
         if not writes:  # calls of PyTorch's computed in a way of their own what the kernels were for
             return
         read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
-        turns = {r: x for r in read if self._traits.transposes and (x := untransposed(program, r)) is not None}
-        limits = [limit for i in members if (limit := self._limit(i)) is not None]
-        told_by = sorted({m for limit in limits for m in limit.maps})
-        maps = tuple(dict.fromkeys((*(m for step in steps for m in step.maps), *told_by)))
-        told = sorted({s for limit in limits for s in limit.spaces}, key=lambda s: s.name)
-        ends = (map_type(program, m).cod for m in told_by)
-        spaces = tuple(dict.fromkeys((*(s for step in steps for s in step.spaces), *ends, *told)))
+        turns = {r: x for r in read if (x := self._matrix_of(r)) is not None}
+        maps, spaces = self._maps_and_spaces(members)
         indices = tuple(map(self._index_of, maps))
         reads = tuple(dict.fromkeys(self._value(turns.get(r, r)) for r in read))
         self._steps.append(
@@ -259,6 +267,21 @@ class TapeMaker:
             )
         )  # fmt: skip
         self._wrote(writes)
+
+    def _maps_and_spaces(self, members: Sequence[int]) -> tuple[tuple[Ref, ...], tuple[Space, ...]]:
+        """The maps that kernels of one native call read or that tell their limits, and the spaces whose rows they
+        need."""
+        kernels, program = [self._kernels[i] for i in members], self._program
+        limits = [limit for i in members if (limit := self._limit(i)) is not None]
+        told_by = sorted({m for limit in limits for m in limit.maps})
+        told = sorted({s for limit in limits for s in limit.spaces}, key=lambda s: s.name)
+        ends = (map_type(program, m).cod for m in told_by)
+        maps = dict.fromkeys((*(m for kernel in kernels for m in kernel.maps), *told_by))
+        return tuple(maps), tuple(dict.fromkeys((*(s for kernel in kernels for s in kernel.spaces), *ends, *told)))
+
+    def _matrix_of(self, ref: Ref) -> Ref | None:
+        """The matrix of which `ref` is the transpose that a native call makes itself, if it is one."""
+        return untransposed(self._program, ref) if self._traits.transposes else None
 
     def _inside(self, steps: Sequence[CppStep], turns: Iterable[Ref], kept: frozenset[Ref]) -> tuple[tape.Inside, ...]:
         """The values that only these kernels read, each in a slot of its own."""
@@ -325,6 +348,12 @@ class TapeMaker:
         yet."""
         if ref in self._there:
             return self._there[ref]
+        if (kernel := self._writers.get(ref)) is not None:  # what counts rows may need it before its turn
+            self._step(kernel)
+            if ref in self._awaited:
+                self._run_waiting()
+            if ref in self._there:
+                return ref
         node = self._program.nodes[ref]
         match node:
             case ir.ToUnit():

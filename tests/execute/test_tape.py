@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 import graphweave
 import graphweave.ir.tape
@@ -28,13 +31,15 @@ from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished, tape_of
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
+from graphweave.ir.message.parse import parse as parse_program
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.limits import Behind, Least, Most, Reach, RowsOf, StepLimit
 from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.parse import parse
 from graphweave.ir.tape.show import show
 from graphweave.ir.tape.verify import verify
-from graphweave.ir.tape.walk import frees_of
+from graphweave.ir.tape.walk import frees_of, makes_of
+from graphweave.points import knn_graph
 from tests.programs.random_programs import random_program
 from tests.support import random_graph
 
@@ -400,6 +405,50 @@ def test_a_runner_may_have_an_order_of_its_own(number: int) -> None:
     assert all(len(step.members) == 1 and not step.transposes for step in native)
 
 
+COUNTED_LATE = [
+    """
+%2: E[] f32 = const 1.0
+%3: E -> unit = tounit E
+%4: unit[] f32 = push.sum %2, %3
+%5: V[3] f32 = sin %0
+""",
+    """
+%2: V[3] f32 = sin %0
+%3: E[] f32 = const 1.0
+%4: E[3] f32 = mul %3, %1
+%5: E[3] f32 = sin %4
+""",
+    """
+%2: E[] f32 = const 1.0
+%3: E[3] f32 = mul %2, %1
+%4: E[3] f32 = sin %3
+%5: V[3] f32 = sin %0
+""",
+]
+"""Programs that need the rows of E before they have computed the sine of %0, which tells how many there are."""
+
+
+@pytest.mark.parametrize("middle", COUNTED_LATE, ids=["by a prelude", "by a kernel after it", "by a kernel before it"])
+def test_a_kernel_runs_before_rows_are_counted_by_its_result(middle: str) -> None:
+    """Its result is made once, by the kernel, though the schedule knows nothing of what counts rows."""
+    head = "space V = s0\nspace E = u0\n%0: V[3] f32 = input x\n%1: unit[3] f32 = input w"
+    lines = [line for line in middle.splitlines() if line]
+    sine = next(line.split(":")[0] for line in lines if line.endswith("sin %0"))
+    last = next(line.split(":")[0] for line in reversed(lines) if not line.endswith("sin %0"))
+    tail = f"""%6: any "i64[2, u0]" = call aten.nonzero_static.default({sine})
+%7: V[3] f32 = cos {sine}
+%8: any "Sym(u0)" = call aten.sym_size.int(%6, 1)
+return {last}, %6, %7, %8
+"""
+    plan = make_plan(PlanName("test"), Facts(parse_program("\n".join((head, *lines, tail)))), Options(), {})
+    steps = Steps.of(plan)
+    made = tape_of(plan, steps.kernels, NodeCalls(plan), prelude=steps.prelude)  # verified
+    at = {r: i for i, step in enumerate(made.steps) for r in makes_of(step)}
+    counted = next(i for i, step in enumerate(made.steps) if isinstance(step, tape.Count) and step.space == Space("E"))
+    assert isinstance(made.steps[at[int(sine[1:])]], tape.RunKernels)
+    assert at[int(sine[1:])] < at[6] < counted < at[int(last[1:])]
+
+
 # ---------------------------------------------------------------- of compiled functions
 
 
@@ -434,3 +483,24 @@ def test_a_tape_says_which_rows_its_kernels_compute(tmp_path: Path) -> None:
     made = parse(next(tmp_path.glob("*.tape.txt")).read_text())
     limits = [m.limit for step in made.steps if isinstance(step, tape.RunKernels) for m in step.members]
     assert any(limit is not None and limit.maps for limit in limits)
+
+
+@pytest.mark.parametrize("door", [graphweave.compile, torch.compile])
+def test_neighbours_of_picked_points_are_compiled(door: Callable[..., Any]) -> None:
+    """Their number follows from points that a kernel picks, and a norm counts them before it is their turn."""
+    norms = torch.nn.ModuleList(torch.nn.BatchNorm1d(5, dtype=torch.float64) for _ in range(2))
+    weight = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+
+    def near_picked(points: Tensor, batch: Tensor) -> Tensor:
+        picked = torch.unique(batch * 2)
+        points, batch = points[picked], batch[picked]
+        h = norms[0](points @ weight).relu()
+        src, dst = knn_graph(points, 2, batch)
+        messages = norms[1]((points[src] - points[dst]) @ weight) * h[src]
+        return torch.zeros_like(h).index_add(0, dst, messages)
+
+    compiled = door(near_picked, **({} if door is graphweave.compile else {"backend": "graphweave"}))
+    arguments = torch.randn(40, 3, dtype=torch.float64), torch.arange(40) // 2
+    results = [f(*arguments) for f in (compiled, near_picked)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), weight)[0] for out in results))
