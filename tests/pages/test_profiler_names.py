@@ -57,7 +57,7 @@ def test_a_profile_of_a_step_has_the_names_of_kernels_that_explain_prints(*, eac
         names = names_of_a_step(graphweave.compile(attention))
     assert kernels_of(names) == [k.name for k in notes]
     assert [k.label.partition(".")[2] for k in notes] == [k.name for k in notes]
-    assert any("matmul" in name for name in names)  # calls that are left to PyTorch have names, too
+    assert len(names) > len(kernels_of(names))  # calls that are left to PyTorch have names, too
 
 
 def test_results_under_a_profiler_are_those_without() -> None:
