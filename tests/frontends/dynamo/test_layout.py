@@ -136,8 +136,8 @@ def strides_asked(x: Tensor, i: Tensor) -> Tensor:
 
 
 WRITES = (
-    transposed, transposed_dims, by_einsum, viewed, masked, expanded, repeated, copied_windows, permuted_heads, attended,
-    grouped_norm, by_strides, by_strides_of_rows, strides_asked,
+    transposed, transposed_dims, by_einsum, viewed, masked, expanded, repeated, copied_windows, permuted_heads,
+    attended, grouped_norm, by_strides, by_strides_of_rows, strides_asked,
 )  # fmt: skip
 RESULTS = (
     dropped_copy, dropped_copies, copy_of_what_is_saved, views_of_one, views_of_an_input, views_of_a_copy,
