@@ -346,7 +346,7 @@ def test_choices_go_through_json(choice: Choice) -> None:
 
 def test_operators_take_the_word() -> None:
     x, src, dst = graph()
-    with pytest.raises(SettingsError, match="'auto', the compiler's own choice, 'tune', or a graphweave.Schedule"):
+    with pytest.raises(SettingsError, match=r"'auto', the compiler's own choice, 'tune', or a graphweave\.Schedule"):
         ops.spmm((src, dst), "copy_u", src=x, schedule="best")
     graphweave.reset_counters()
     out = ops.spmm((src, dst), "copy_u", src=x, schedule="tune")

@@ -24,6 +24,10 @@ QUESTIONS = frozenset({aten.sym_stride.int, aten.sym_storage_offset.default})
 BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 """Calls that read memory by strides, whatever the strides of their operand are."""
 
+INTO_COPIES = frozenset({aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default})
+"""Calls that copy the memory of their first operand with its strides, and write into the copy. Elements that share
+memory, as those of `unfold` do, all get what is written to one of them."""
+
 EMPTY = {
     aten.new_empty_strided.default: (aten.new_empty.default, 2),
     aten.empty_strided.default: (aten.empty.memory_format, 1),

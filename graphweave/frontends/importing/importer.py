@@ -26,6 +26,7 @@ from graphweave.frontends.calls.captured_sizes import Size, expression, fixed, i
 from graphweave.frontends.calls.layout import (
     BY_STRIDES,
     EMPTY,
+    INTO_COPIES,
     QUESTIONS,
     aliased,
     depends_on_layout,
@@ -224,7 +225,9 @@ class _Importer:
         if node.target is aten._reshape_alias.default:
             given = 2  # sizes, without strides
         rest = self._laid_out if depends_on_layout(node) and node.target not in BY_STRIDES else self._operand
-        first = self._as_captured if node.target in QUESTIONS or node.target in BY_STRIDES else rest
+        first = self._laid_out if node.target in INTO_COPIES else rest
+        if node.target in QUESTIONS or node.target in BY_STRIDES:
+            first = self._as_captured
         impure = _impure(node)
         self.cx.serial += impure
         kwargs = tuple((k, to_arg(_plain(v), rest)) for k, v in node.kwargs.items())

@@ -60,6 +60,15 @@ def repeated(x: Tensor, i: Tensor) -> Tensor:
     return v
 
 
+def copied_windows(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    """Windows share elements until they are copied. PyTorch's calls that write into a copy keep its strides."""
+    a, b, c = (x.unfold(0, 2, 1).contiguous() for _ in range(3))
+    a[:1] *= 3
+    b[1] = 0.0
+    c.diagonal().mul_(3)
+    return x[i], a, b, c
+
+
 def permuted_heads(x: Tensor, i: Tensor) -> Tensor:
     v = x.view(x.size(0), 2, 2).permute(0, 2, 1)
     v = v.reshape(x.size(0), 4).contiguous()
@@ -127,8 +136,8 @@ def strides_asked(x: Tensor, i: Tensor) -> Tensor:
 
 
 WRITES = (
-    transposed, transposed_dims, by_einsum, viewed, masked, expanded, repeated, permuted_heads, attended, grouped_norm,
-    by_strides, by_strides_of_rows, strides_asked,
+    transposed, transposed_dims, by_einsum, viewed, masked, expanded, repeated, copied_windows, permuted_heads,
+    attended, grouped_norm, by_strides, by_strides_of_rows, strides_asked,
 )  # fmt: skip
 RESULTS = (
     dropped_copy, dropped_copies, copy_of_what_is_saved, views_of_one, views_of_an_input, views_of_a_copy,
