@@ -37,6 +37,7 @@ def test_gradients_by_wrong_strides_are_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Context, "size", lambda self, size: None)
     monkeypatch.setattr(importer._Importer, "_as_captured", importer._Importer._operand)
     monkeypatch.setattr(importer, "EMPTY", {})
+    monkeypatch.setattr(importer, "INTO_COPIES", frozenset())
     x = _values().requires_grad_()
     # "unstack" would take the rows of `v` apart
     out = compiled(transposed, "graphweave.compile", verify=True, passes="-unstack")(x, INDEX)
