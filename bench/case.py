@@ -1,4 +1,4 @@
-"""What a benchmark declares: its cases, the peers that do the same work, and when a result counts as right.
+"""The declaration of a benchmark: its cases, the peers that do the same work, and when a result counts as right.
 
 `bench.runner` measures declared cases, `bench.worker` serves one peer of a case in a process of its own.
 CONTRIBUTING.md has an example.

@@ -75,17 +75,17 @@ class ProteinEncoder(nn.Module):
         self.forward_net = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
 
-    def beside_neighbours(self, h: Tensor, edges: Tensor, near: Tensor) -> Tensor:
+    def with_neighbours(self, h: Tensor, edges: Tensor, near: Tensor) -> Tensor:
         flat = near.reshape(near.shape[0], -1)[..., None].expand(-1, -1, h.size(-1))
         gathered = torch.gather(h, 1, flat).view(*near.shape, -1)
         return torch.cat([h.unsqueeze(-2).expand_as(gathered), edges, gathered], -1)
 
     def forward(self, h: Tensor, edges: Tensor, near: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         present = torch.gather(mask[..., None].expand(-1, -1, near.size(2)), 1, near) * mask[..., None]
-        message = self.messages(self.beside_neighbours(h, edges, near)) * present[..., None]
+        message = self.messages(self.with_neighbours(h, edges, near)) * present[..., None]
         h = self.norms[0](h + message.sum(-2) / 30)
         h = self.norms[1](h + self.forward_net(h)) * mask[..., None]
-        return h, self.norms[2](edges + self.edges(self.beside_neighbours(h, edges, near)))
+        return h, self.norms[2](edges + self.edges(self.with_neighbours(h, edges, near)))
 
 
 def of_a_protein(batch: int, residues: int, near: int, width: int) -> list[Tensor]:

@@ -24,7 +24,7 @@ SHAPES = ("sphere", "cube", "ring")
 
 
 def cloud(shape: int, points: int = 64) -> Data:
-    """Points on the surface of a shape, turned at random, with some noise, each joined to its 8 nearest."""
+    """Points on the surface of a shape, rotated at random, with some noise, each joined to its 8 nearest."""
     x = torch.randn(points, 3)
     if shape == 0:
         x = F.normalize(x, dim=1)
@@ -32,8 +32,8 @@ def cloud(shape: int, points: int = 64) -> Data:
         x = x / x.abs().amax(1, keepdim=True)
     else:
         x = F.normalize(x * torch.tensor([1.0, 1.0, 0.0]), dim=1) + 0.2 * F.normalize(x, dim=1)
-    turned = x @ torch.linalg.qr(torch.randn(3, 3)).Q + 0.02 * torch.randn(points, 3)
-    return Data(x=turned, edge_index=knn_graph(turned, 8), y=shape)
+    rotated = x @ torch.linalg.qr(torch.randn(3, 3)).Q + 0.02 * torch.randn(points, 3)
+    return Data(x=rotated, edge_index=knn_graph(rotated, 8), y=shape)
 
 
 class EdgeNet(torch.nn.Module):
