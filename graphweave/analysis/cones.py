@@ -18,7 +18,6 @@ from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pus
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16, DType.bool, DType.i32, DType.i64})
 """Element types of values that kernels read and compute."""
@@ -33,34 +32,34 @@ _MAX_SHARED_ELEMENTS = 4096
 """Kernels compute shared values of at most this many elements; PyTorch computes larger ones once."""
 
 
-def space_of(program: Program, ref: Ref) -> Space | None:
+def space_of(program: ir.Program, ref: ir.Ref) -> Space | None:
     t = program.types[ref]
     return t.space if isinstance(t, ir.Type) else None
 
 
-def row_space(program: Program, ref: Ref) -> Space:
+def row_space(program: ir.Program, ref: ir.Ref) -> Space:
     """The space of a value's rows; unit for what has none."""
     return space_of(program, ref) or UNIT
 
 
-def type_of(program: Program, ref: Ref) -> ir.Type:
+def type_of(program: ir.Program, ref: ir.Ref) -> ir.Type:
     t = program.types[ref]
     assert isinstance(t, ir.Type)
     return t
 
 
-def map_type(program: Program, ref: Ref) -> ir.MapType:
+def map_type(program: ir.Program, ref: ir.Ref) -> ir.MapType:
     t = program.types[ref]
     assert isinstance(t, ir.MapType)
     return t
 
 
-def _elements(program: Program, ref: Ref) -> int:
+def _elements(program: ir.Program, ref: ir.Ref) -> int:
     t = program.types[ref]
     return numel(t.shape) if isinstance(t, ir.Type) else 0
 
 
-def _readable(program: Program, ref: Ref) -> bool:
+def _readable(program: ir.Program, ref: ir.Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, ir.MapType) or (isinstance(t, ir.Type) and t.dtype in KERNEL_DTYPES and numel(t.shape) > 0)
 
@@ -73,23 +72,23 @@ class Needs:
     leaves and the node. Shared data is one row, so all that a node of shared data reads is of its own row.
     """
 
-    pulls: tuple[tuple[Ref, Ref], ...]
-    same: tuple[Ref, ...]
-    shared: tuple[Ref, ...]
-    inner: tuple[Ref, ...]
+    pulls: tuple[tuple[ir.Ref, ir.Ref], ...]
+    same: tuple[ir.Ref, ...]
+    shared: tuple[ir.Ref, ...]
+    inner: tuple[ir.Ref, ...]
 
 
 class Cones:
     """The values that each node of one program needs, and how kernels compute them; `tiled` are its products in
     tiles."""
 
-    def __init__(self, program: Program, flow: Flow, tiled: frozenset[Ref]) -> None:
+    def __init__(self, program: ir.Program, flow: Flow, tiled: frozenset[ir.Ref]) -> None:
         self.program, self.flow, self.tiled = program, flow, tiled
 
     # -------------------------------------------------------- kinds of nodes
 
     @remembered
-    def is_light(self, ref: Ref) -> bool:
+    def is_light(self, ref: ir.Ref) -> bool:
         """Whether a kernel may compute the node. It takes O(1) work for each element, its sizes are known, and kernels
         have its element type.
 
@@ -128,14 +127,14 @@ class Cones:
         return good and all(_readable(program, r) for r in self.flow.operands[ref])
 
     @remembered
-    def is_push(self, ref: Ref) -> bool:
+    def is_push(self, ref: ir.Ref) -> bool:
         """Whether `ref` folds the rows of edges (or of nodes, to a total): a push, or a Gram in tiles."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Push):
             return pushed_product(self.program, ref) is None
         return isinstance(node, ir.Gram) and self._is_multiplied(ref)
 
-    def widens(self, ref: Ref) -> bool:
+    def widens(self, ref: ir.Ref) -> bool:
         """Whether the row-wise node `ref` has larger rows than each of the rows that it is computed from."""
         wider = self._widest[ref] < _elements(self.program, ref)
         return wider and isinstance(self.program.nodes[ref], ir.Pointwise | ir.Broadcast)
@@ -152,13 +151,13 @@ class Cones:
             out.append(min(own, max(rows, default=own)))
         return out
 
-    def _is_multiplied(self, ref: Ref) -> bool:
+    def _is_multiplied(self, ref: ir.Ref) -> bool:
         """Whether `ref` is a product that kernels compute, in tiles of edges or by type."""
         return ref in self.tiled or is_walked(self.program, ref)
 
     # -------------------------------------------------------- along which map a node is computed
 
-    def pushed_along(self, ref: Ref) -> Ref | None:
+    def pushed_along(self, ref: ir.Ref) -> ir.Ref | None:
         """The map along which a push, or a gram by type, is folded into rows; None for a total and for other nodes."""
         node = self.program.nodes[ref]
         if not isinstance(node, ir.Push | ir.Gram) or not self.is_push(ref) or space_of(self.program, ref) == UNIT:
@@ -166,7 +165,7 @@ class Cones:
         return node.map
 
     @remembered
-    def walks_along(self, ref: Ref) -> Ref | None:
+    def walks_along(self, ref: ir.Ref) -> ir.Ref | None:
         """The map by whose rows the edges are best grouped while a kernel computes `ref`, a value of edges.
 
         A node that reads wide values through two maps (an SDDMM) gathers through only one of them if its edges are
@@ -194,13 +193,13 @@ class Cones:
         products = ((r, n) for r, n in enumerate(self.program.nodes) if isinstance(n, ir.MatMul | ir.Gram))
         return frozenset(space_of(self.program, n.x) for r, n in products if n.map is None and r not in self.tiled)
 
-    def in_tiles(self, ref: Ref) -> bool:
+    def in_tiles(self, ref: ir.Ref) -> bool:
         """Whether `ref` is computed in tiles of edges: it is a product of matrices, or its cone has one."""
         if self._is_multiplied(ref):
             return True
         return not self.tiled.isdisjoint(self.needs(ref, frozenset(), through=True).inner)
 
-    def tile_map(self, ref: Ref) -> Ref:
+    def tile_map(self, ref: ir.Ref) -> ir.Ref:
         """The map along which `ref` reads most; its tiles are computed for the rows of that map, unless `ref` itself
         folds along one."""
         node = self.program.nodes[ref]
@@ -209,28 +208,28 @@ class Cones:
         width = self._widths(ref)
         return max(self.flow.maps_from[space], key=lambda m: (width.get(m, 0), self._has_many_rows(m), m))
 
-    def _widths(self, ref: Ref) -> dict[Ref, int]:
+    def _widths(self, ref: ir.Ref) -> dict[ir.Ref, int]:
         """For each map with enough rows to share among threads, the elements of wide rows that `ref` reads along it."""
-        width: dict[Ref, int] = {}
+        width: dict[ir.Ref, int] = {}
         for y, m in self.needs(ref, frozenset(), through=True).pulls:
             t, elements = map_type(self.program, m), _elements(self.program, y)
             if elements >= _MIN_GATHERED_ELEMENTS and self._has_many_rows(m) and t.dom != t.cod:
                 width[m] = width.get(m, 0) + elements
         return width
 
-    def _has_many_rows(self, m: Ref) -> bool:
+    def _has_many_rows(self, m: ir.Ref) -> bool:
         """Whether the map may lead to enough rows to fill the threads; a few rows, such as types, would not."""
         rows = dict(self.program.spaces).get(map_type(self.program, m).cod)
         return not isinstance(rows, int) or rows >= _MIN_GROUPED_ROWS
 
-    def on_edges(self, ref: Ref) -> bool:
+    def on_edges(self, ref: ir.Ref) -> bool:
         """Whether `ref` is computed edge by edge, together with its cone."""
         return self.is_push(ref) or self.walks_along(ref) is not None
 
     # -------------------------------------------------------- what a node reads
 
     @remembered
-    def needs(self, ref: Ref, stored: frozenset[Ref], *, through: bool) -> Needs:
+    def needs(self, ref: ir.Ref, stored: frozenset[ir.Ref], *, through: bool) -> Needs:
         """Leaves of the operands of `ref`; `stored` are nodes that exist as values.
 
         With `through` (a push), light nodes that are not stored are recomputed; without it, operands are the leaves.
@@ -241,22 +240,22 @@ class Cones:
         walk.below(ref)
         return walk.needs()
 
-    def is_shared(self, ref: Ref) -> bool:
+    def is_shared(self, ref: ir.Ref) -> bool:
         """Whether `ref` is shared data that is computed from nothing but shared data."""
         return space_of(self.program, ref) == UNIT and not isinstance(self.program.nodes[ref], ir.Push | ir.Gram)
 
-    def beneath_views(self, ref: Ref, stored: frozenset[Ref]) -> tuple[Ref, ...]:
+    def beneath_views(self, ref: ir.Ref, stored: frozenset[ir.Ref]) -> tuple[ir.Ref, ...]:
         """The values that a node of shared data reads, seen through views of values that are not `stored`."""
         operands = self.flow.operands
 
-        def is_view(r: Ref) -> bool:
+        def is_view(r: ir.Ref) -> bool:
             view = isinstance(self.program.nodes[r], ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice)
             return view and self.is_light(r) and r not in stored
 
         seen = reached(operands[ref], lambda r: operands[r] if is_view(r) else ())
         return tuple(sorted(r for r in seen if not is_view(r)))
 
-    def leaves(self, refs: Iterable[Ref], stored: frozenset[Ref]) -> Needs:
+    def leaves(self, refs: Iterable[ir.Ref], stored: frozenset[ir.Ref]) -> Needs:
         """Leaves of `refs` themselves, where light nodes that are not `stored` are recomputed."""
         walk = _Walk(self, stored, True)
         for ref in refs:
@@ -267,19 +266,19 @@ class Cones:
 class _Walk:
     """Collects the leaves and the inner nodes of a cone."""
 
-    def __init__(self, cones: Cones, stored: frozenset[Ref], through: bool, shared: bool = False) -> None:
+    def __init__(self, cones: Cones, stored: frozenset[ir.Ref], through: bool, shared: bool = False) -> None:
         """`shared`: whether the cone is that of shared data, whose leaves are of its own row."""
         self._cones, self._program, self._stored, self._through = cones, cones.program, stored, through
-        self._pulls: dict[tuple[Ref, Ref], None] = {}
-        self._same: dict[Ref, None] = {}
-        self._shared: dict[Ref, None] = {}
+        self._pulls: dict[tuple[ir.Ref, ir.Ref], None] = {}
+        self._same: dict[ir.Ref, None] = {}
+        self._shared: dict[ir.Ref, None] = {}
         self._of_unit = self._same if shared else self._shared
-        self._inner: set[Ref] = set()
+        self._inner: set[ir.Ref] = set()
 
     def needs(self) -> Needs:
         return Needs(tuple(self._pulls), tuple(self._same), tuple(self._shared), tuple(sorted(self._inner)))
 
-    def visit(self, r: Ref) -> None:
+    def visit(self, r: ir.Ref) -> None:
         node, light = self._program.nodes[r], self._cones.is_light(r)
         if isinstance(node, ir.Const) or r in self._inner:
             return
@@ -297,7 +296,7 @@ class _Walk:
             self._inner.add(r)
             self.below(r)
 
-    def below(self, ref: Ref) -> None:
+    def below(self, ref: ir.Ref) -> None:
         """Visit the operands of `ref`."""
         match self._program.nodes[ref]:
             case ir.Pull(x, m) if isinstance(self._program.nodes[m], ir.MapOf):

@@ -39,7 +39,6 @@ from graphweave.analysis.work import (
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 from graphweave.ir.message.pairs import pair_space
 
 _BLOCK_PRODUCT_FACTOR = 2
@@ -51,7 +50,7 @@ _INDEX_BYTES = 4
 _MAX_SHARED_ELEMENTS = 1 << 20
 """The work on a shared value counts only if the value has at most this many elements."""
 
-Walk: TypeAlias = tuple[bool, Ref | None, Ref | None]
+Walk: TypeAlias = tuple[bool, ir.Ref | None, ir.Ref | None]
 """A walk: whether it is in the backward, and the map that it goes along or the value of edges that it computes
 alone."""
 
@@ -86,7 +85,7 @@ class Cost:
         return {s: b / BANDWIDTH + f / VECTOR_RATE + p / PRODUCT_RATE for s, (b, f, p) in self.rows.items()}
 
 
-def cost(facts: Facts, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
+def cost(facts: Facts, tangents: Iterable[ir.Ref] = (), keep: Iterable[ir.Ref] = (), *, joins: bool = True) -> Cost:
     """Cost of what a program's outputs and the calls in `keep` need. Nodes that depend on `tangents` are the backward.
 
     `joins` says whether kernels multiply rows (`Options.row_products`).
@@ -95,7 +94,7 @@ def cost(facts: Facts, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *
 
 
 class _Counter:
-    def __init__(self, facts: Facts, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
+    def __init__(self, facts: Facts, tangents: frozenset[ir.Ref], keep: tuple[ir.Ref, ...], joins: bool) -> None:
         self.program = program = facts.program
         self.nodes, self.types, self.operands = program.nodes, program.types, facts.flow.operands
         self.joined = facts.row_products if joins else frozenset()
@@ -108,17 +107,17 @@ class _Counter:
         self.edges = facts.flow.edge_spaces - cods
         self.given = frozenset(r for r in facts.flow.graph_only if not self._made_by_walks(r))
         self.cost = Cost()
-        self.walks: dict[Ref, set[Walk]] = {}
+        self.walks: dict[ir.Ref, set[Walk]] = {}
 
-    def _sources(self, ref: Ref) -> tuple[Ref, ...]:
+    def _sources(self, ref: ir.Ref) -> tuple[ir.Ref, ...]:
         """The values from which the node is computed."""
         return sources(self.program, ref) if ref in self.typed else self.operands[ref]
 
-    def _read_by_call(self, ref: Ref) -> tuple[Ref, ...]:
+    def _read_by_call(self, ref: ir.Ref) -> tuple[ir.Ref, ...]:
         """The values that must exist for a call of the node."""
         return call_operands(self.program, ref) if ref in self.typed else self.operands[ref]
 
-    def _made_by_walks(self, ref: Ref) -> bool:
+    def _made_by_walks(self, ref: ir.Ref) -> bool:
         """Whether `ref` is a value of edges that kernels recompute, even if it depends on the graph alone."""
         return self._on_edges(ref) and not isinstance(self.nodes[ref], ir.Opaque | ir.Input)
 
@@ -126,7 +125,7 @@ class _Counter:
         totals = self._walks_of_pushes()
         for ref in totals:
             self._walk_of_total(ref)
-        columns: set[tuple[Walk, Ref]] = set()
+        columns: set[tuple[Walk, ir.Ref]] = set()
         for ref in self.live:
             t = self.types[ref]
             if ref in self.typed:
@@ -146,9 +145,9 @@ class _Counter:
 
     # -------------------------------------------------------- which walks need a value of edges
 
-    def _walks_of_pushes(self) -> list[Ref]:
+    def _walks_of_pushes(self) -> list[ir.Ref]:
         """Marks the cones of pushes and the values of edges that must exist; gives the totals over edges, unmarked."""
-        totals: list[Ref] = []
+        totals: list[ir.Ref] = []
         for ref in reversed(self.live):
             node, t = self.nodes[ref], self.types[ref]
             late = ref in self.late
@@ -171,19 +170,19 @@ class _Counter:
                     self._mark(r, self.walks[ref])
         return totals
 
-    def _is_leaf(self, ref: Ref) -> bool:
+    def _is_leaf(self, ref: ir.Ref) -> bool:
         """Whether walks read the value of edges: it is pulled, or the stored rows of a typed product."""
         return isinstance(self.nodes[ref], ir.Pull) or ref in self.typed
 
-    def _mark(self, ref: Ref, walks: set[Walk]) -> None:
+    def _mark(self, ref: ir.Ref, walks: set[Walk]) -> None:
         if self._on_edges(ref):
             self.walks.setdefault(ref, set()).update(walks)
 
-    def _on_edges(self, ref: Ref) -> bool:
+    def _on_edges(self, ref: ir.Ref) -> bool:
         t = self.types[ref]
         return isinstance(t, ir.Type) and t.space in self.edges
 
-    def _walk_of_total(self, ref: Ref) -> None:
+    def _walk_of_total(self, ref: ir.Ref) -> None:
         """A total over edges joins the walk in which it gathers least."""
         roots = [r for r in self.operands[ref] if self._on_edges(r)]
         if not roots:
@@ -197,12 +196,12 @@ class _Counter:
         for r in cone:
             self.walks.setdefault(r, set()).add(best)
 
-    def _dom(self, m: Ref | None) -> Space | None:
+    def _dom(self, m: ir.Ref | None) -> Space | None:
         t = self.types[m] if m is not None else None
         return t.dom if isinstance(t, ir.MapType) else None
 
-    def _cone(self, roots: Iterable[Ref]) -> list[Ref]:
-        seen: set[Ref] = set()
+    def _cone(self, roots: Iterable[ir.Ref]) -> list[ir.Ref]:
+        seen: set[ir.Ref] = set()
         todo = list(roots)
         while todo:
             ref = todo.pop()
@@ -213,10 +212,10 @@ class _Counter:
                 todo.extend(self.operands[ref])
         return sorted(seen)
 
-    def _added_bytes(self, cone: Iterable[Ref], walk: Walk) -> float:
+    def _added_bytes(self, cone: Iterable[ir.Ref], walk: Walk) -> float:
         return sum(self._read_bytes(r, walk) for r in cone if walk not in self.walks.get(r, ()))
 
-    def _read_bytes(self, ref: Ref, walk: Walk) -> float:
+    def _read_bytes(self, ref: ir.Ref, walk: Walk) -> float:
         node, t = self.nodes[ref], self.types[ref]
         assert isinstance(t, ir.Type)
         size = numel(t.shape) * t.dtype.itemsize
@@ -231,7 +230,7 @@ class _Counter:
 
     # -------------------------------------------------------- costs
 
-    def _edge_level(self, ref: Ref, t: ir.Type, columns: set[tuple[Walk, Ref]]) -> None:
+    def _edge_level(self, ref: ir.Ref, t: ir.Type, columns: set[tuple[Walk, ir.Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
             if ref in self.given or isinstance(node, ir.Pull | ir.Input | ir.Opaque) or ref in self.typed:
@@ -245,10 +244,10 @@ class _Counter:
             if walk[2] == ref:
                 self.cost.add(t.space, bytes=numel(t.shape) * t.dtype.itemsize)
 
-    def _compute(self, space: Space, ref: Ref) -> None:
+    def _compute(self, space: Space, ref: ir.Ref) -> None:
         self.cost.add(space, flops=vector_operations(self.program, ref), products=product_flops(self.program, ref))
 
-    def _typed(self, ref: Ref) -> None:
+    def _typed(self, ref: ir.Ref) -> None:
         """A typed product reads its rows where they lie and each matrix once; on edges it writes rows for the walks."""
         node, pushed = self.nodes[ref], pushed_product(self.program, ref)
         if pushed is not None:
@@ -269,7 +268,7 @@ class _Counter:
         if t.space in self.edges:
             self.cost.add(t.space, bytes=row_bytes(self.program, ref))
 
-    def _pushed(self, pushed: PushedProduct, along: Ref) -> None:
+    def _pushed(self, pushed: PushedProduct, along: ir.Ref) -> None:
         """A fused push gathers each edge's row once, and multiplies once for each destination and type."""
         node = pushed.product
         assert node.map is not None
@@ -282,7 +281,7 @@ class _Counter:
         self.cost.add(pairs, products=_BLOCK_PRODUCT_FACTOR * 2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
 
-    def _node_level(self, ref: Ref, t: ir.Type) -> None:
+    def _node_level(self, ref: ir.Ref, t: ir.Type) -> None:
         if ref in self.given or ref in self.typed:
             return
         node = self.nodes[ref]
@@ -296,7 +295,7 @@ class _Counter:
                 t.space, flops=vector_operations(self.program, ref), products=product_flops(self.program, ref)
             )
 
-    def _shared(self, ref: Ref, t: ir.Type) -> None:
+    def _shared(self, ref: ir.Ref, t: ir.Type) -> None:
         node = self.nodes[ref]
         if isinstance(node, ir.Gram | ir.Push):
             source = self.types[node.x]
@@ -321,9 +320,9 @@ class _Counter:
 
     def _tensors(self) -> None:
         """Bytes written and read for the values of nodes that must exist as tensors."""
-        readers: dict[Ref, set[tuple[str, Ref | bool]]] = {r: {("output", r)} for r in self.outputs}
+        readers: dict[ir.Ref, set[tuple[str, ir.Ref | bool]]] = {r: {("output", r)} for r in self.outputs}
 
-        def read(ref: Ref, how: str, by: Ref | bool) -> None:
+        def read(ref: ir.Ref, how: str, by: ir.Ref | bool) -> None:
             readers.setdefault(ref, set()).add((how, by))
 
         for ref in self.live:
@@ -358,12 +357,12 @@ class _Counter:
             if exists or reads:
                 self.cost.add(t.space, bytes=size * sum(kind in ("call", "row") for kind, _ in reads))
 
-    def _is_call(self, ref: Ref) -> bool:
+    def _is_call(self, ref: ir.Ref) -> bool:
         """Whether the node runs by itself, on tensors, outside of fused kernels."""
         product = isinstance(self.nodes[ref], ir.MatMul | ir.Gram) and ref not in self.joined
         return product or isinstance(self.nodes[ref], ir.Opaque) or ref in self.typed
 
-    def _stands_apart(self, ref: Ref, late: bool) -> bool:
+    def _stands_apart(self, ref: ir.Ref, late: bool) -> bool:
         """Whether a row-wise user in one half (the backward if `late`) loads `ref`, since no kernel of that half
         computes it."""
         stored = isinstance(self.nodes[ref], ir.Input) or ref in self.calls

@@ -7,8 +7,8 @@ from functools import cached_property
 from graphweave.analysis.maps import is_injective
 from graphweave.core.sizes import Applied, Size, SizeOp, Symbol
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, MapOf, MapType, Program, Ref, Type, ValueType
 
 
 class EdgeRows:
@@ -19,10 +19,10 @@ class EdgeRows:
     as edges.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ir.Program) -> None:
         self._program = program
 
-    def on_edges(self, ref: Ref) -> bool:
+    def on_edges(self, ref: ir.Ref) -> bool:
         """Whether node `ref`, or an operand of it, may have as many rows as there are edges, or more than one dim that
         varies."""
         types = self._program.types
@@ -31,10 +31,10 @@ class EdgeRows:
     @cached_property
     def few(self) -> frozenset[Space]:
         """The spaces of nodes, and those that are no larger."""
-        out: dict[Space, set[Ref]] = {}
+        out: dict[Space, set[ir.Ref]] = {}
         reached, within = set[Space](), dict[Space, set[Space]]()
         for ref, (node, t) in enumerate(zip(self._program.nodes, self._program.types, strict=True)):
-            if not isinstance(node, MapOf) or not isinstance(t, MapType):
+            if not isinstance(node, ir.MapOf) or not isinstance(t, ir.MapType):
                 continue
             if is_injective(self._program.nodes, ref):
                 within.setdefault(t.dom, set()).add(t.cod)
@@ -57,11 +57,11 @@ class EdgeRows:
             s for space, size in self._program.spaces if space in self.few and size is not None for s in _symbols(size)
         )
 
-    def _large(self, t: ValueType) -> bool:
+    def _large(self, t: ir.ValueType) -> bool:
         match t:
-            case Type(space):
+            case ir.Type(space):
                 return space not in self.few
-            case AnyType(dims=dims, items=items):
+            case ir.AnyType(dims=dims, items=items):
                 varying = [d for d in dims or () if not isinstance(d, int)]
                 many = len(varying) > 1 or not all(_linear(d, self._symbols_of_few) for d in varying)
                 return many or any(map(self._large, items or ()))

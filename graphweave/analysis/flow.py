@@ -16,7 +16,6 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import Program, Ref
 
 BETWEEN_RANKS = ir.Exchange | ir.ExchangeBack | ir.AllReduce
 """Nodes in which all ranks take part, so that they must come in the same order on each."""
@@ -35,25 +34,25 @@ class Flow:
     `known` are the operands of all nodes, where whoever made the program knows them.
     """
 
-    def __init__(self, program: Program, known: tuple[tuple[Ref, ...], ...] | None = None) -> None:
+    def __init__(self, program: ir.Program, known: tuple[tuple[ir.Ref, ...], ...] | None = None) -> None:
         self._program, self._known = program, known
 
     @cached_property
-    def operands(self) -> tuple[tuple[Ref, ...], ...]:
+    def operands(self) -> tuple[tuple[ir.Ref, ...], ...]:
         """For every node, the nodes that it uses, in order, repeats included."""
         return tuple(map(operands, self._program.nodes)) if self._known is None else self._known
 
     @cached_property
-    def users(self) -> tuple[tuple[Ref, ...], ...]:
+    def users(self) -> tuple[tuple[ir.Ref, ...], ...]:
         """For every node, the nodes that use it, in order, each once."""
-        out: list[list[Ref]] = [[] for _ in self._program.nodes]
+        out: list[list[ir.Ref]] = [[] for _ in self._program.nodes]
         for ref, refs in enumerate(self.operands):
             for operand in dict.fromkeys(refs):
                 out[operand].append(ref)
         return tuple(map(tuple, out))
 
     @remembered
-    def depending(self, roots: frozenset[Ref]) -> frozenset[Ref]:
+    def depending(self, roots: frozenset[ir.Ref]) -> frozenset[ir.Ref]:
         """`roots` and every node that needs one of them."""
         found = set(roots)
         for ref, refs in enumerate(self.operands):
@@ -62,9 +61,9 @@ class Flow:
         return frozenset(found)
 
     @cached_property
-    def maps_from(self) -> dict[Space, tuple[Ref, ...]]:
+    def maps_from(self) -> dict[Space, tuple[ir.Ref, ...]]:
         """The maps of the program by their domain, in order."""
-        out: dict[Space, tuple[Ref, ...]] = {}
+        out: dict[Space, tuple[ir.Ref, ...]] = {}
         for ref, (node, t) in enumerate(zip(self._program.nodes, self._program.types, strict=True)):
             if isinstance(node, ir.MapOf) and isinstance(t, ir.MapType):
                 out[t.dom] = (*out.get(t.dom, ()), ref)
@@ -76,11 +75,11 @@ class Flow:
         return frozenset(self.maps_from)
 
     @cached_property
-    def seeds(self) -> frozenset[Ref]:
+    def seeds(self) -> frozenset[ir.Ref]:
         """The nodes that seed random numbers."""
         return frozenset(n.seed for n in self._program.nodes if isinstance(n, ir.Random))
 
-    def is_work(self, ref: Ref) -> bool:
+    def is_work(self, ref: ir.Ref) -> bool:
         """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
         results, and no check."""
         node = self._program.nodes[ref]
@@ -91,12 +90,12 @@ class Flow:
         return ref not in self.seeds and facts_of(node.target).works
 
     @cached_property
-    def graph_only(self) -> frozenset[Ref]:
+    def graph_only(self) -> frozenset[ir.Ref]:
         """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number.
 
         A constant or a map on rows whose number only features or random numbers tell is none of them.
         """
-        found: set[Ref] = set()
+        found: set[ir.Ref] = set()
         known, late = set[Size](), set[Size]()  # parts of sizes that the graph tells, and that something else tells
         for ref, node in enumerate(self._program.nodes):
             sizes = self._sizes_in(ref)
@@ -111,7 +110,7 @@ class Flow:
                 found.add(ref)
         return frozenset(found)
 
-    def _sizes_in(self, ref: Ref) -> frozenset[Size]:
+    def _sizes_in(self, ref: ir.Ref) -> frozenset[Size]:
         """The symbols in the sizes of a value: its rows, the dims of a tensor without a space, or a number itself."""
         match self._program.types[ref]:
             case ir.Type(space=space):
@@ -145,7 +144,7 @@ def reached(
     return seen
 
 
-def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
+def ancestors(program: ir.Program, roots: Iterable[ir.Ref], stop: frozenset[ir.Ref] = frozenset()) -> set[ir.Ref]:
     """Every node that `roots` need, themselves included; nodes of `stop` are not followed."""
     return reached(roots, lambda ref: operands(program.nodes[ref]), stop)
 
@@ -167,9 +166,9 @@ def may_view(node: ir.Node) -> bool:
     return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.Part | ir.LaidOut)
 
 
-def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
+def with_viewed(program: ir.Program, refs: Iterable[ir.Ref]) -> set[ir.Ref]:
     """`refs` and the values in whose memory they may lie."""
-    found, todo = set[Ref](), list(refs)
+    found, todo = set[ir.Ref](), list(refs)
     while todo:
         ref = todo.pop()
         node = program.nodes[ref]
@@ -179,18 +178,18 @@ def with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
     return found
 
 
-def is_tensor(program: Program, ref: Ref) -> bool:
+def is_tensor(program: ir.Program, ref: ir.Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, ir.Type) or (isinstance(t, ir.AnyType) and t.dims is not None)
 
 
-def is_scalar(program: Program, ref: Ref) -> bool:
+def is_scalar(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether the value is a symbolic size or another Python number, which costs nothing and is never a tensor."""
     t = program.types[ref]
     return isinstance(t, ir.AnyType) and t.size is not None
 
 
-def has_effects(program: Program, ref: Ref) -> bool:
+def has_effects(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether the node is a call that draws or writes something, or is made for its effect, or takes part in something
     that all ranks do. Such calls keep their order."""
     node = program.nodes[ref]
@@ -199,7 +198,7 @@ def has_effects(program: Program, ref: Ref) -> bool:
     return isinstance(node, ir.Aten) and (node.serial > 0 or program.types[ref] == ir.NOTHING)
 
 
-def is_integral(program: Program, ref: Ref) -> bool:
+def is_integral(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether the value is an integer or bool tensor (an index, a mask or types), which carries no gradient."""
     t = program.types[ref]
     return isinstance(t, ir.Type | ir.AnyType) and t.dtype is not None and not t.dtype.is_float
@@ -214,14 +213,14 @@ def is_structure(node: ir.Node) -> bool:
 class Extract:
     """`program` computes some values of another program from others; `where` gives each node's position in it."""
 
-    program: Program
-    where: dict[Ref, Ref]
+    program: ir.Program
+    where: dict[ir.Ref, ir.Ref]
 
 
-def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | None]) -> Extract:
+def extract(program: ir.Program, inputs: Iterable[ir.Ref], outputs: Iterable[ir.Ref | None]) -> Extract:
     """The part of `program` that computes `outputs` from `inputs`, which become Input nodes in the given order."""
     build = Builder()
-    where: dict[Ref, Ref] = {}
+    where: dict[ir.Ref, ir.Ref] = {}
     inputs, outputs = list(inputs), list(outputs)
     taken = {n.name for r in inputs if isinstance(n := program.nodes[r], ir.Input)}
     for ref in inputs:

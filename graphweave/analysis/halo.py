@@ -20,7 +20,6 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 WIRE_BANDWIDTH = 1e9
 """Bytes a second between two ranks: ten gigabits, about what machines of a cluster have."""
@@ -41,12 +40,12 @@ class HaloCosts:
     steady: frozenset[str] = frozenset()
 
 
-def computed_with_halo(program: Program, halo: HaloRows, costs: HaloCosts) -> frozenset[Ref]:
+def computed_with_halo(program: ir.Program, halo: HaloRows, costs: HaloCosts) -> frozenset[ir.Ref]:
     """The values that are computed on halo rows from others; all other values that are needed there are sent."""
     return _Choice(program, halo, costs).choose()[0]
 
 
-def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
+def seconds_on_the_wire(program: ir.Program, costs: HaloCosts) -> float:
     """Seconds that an average rank takes to have values with halo rows, and to send back what is pushed to such."""
     choice = _Choice(program, owned_rows(program, costs.sharding).halo, costs)
     back = (r for r, n in enumerate(program.nodes) if isinstance(n, ir.Push | ir.Gram) and n.map in choice.halo.leaving)
@@ -56,11 +55,11 @@ def seconds_on_the_wire(program: Program, costs: HaloCosts) -> float:
 class _Choice:
     """`asked` are values that are read along maps that leave, `owned` those that others read on own rows."""
 
-    def __init__(self, program: Program, halo: HaloRows, costs: HaloCosts) -> None:
+    def __init__(self, program: ir.Program, halo: HaloRows, costs: HaloCosts) -> None:
         self.program, self.halo, self.costs = program, halo, costs
         self.once = Flow(program).graph_only
         self.mean = dict(costs.sharding.mean_halo)
-        asked, owned = set[Ref](), {r for r in program.outputs if r is not None}
+        asked, owned = set[ir.Ref](), {r for r in program.outputs if r is not None}
         for node in program.nodes:
             if isinstance(node, ir.Pull) and node.map in halo.leaving:
                 asked.update(self._joined(node.x))
@@ -68,7 +67,7 @@ class _Choice:
                 owned.update(operands(node))
         self.asked, self.owned = frozenset(asked), frozenset(owned)
 
-    def _joined(self, ref: Ref) -> tuple[Ref, ...]:
+    def _joined(self, ref: ir.Ref) -> tuple[ir.Ref, ...]:
         """The values whose halo rows those of `ref` are: the operands if rows are concatenated, else `ref` itself."""
         node = self.program.nodes[ref]
         of = self.halo.unions.get(row_space(self.program, ref))
@@ -80,9 +79,9 @@ class _Choice:
         """The mean number of halo rows of a rank."""
         return sum(self.mean[t] for t in self.halo.of(space))
 
-    def choose(self) -> tuple[frozenset[Ref], float]:
+    def choose(self) -> tuple[frozenset[ir.Ref], float]:
         """The values that are computed on halo rows, and the seconds that all of it takes."""
-        sent = frozenset[Ref]()
+        sent = frozenset[ir.Ref]()
         best, price = self._plan(sent)
         for candidate in self._candidates():
             tried, cheaper = self._plan(sent | {candidate})
@@ -90,11 +89,11 @@ class _Choice:
                 best, price, sent = tried, cheaper, sent | {candidate}
         return best, price
 
-    def _candidates(self) -> list[Ref]:
+    def _candidates(self) -> list[ir.Ref]:
         """Values from which several of the asked ones are computed row by row, the nearest first."""
-        below: dict[Ref, set[Ref]] = {}
+        below: dict[ir.Ref, set[ir.Ref]] = {}
         for ref in sorted(self.asked):
-            todo, seen = list(self._parts(ref) or ()), set[Ref]()
+            todo, seen = list(self._parts(ref) or ()), set[ir.Ref]()
             while todo:
                 r = todo.pop()
                 if r not in seen:
@@ -104,11 +103,11 @@ class _Choice:
         shared = (r for r, by in below.items() if len(by) > 1 and r not in self.asked)
         return sorted(shared, reverse=True)[:_MAX_CANDIDATES]
 
-    def _plan(self, sent: frozenset[Ref]) -> tuple[frozenset[Ref], float]:
+    def _plan(self, sent: frozenset[ir.Ref]) -> tuple[frozenset[ir.Ref], float]:
         """The values that are computed on halo rows, and the seconds that this and sending the rest takes, if the
         values in `sent` are sent in any case."""
-        have: set[Ref] = set()  # with halo rows
-        computed: set[Ref] = set()
+        have: set[ir.Ref] = set()  # with halo rows
+        computed: set[ir.Ref] = set()
         seconds = 0.0
         for ref in sorted(sent):
             seconds += self.sending(ref)
@@ -123,7 +122,7 @@ class _Choice:
             have.add(ref)
         return frozenset(computed), seconds
 
-    def _again(self, ref: Ref, have: set[Ref]) -> tuple[set[Ref], float]:
+    def _again(self, ref: ir.Ref, have: set[ir.Ref]) -> tuple[set[ir.Ref], float]:
         """The values that are computed to have `ref` on halo rows without sending it, and the seconds that takes."""
         parts = self._parts(ref)
         if parts is None:
@@ -139,7 +138,7 @@ class _Choice:
             seconds += min(again, sending)
         return made, seconds
 
-    def _parts(self, ref: Ref) -> tuple[Ref, ...] | None:
+    def _parts(self, ref: ir.Ref) -> tuple[ir.Ref, ...] | None:
         """The operands of row-wise work that have rows; None if the value is no such work."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.MatMul) and node.map is None:
@@ -148,7 +147,7 @@ class _Choice:
             return None
         return tuple(dict.fromkeys(r for r in operands(node) if row_space(self.program, r) != UNIT))
 
-    def sending(self, ref: Ref) -> float:
+    def sending(self, ref: ir.Ref) -> float:
         """Seconds to send the halo rows of `ref`; none if it stays the same from call to call."""
         node = self.program.nodes[ref]
         steady = isinstance(node, ir.Input) and node.name in self.costs.steady
@@ -159,7 +158,7 @@ class _Choice:
         sent = self._bytes(ref) * self._halo_rows(t.space)
         return sent / WIRE_BANDWIDTH + WIRE_LATENCY * max(len(self.halo.of(t.space)), 1)
 
-    def _work(self, ref: Ref) -> float:
+    def _work(self, ref: ir.Ref) -> float:
         """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart. Of a
         product, the own rows are read where they are."""
         t, node = self._type(ref), self.program.nodes[ref]
@@ -170,11 +169,11 @@ class _Choice:
         rows = halo + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
         return rows * (numel(t.shape) / VECTOR_RATE + self._bytes(ref) / BANDWIDTH)
 
-    def _bytes(self, ref: Ref) -> int:
+    def _bytes(self, ref: ir.Ref) -> int:
         t = self._type(ref)
         return numel(t.shape) * t.dtype.itemsize
 
-    def _type(self, ref: Ref) -> ir.Type:
+    def _type(self, ref: ir.Ref) -> ir.Type:
         t = self.program.types[ref]
         assert isinstance(t, ir.Type)
         return t

@@ -10,17 +10,16 @@ from graphweave.analysis.flow import Flow, is_scalar, is_structure, is_view
 from graphweave.core.types import DType
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 
 
 class Hoist:
     """The parts of one program that are computed once for each graph."""
 
-    def __init__(self, program: Program, flow: Flow, cones: Cones) -> None:
+    def __init__(self, program: ir.Program, flow: Flow, cones: Cones) -> None:
         self._program, self._flow, self._cones = program, flow, cones
 
     @cached_property
-    def values(self) -> tuple[Ref, ...]:
+    def values(self) -> tuple[ir.Ref, ...]:
         """The graph-only values worth keeping from one call to the next, in program order.
 
         They are of two kinds. First, graph-only tensors that the rest of the program uses and that take real work: a
@@ -35,7 +34,7 @@ class Hoist:
         indices = {n.index for n in program.nodes if isinstance(n, ir.MapOf)}
         worked = self._worked(indices)
         crossing = outputs | {r for r in only if not only.issuperset(used_by[r])}
-        again: set[Ref] = set()  # indices of maps along which kernels make graph-only values as they read
+        again: set[ir.Ref] = set()  # indices of maps along which kernels make graph-only values as they read
         keep = []
         for ref in sorted(only, reverse=True):
             node = program.nodes[ref]
@@ -54,7 +53,7 @@ class Hoist:
         return tuple(reversed(keep))
 
     @cached_property
-    def checks(self) -> tuple[Ref, ...]:
+    def checks(self) -> tuple[ir.Ref, ...]:
         """Assertions about the graph alone: if they hold once, they hold at every call."""
         nodes = enumerate(self._program.nodes)
         checks = (
@@ -62,7 +61,7 @@ class Hoist:
         )
         return tuple(r for r in checks if r in self._flow.graph_only)
 
-    def only_maps(self, refs: Iterable[Ref]) -> tuple[Ref, ...]:
+    def only_maps(self, refs: Iterable[ir.Ref]) -> tuple[ir.Ref, ...]:
         """Those of `refs` that are computed index tensors and that the program uses as maps alone."""
         program = self._program
         return tuple(
@@ -74,7 +73,7 @@ class Hoist:
             and not _only_views(program, r)
         )
 
-    def _is_read(self, index: Ref) -> bool:
+    def _is_read(self, index: ir.Ref) -> bool:
         """Whether values that do not depend on the graph alone move along a map of `index`, or along the same map for
         each item of a batch."""
         nodes, only, used_by = self._program.nodes, self._flow.graph_only, self._flow.users
@@ -84,7 +83,7 @@ class Hoist:
             for u in used_by[m]
         )
 
-    def _repeats(self, ref: Ref) -> bool:
+    def _repeats(self, ref: ir.Ref) -> bool:
         """Whether a kernel can compute `ref` while it reads, from values worth keeping in its place: `ref` spreads or
         rearranges them, or is a light value of edges."""
         node = self._program.nodes[ref]
@@ -95,11 +94,11 @@ class Hoist:
         spreads = isinstance(node, ir.Pull) and isinstance(self._program.nodes[node.map], ir.ToUnit)
         return spreads or isinstance(node, ir.Reshape | ir.Broadcast | ir.Permute) or self._cones.widens(ref)
 
-    def _worked(self, indices: set[Ref]) -> set[Ref]:
+    def _worked(self, indices: set[ir.Ref]) -> set[ir.Ref]:
         """Graph-only nodes that are, or are computed from, a pull, a push, a computed map index or a working call."""
         program, only = self._program, self._flow.graph_only
         computed = {i for i in indices if i in only and not _only_views(program, i)}
-        found: set[Ref] = set()
+        found: set[ir.Ref] = set()
         for ref in sorted(only):
             moves = isinstance(program.nodes[ref], ir.Pull | ir.Push) or ref in computed
             calls = self._flow.is_work(ref) and _is_tensor(program, ref)
@@ -108,14 +107,14 @@ class Hoist:
         return found
 
 
-def _only_views(program: Program, ref: Ref) -> bool:
+def _only_views(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether `ref` is an input, or views of one."""
     while is_view(program.nodes[ref]):
         ref = operands(program.nodes[ref])[0]
     return isinstance(program.nodes[ref], ir.Input)
 
 
-def _is_tensor(program: Program, ref: Ref) -> bool:
+def _is_tensor(program: ir.Program, ref: ir.Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, ir.Type) or (isinstance(t, ir.AnyType) and _has_tensor(t))
 

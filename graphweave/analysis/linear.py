@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
 
 
-def is_linear(program: Program, node: ir.Node, partial: set[Ref]) -> bool:
+def is_linear(program: ir.Program, node: ir.Node, partial: set[ir.Ref]) -> bool:
     """Whether the node is linear in its operands in `partial`, together."""
     match node:
         case ir.Push() | ir.Cast() | ir.Reshape() | ir.Broadcast() | ir.Permute() | ir.Slice() | ir.Pad():
@@ -32,6 +31,6 @@ def is_linear(program: Program, node: ir.Node, partial: set[Ref]) -> bool:
             return False
 
 
-def _is_zero(program: Program, ref: Ref) -> bool:
+def _is_zero(program: ir.Program, ref: ir.Ref) -> bool:
     node = program.nodes[ref]
     return isinstance(node, ir.Const) and node.value == 0

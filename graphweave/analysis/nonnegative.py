@@ -6,36 +6,23 @@ from collections.abc import Sequence
 
 from graphweave.analysis.maps import elements
 from graphweave.core.calls import Elements
-from graphweave.ir.message.nodes import (
-    Aten,
-    Broadcast,
-    Chosen,
-    Const,
-    DistinctRow,
-    Node,
-    Order,
-    Permute,
-    Pull,
-    Ref,
-    Reshape,
-    Slice,
-)
+from graphweave.ir.message import nodes as ir
 
 _POSITIONS = (Elements.positions, Elements.places, Elements.numbered, Elements.shuffled)
 
 
-def nonnegative(nodes: Sequence[Node], ref: Ref) -> bool:
+def nonnegative(nodes: Sequence[ir.Node], ref: ir.Ref) -> bool:
     """Whether no element of `ref` is negative: positions that a sort or a mask gives, rows among distinct
     ones, numbers from 0 on, constants, and
     what is picked from these. False if that is not known."""
     match nodes[ref]:
-        case Const(value):
+        case ir.Const(value):
             return value >= 0
-        case Aten() | Order() | Chosen():
+        case ir.Aten() | ir.Order() | ir.Chosen():
             return elements(nodes, ref) in _POSITIONS
-        case DistinctRow():
+        case ir.DistinctRow():
             return True
-        case Pull(x) | Reshape(x) | Permute(x) | Broadcast(x) | Slice(x):
+        case ir.Pull(x) | ir.Reshape(x) | ir.Permute(x) | ir.Broadcast(x) | ir.Slice(x):
             return nonnegative(nodes, x)
         case _:
             return False

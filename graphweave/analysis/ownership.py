@@ -26,7 +26,6 @@ from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class HaloRows:
     """`leaving` are the maps that lead to rows of other ranks, `node_types` the spaces that have such rows, each with
     the type of these nodes, and `unions` the spaces of several types one after the other, each with its segments."""
 
-    leaving: frozenset[Ref] = frozenset()
+    leaving: frozenset[ir.Ref] = frozenset()
     node_types: Mapping[Space, str] = field(default_factory=dict)
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
@@ -199,7 +198,7 @@ class WhyRefused(Enum):
 class Refusal:
     """A node that must not run over ranks. `words` are those that its reason leaves open."""
 
-    ref: Ref
+    ref: ir.Ref
     reason: WhyRefused
     words: tuple[object, ...]
 
@@ -209,7 +208,7 @@ class OwnedRows:
     """The rows that a rank has of each value of `program`. `sharded` are the spaces of which each rank has rows of its
     own, `values` stand next to the types of the program's nodes, and `halo` says which rows of other ranks are read."""
 
-    program: Program
+    program: ir.Program
     sharded: frozenset[Space]
     values: tuple[Owned, ...]
     halo: HaloRows
@@ -226,7 +225,7 @@ class OwnedRows:
 # ---------------------------------------------------------------- which spaces are sharded
 
 
-def sharded_spaces(program: Program, sharding: Sharding) -> tuple[frozenset[Space], frozenset[Size]]:
+def sharded_spaces(program: ir.Program, sharding: Sharding) -> tuple[frozenset[Space], frozenset[Size]]:
     """The spaces of which each rank has rows of its own, and the symbols of their numbers of rows.
 
     These are the spaces of the part's edges, of the user's tensors to which no index leads, the ends of edges, and what
@@ -240,7 +239,7 @@ def sharded_spaces(program: Program, sharding: Sharding) -> tuple[frozenset[Spac
         for symbol in leaves(size):
             leads[space].add(symbol)
             leads[symbol].add(space)
-    of_edges = set[Ref]()  # computed from the indices of edges
+    of_edges = set[ir.Ref]()  # computed from the indices of edges
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         if isinstance(node, ir.Input):
             if node.name in given:
@@ -259,7 +258,7 @@ def sharded_spaces(program: Program, sharding: Sharding) -> tuple[frozenset[Spac
     return spaces, frozenset(one for one in found if not isinstance(one, Space))
 
 
-def _ends(program: Program) -> set[Space]:
+def _ends(program: ir.Program) -> set[Space]:
     """The spaces to which an index leads. One that holds positions of rows, as those of a mask, chooses a rank's own
     rows like any value on them."""
     return {
@@ -275,7 +274,7 @@ def _is_index_work(node: ir.Node, t: ir.ValueType) -> bool:
     return t.dtype is None or not t.dtype.is_float
 
 
-def _sharded_with(program: Program, ref: Ref, of_edges: set[Ref]) -> Iterator[tuple[Space, Space]]:
+def _sharded_with(program: ir.Program, ref: ir.Ref, of_edges: set[ir.Ref]) -> Iterator[tuple[Space, Space]]:
     """Pairs of spaces of which the second is sharded if the first is, because of one node."""
     node, t = program.nodes[ref], program.types[ref]
     match node:

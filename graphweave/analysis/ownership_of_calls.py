@@ -23,20 +23,19 @@ from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import argument
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Ref
 
 
 class CallOwnership(OwnershipSoFar):
     """The rules for calls, and for what computes with any operands."""
 
-    def compute(self, ref: Ref, node: ir.Node) -> Held:
+    def compute(self, ref: ir.Ref, node: ir.Node) -> Held:
         if any(self._held(r) is not None for r in operands(node)):
             kind = node.target if isinstance(node, ir.Aten) else type(node).__name__.lower()
             word = node.op.value if isinstance(node, ir.Pointwise) else kind
             self._refuse(ref, WhyRefused.numbers_computed, word)
         return None
 
-    def call(self, ref: Ref, node: ir.Aten) -> Held:
+    def call(self, ref: ir.Ref, node: ir.Aten) -> Held:
         known, held = facts_of(node.target), [self._held(r) for r in operands(node)]
         self._check_call(ref, node, known)
         if node.target == "builtin.getitem":
@@ -59,7 +58,7 @@ class CallOwnership(OwnershipSoFar):
             return self.compute(ref, node)
         return self._rearranged(ref, node, known, held[:1] if known.moves_rows else held)
 
-    def _item(self, ref: Ref, node: ir.Aten, held: Held) -> Held:
+    def _item(self, ref: ir.Ref, node: ir.Aten, held: Held) -> Held:
         """Finds what an item of a call with several results holds, if the call's value holds `held`."""
         source, item = self.program.nodes[at := operands(node)[0]], node.args[1]
         if not isinstance(source, ir.Aten):
@@ -74,7 +73,7 @@ class CallOwnership(OwnershipSoFar):
             return (held.first if item == 0 else held.second) if of_one else self._merged(ref, [held])
         return held
 
-    def _rearranged(self, ref: Ref, node: ir.Aten, known: CallFacts, chosen: list[Held]) -> Held:
+    def _rearranged(self, ref: ir.Ref, node: ir.Aten, known: CallFacts, chosen: list[Held]) -> Held:
         """Finds what moved elements hold. A pair of indices stays one if its columns are chosen or joined."""
         pair, dims = chosen[0], self._dims(node, known)
         if isinstance(pair, PairOfNumbers) and dims == (0,):
@@ -91,7 +90,7 @@ class CallOwnership(OwnershipSoFar):
             return PairOfNumbers(*(self._merged(ref, [h]) for h in chosen))
         return self._merged(ref, chosen)
 
-    def _check_call(self, ref: Ref, node: ir.Aten, known: CallFacts) -> None:
+    def _check_call(self, ref: ir.Ref, node: ir.Aten, known: CallFacts) -> None:
         """Refuses a call on rows that a rank has of its own, unless it is known to do the same to each row."""
         used = [r for r in operands(node) if self._is_mine(r)]
         alike = node.target.startswith("builtin.") or known.by_rank is ByRank.each
@@ -102,7 +101,7 @@ class CallOwnership(OwnershipSoFar):
         elif not (node.serial and not used and row_space(self.program, ref) == UNIT):
             self._refuse(ref, WhyRefused.left_to_pytorch, node.target)
 
-    def _check_places(self, ref: Ref, node: ir.Aten, known: CallFacts) -> None:
+    def _check_places(self, ref: ir.Ref, node: ir.Aten, known: CallFacts) -> None:
         """Refuses a call on integers that tells rows apart by their place, or reads rows of others."""
         used, dims = operands(node), self._dims(node, known)
         if known.index is not None:
@@ -126,14 +125,14 @@ class CallOwnership(OwnershipSoFar):
         elif known.rows in (Lead.along, Lead.taken, Lead.parts) and self._is_divided(used[0], dims):
             self._refuse(ref, WhyRefused.by_place)
 
-    def _sort(self, ref: Ref, call: Ref) -> None:
+    def _sort(self, ref: ir.Ref, call: ir.Ref) -> None:
         """Notes that rows stand in the order of a sort."""
         node = self.program.nodes[call]
         assert isinstance(node, ir.Aten)
         if self._is_divided(operands(node)[0], self._dims(node, facts_of(node.target))):
             self._stand_in(ref, row_space(self.program, ref), call)
 
-    def _cuts_rows(self, ref: Ref, x: Ref) -> bool:
+    def _cuts_rows(self, ref: ir.Ref, x: ir.Ref) -> bool:
         """Whether a view in row-major order takes several rows for one: it has no dim of the rows, alone or with dims
         next to them."""
         if row_space(self.program, ref) == row_space(self.program, x) != UNIT:

@@ -32,12 +32,11 @@ from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 
 _COMPARISONS = frozenset({Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge})
 
 
-def owned_rows(program: Program, sharding: Sharding) -> OwnedRows:
+def owned_rows(program: ir.Program, sharding: Sharding) -> OwnedRows:
     """The rows that a rank has of each value of `program`; `refused` says why, if it cannot run over ranks."""
     return _Rules(program, sharding).owned()
 
@@ -63,7 +62,7 @@ class _Rules(CallOwnership):
 
     # -------------------------------------------------------- whose rows
 
-    def _whose(self, ref: Ref, node: ir.Node) -> Whose:
+    def _whose(self, ref: ir.Ref, node: ir.Node) -> Whose:
         if self._is_partial(ref, node):
             return Whose.partial
         match self.program.types[ref]:
@@ -79,7 +78,7 @@ class _Rules(CallOwnership):
                 mine = tensors and (given or any(map(self._is_mine, operands(node))))
         return Whose.mine if mine else Whose.all
 
-    def _check_space(self, ref: Ref, node: ir.Node) -> None:
+    def _check_space(self, ref: ir.Ref, node: ir.Node) -> None:
         space = row_space(self.program, ref)
         if space not in self.sharded:
             return
@@ -90,7 +89,7 @@ class _Rules(CallOwnership):
         if isinstance(size := self.sizes.get(space), int):
             self._refuse(ref, WhyRefused.compiled_in, size)
 
-    def _is_partial(self, ref: Ref, node: ir.Node) -> bool:
+    def _is_partial(self, ref: ir.Ref, node: ir.Node) -> bool:
         """Whether each rank has a summand of the value, as of what is pushed to pairs that several ranks have. It may
         go only where it is linear, to where the ranks' summands are added."""
         partial = {r for r in operands(node) if self.values[r].whose is Whose.partial}
@@ -110,40 +109,40 @@ class _Rules(CallOwnership):
 
     # -------------------------------------------------------- rules: what integers number
 
-    def without_rule(self, ref: Ref, node: ir.Node) -> Held:
+    def without_rule(self, ref: ir.Ref, node: ir.Node) -> Held:
         self._refuse(ref, WhyRefused.no_rule, type(node).__name__.lower())
         return None
 
-    def no_numbers(self, ref: Ref, node: ir.Node) -> Held:
+    def no_numbers(self, ref: ir.Ref, node: ir.Node) -> Held:
         return None
 
-    def input(self, ref: Ref, node: ir.Input) -> Held:
+    def input(self, ref: ir.Ref, node: ir.Input) -> Held:
         return self.given.get(node.name)
 
-    def first_operand(self, ref: Ref, node: ir.Node) -> Held:
+    def first_operand(self, ref: ir.Ref, node: ir.Node) -> Held:
         return self._held(operands(node)[0])
 
-    def pull(self, ref: Ref, node: ir.Pull) -> Held:
+    def pull(self, ref: ir.Ref, node: ir.Pull) -> Held:
         held = self._held(node.x)
         if held is not None and node.map in self.leaving:
             self._refuse(ref, WhyRefused.numbers_of_others)
         return held
 
-    def merge(self, ref: Ref, node: ir.Concat) -> Held:
+    def merge(self, ref: ir.Ref, node: ir.Concat) -> Held:
         return self._merged(ref, map(self._held, node.xs))
 
-    def join(self, ref: Ref, node: ir.Join) -> Held:
+    def join(self, ref: ir.Ref, node: ir.Join) -> Held:
         if node.space in self.sharded and any(row_space(self.program, x) == UNIT for x in node.xs):
             self._refuse(ref, WhyRefused.shared_rows)
         self._lay_out(ref, behind=True)
         return self._merged(ref, map(self._held, node.xs))
 
-    def reduce(self, ref: Ref, node: ir.Push | ir.Reduce) -> Held:
+    def reduce(self, ref: ir.Ref, node: ir.Push | ir.Reduce) -> Held:
         if self._held(node.x) is not None:
             self._refuse(ref, WhyRefused.numbers_reduced)
         return None
 
-    def pointwise(self, ref: Ref, node: ir.Pointwise) -> Held:
+    def pointwise(self, ref: ir.Ref, node: ir.Pointwise) -> Held:
         held = [self._held(a) for a in node.args]
         numbers = [h for h in held if isinstance(h, Numbers)]
         if node.op is Op.where:
@@ -160,10 +159,10 @@ class _Rules(CallOwnership):
             self._refuse(ref, WhyRefused.compared_by_type, *types[:2])
         return None
 
-    def numbers_of_rows(self, ref: Ref, node: ir.RowsOfSegments | ir.Chosen | ir.DistinctRow) -> Held:
+    def numbers_of_rows(self, ref: ir.Ref, node: ir.RowsOfSegments | ir.Chosen | ir.DistinctRow) -> Held:
         return Numbers() if self._on_sharded(ref) else None
 
-    def order(self, ref: Ref, node: ir.Order) -> Held:
+    def order(self, ref: ir.Ref, node: ir.Order) -> Held:
         if not self._on_sharded(ref):
             return None
         if not all(map(self._is_integral, node.keys)):
@@ -171,27 +170,27 @@ class _Rules(CallOwnership):
         self._stand_in(ref, row_space(self.program, ref), ref)
         return Numbers()
 
-    def by_arithmetic(self, ref: Ref, node: ir.ByArithmetic) -> Held:
+    def by_arithmetic(self, ref: ir.Ref, node: ir.ByArithmetic) -> Held:
         if not self.sharded.isdisjoint((node.of, node.space)):
             self._refuse(ref, WhyRefused.equal_runs)
         return None
 
-    def reorder(self, ref: Ref, node: ir.Places | ir.Inverse | ir.Reordered) -> Held:
+    def reorder(self, ref: ir.Ref, node: ir.Places | ir.Inverse | ir.Reordered) -> Held:
         if self._on_sharded(ref):
             self._refuse(ref, WhyRefused.reordered)
         return self._held(node.x) if isinstance(node, ir.Reordered) else None
 
-    def distinct(self, ref: Ref, node: ir.Distinct) -> Held:
+    def distinct(self, ref: ir.Ref, node: ir.Distinct) -> Held:
         """Several ranks may have the same row if none of its keys numbers a row that belongs to one rank alone."""
         own = any(isinstance(h, Numbers) and not h.leaves for h in map(self._held, node.keys))
         if node.space in self.sharded and not own:
             self.copied.add(node.space)
         return None
 
-    def distinct_key(self, ref: Ref, node: ir.DistinctKey) -> Held:
+    def distinct_key(self, ref: ir.Ref, node: ir.DistinctKey) -> Held:
         return self._held(operands(self.program.nodes[node.distinct])[node.at])
 
-    def join_indices(self, ref: Ref, node: ir.JoinIndices) -> Held:
+    def join_indices(self, ref: ir.Ref, node: ir.JoinIndices) -> Held:
         """Finds what the joined numbers of rows of several spaces hold."""
         held = [self._held(x) for x in node.indices]
         if len(node.of) == 1 or not any(isinstance(h, Numbers) and h.leaves for h in held):
@@ -207,7 +206,7 @@ class _Rules(CallOwnership):
         named = tuple(sorted(types.items(), key=lambda item: item[0].name))
         return Numbers(None, True, NumberedSegments(node.of, named))
 
-    def map_of(self, ref: Ref, node: ir.MapOf) -> Held:
+    def map_of(self, ref: ir.Ref, node: ir.MapOf) -> Held:
         held, dom = self._held(node.index), map_type(self.program, ref).dom
         assert not isinstance(held, PairOfNumbers)
         if node.cod in self.sharded and dom == UNIT:
@@ -223,7 +222,7 @@ class _Rules(CallOwnership):
             self._lead_to_others(ref, node.cod, held)
         return None
 
-    def _lead_to_others(self, ref: Ref, cod: Space, held: Numbers) -> None:
+    def _lead_to_others(self, ref: ir.Ref, cod: Space, held: Numbers) -> None:
         """Notes which spaces have halo rows because of a map."""
         self.leaving.add(ref)
         if held.segments is not None and self.unions.setdefault(cod, held.segments.of) != held.segments.of:
@@ -240,7 +239,7 @@ class _Rules(CallOwnership):
             if cod in of and (cod in self.node_types or any(s in of for s in of[cod])):
                 self._refuse(ref, WhyRefused.nested)
 
-    def _counts_others(self, index: Ref, cod: Space) -> bool:
+    def _counts_others(self, index: ir.Ref, cod: Space) -> bool:
         """Whether the index counts other rows than all those of `cod`, such as all but the first or the last one."""
         source = source_of(self.program.nodes, index)
         counts, space = self.program.nodes[source], row_space(self.program, source)
@@ -251,7 +250,7 @@ class _Rules(CallOwnership):
         others = known is not None and rows is not None and known != rows
         return others or (found is Elements.counted and counts.args[0] != 0)
 
-    def _integral(self, ref: Ref, held: Held) -> Held:
+    def _integral(self, ref: ir.Ref, held: Held) -> Held:
         """Finds what a value of integers holds; numbers of rows may not become anything else."""
         t = self.program.types[ref]
         if held is None or not isinstance(t, ir.Type | ir.AnyType) or t.dtype is None:
@@ -262,7 +261,7 @@ class _Rules(CallOwnership):
         return held
 
 
-Rule = Callable[[_Rules, Ref, Any], Held]
+Rule = Callable[[_Rules, ir.Ref, Any], Held]
 
 RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys(

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from graphweave.core.calls import named
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.tape.limits import Behind, Least, Limit, Most, Reach, RowsOf
 
 NOWHERE = Most(frozenset())
@@ -42,12 +41,12 @@ def _parts(limit: Limit) -> frozenset[Limit]:
     return limit.of if isinstance(limit, Most) else frozenset((limit,))
 
 
-def reached(edges: Behind, to: Ref) -> Limit:
+def reached(edges: Behind, to: ir.Ref) -> Limit:
     """The rows to which `to` sends `edges`."""
     return edges.below if edges.map == to else Reach(edges.map, to, edges.below)
 
 
-def renamed(limit: Limit, maps: Mapping[Ref, Ref]) -> Limit:
+def renamed(limit: Limit, maps: Mapping[ir.Ref, ir.Ref]) -> Limit:
     """The limit with `maps[m]` in place of each map m."""
     match limit:
         case Reach(walked, to, below):
@@ -65,7 +64,7 @@ Extent: TypeAlias = "Limit | Behind | None"
 """The rows, or edges, outside which a value is zero; None if nothing is known."""
 
 
-def extents(program: Program) -> list[Extent]:
+def extents(program: ir.Program) -> list[Extent]:
     """The extent of each value. What is multiplied by a zero is taken to be finite."""
     out: list[Extent] = []
     for ref in range(len(program.nodes)):
@@ -73,7 +72,7 @@ def extents(program: Program) -> list[Extent]:
     return out
 
 
-def _extent(program: Program, ref: Ref, of: list[Extent]) -> Extent:
+def _extent(program: ir.Program, ref: ir.Ref, of: list[Extent]) -> Extent:
     match program.nodes[ref]:
         case ir.Const(value):
             return NOWHERE if value == 0 else None
@@ -121,20 +120,20 @@ def _union(extents: list[Extent]) -> Extent:
     return largest(limits) if len(limits) == len(found) else None
 
 
-def _pulled(x: Extent, m: Ref) -> Extent:
+def _pulled(x: Extent, m: ir.Ref) -> Extent:
     if x is None or isinstance(x, Behind):
         return None
     return x if x == NOWHERE else Behind(m, x)
 
 
-def _pushed(program: Program, x: Extent, m: Ref) -> Extent:
+def _pushed(program: ir.Program, x: Extent, m: ir.Ref) -> Extent:
     t = program.types[m]
     if x == NOWHERE:
         return NOWHERE
     return reached(x, m) if isinstance(x, Behind) and isinstance(t, ir.MapType) and t.cod != UNIT else None
 
 
-def _padded(program: Program, ref: Ref) -> Extent:
+def _padded(program: ir.Program, ref: ir.Ref) -> Extent:
     """That of the gradient of the first rows of a tensor."""
     node = program.nodes[ref]
     assert isinstance(node, ir.Aten)
@@ -147,7 +146,7 @@ def _padded(program: Program, ref: Ref) -> Extent:
     return RowsOf(t.space) if isinstance(t, ir.Type) and t.space != UNIT else None
 
 
-def sliced(program: Program, ref: Ref) -> tuple[Ref, Limit] | None:
+def sliced(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, Limit] | None:
     """The value of which `ref` is the first rows, and how many these are; None if it is none."""
     node, t = program.nodes[ref], program.types[ref]
     if not isinstance(node, ir.Aten) or node.target != named.SLICE or not isinstance(t, ir.Type) or t.space == UNIT:

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 
 
-def mixed_orders(program: Program, sharded: frozenset[Space]) -> Iterator[Ref]:
+def mixed_orders(program: ir.Program, sharded: frozenset[Space]) -> Iterator[ir.Ref]:
     """Nodes that combine rows of one of the spaces `sharded` that stand in two orders, or that read or write rows in
     one order by an index that numbers them in another."""
-    stands: list[Ref | None] = []  # for each value the sort in whose order its rows stand
-    numbers: list[Ref | None] = []  # for each index the sort in whose order the rows stand that it numbers
+    stands: list[ir.Ref | None] = []  # for each value the sort in whose order its rows stand
+    numbers: list[ir.Ref | None] = []  # for each index the sort in whose order the rows stand that it numbers
     for ref, node in enumerate(program.nodes):
         used = operands(node)
         first = used[0] if used else None
@@ -35,7 +34,7 @@ def mixed_orders(program: Program, sharded: frozenset[Space]) -> Iterator[Ref]:
                 numbers[ref] = stands[first]
             case ir.DistinctRow():
                 numbers[ref] = None
-        found: dict[Space, set[Ref | None]] = {}
+        found: dict[Space, set[ir.Ref | None]] = {}
         for r in combined:
             found.setdefault(_space_of_rows(program, r), set()).add(stands[r])
         if any(len(orders) > 1 for space, orders in found.items() if space in sharded):
@@ -45,7 +44,7 @@ def mixed_orders(program: Program, sharded: frozenset[Space]) -> Iterator[Ref]:
         stands.append(ref if isinstance(node, ir.Order) else of_node)
 
 
-def _space_of_rows(program: Program, ref: Ref) -> Space:
+def _space_of_rows(program: ir.Program, ref: ir.Ref) -> Space:
     """The space of the rows of a value or a map; unit for what has none."""
     match program.types[ref]:
         case ir.Type(space=space) | ir.MapType(dom=space):

@@ -23,7 +23,6 @@ from graphweave.analysis.flow import Flow
 from graphweave.analysis.tiles import tile_spaces
 from graphweave.analysis.work import BANDWIDTH, PRODUCT_RATE, product_flops, row_bytes
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
 
 _WIDE_BYTES = 32
 """Rows of at least this many bytes are stored on edges, of which there are many, only for `_WIDE_WALKS`."""
@@ -43,15 +42,15 @@ class EdgeWalk(NamedTuple):
 
     late: bool
     level: int
-    along: Ref
+    along: ir.Ref
 
 
-def stored_rows(program: Program, flow: Flow, cones: Cones) -> frozenset[Ref]:
+def stored_rows(program: ir.Program, flow: Flow, cones: Cones) -> frozenset[ir.Ref]:
     """The values of edges that kernels of `program`, one half or a whole function, store for other kernels of it."""
     return frozenset(_StoredChoice(program, flow, cones, frozenset()).choose())
 
 
-def saved_rows(program: Program, flow: Flow, cones: Cones, tangents: frozenset[Ref]) -> frozenset[Ref]:
+def saved_rows(program: ir.Program, flow: Flow, cones: Cones, tangents: frozenset[ir.Ref]) -> frozenset[ir.Ref]:
     """The values of edges that the forward of a joint program stores for other kernels of its own, and saves for the
     backward, whose inputs are `tangents`."""
     late = flow.depending(tangents)
@@ -63,18 +62,18 @@ def saved_rows(program: Program, flow: Flow, cones: Cones, tangents: frozenset[R
 class _StoredChoice:
     """Chooses values from the leaves on, and then drops those that later ones have made needless."""
 
-    program: Program
+    program: ir.Program
     flow: Flow
     cones: Cones
-    late: frozenset[Ref]
-    walks: dict[Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
+    late: frozenset[ir.Ref]
+    walks: dict[ir.Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
     """The walks that need each value of edges, where those that are stored are there."""
-    _readers: dict[Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
+    _readers: dict[ir.Ref, frozenset[EdgeWalk]] = field(default_factory=dict)
     """The walks in which each node reads its operands."""
-    _stored: dict[Ref, int] = field(default_factory=dict)
-    _outputs: frozenset[Ref] = frozenset()
+    _stored: dict[ir.Ref, int] = field(default_factory=dict)
+    _outputs: frozenset[ir.Ref] = frozenset()
 
-    def choose(self) -> dict[Ref, int]:
+    def choose(self) -> dict[ir.Ref, int]:
         """The values that are stored, each with the number of walks of the forward for which it was chosen."""
         edges = tile_spaces(self.program, self.flow)
         on_edges = [r for r in range(len(self.program.nodes)) if space_of(self.program, r) in edges]
@@ -96,7 +95,7 @@ class _StoredChoice:
                 self._stored[r] = early
         return self._stored
 
-    def _may_be_stored(self, ref: Ref) -> bool:
+    def _may_be_stored(self, ref: ir.Ref) -> bool:
         """Whether a kernel computes `ref`, and reads it at less than it takes to gather it: wide rows cost the same."""
         t = self.program.types[ref]
         made = isinstance(self.program.nodes[ref], ir.Pointwise | ir.Reduce) or ref in self.cones.tiled
@@ -106,10 +105,10 @@ class _StoredChoice:
 
     # -------------------------------------------------------- which walks need what
 
-    def _find_walks(self, on_edges: Iterable[Ref], levels: dict[Ref, int]) -> None:
+    def _find_walks(self, on_edges: Iterable[ir.Ref], levels: dict[ir.Ref, int]) -> None:
         """Follow the pushes along maps, and the values that are computed alone, back to the values that they need."""
         program, cones, here = self.program, self.cones, frozenset(on_edges)
-        needed: dict[Ref, set[EdgeWalk]] = {}
+        needed: dict[ir.Ref, set[EdgeWalk]] = {}
         self._readers = {}
         for ref in reversed(range(len(program.nodes))):
             own = needed.setdefault(ref, set())
@@ -133,20 +132,20 @@ class _StoredChoice:
                     needed.setdefault(r, set()).update(read)
         self.walks = {r: frozenset(w) for r, w in needed.items() if w}
 
-    def _alone(self, ref: Ref, levels: dict[Ref, int]) -> EdgeWalk:
+    def _alone(self, ref: ir.Ref, levels: dict[ir.Ref, int]) -> EdgeWalk:
         return EdgeWalk(ref in self.late, levels.get(ref, 0), ref)
 
     # -------------------------------------------------------- what it costs
 
-    def _has_walks(self, ref: Ref) -> bool:
+    def _has_walks(self, ref: ir.Ref) -> bool:
         """Whether enough walks need `ref`."""
         takes_memory = self._is_wide(ref) and ref not in self._outputs
         return len(self.walks.get(ref, ())) >= (_WIDE_WALKS if takes_memory else 2)
 
-    def _is_wide(self, ref: Ref) -> bool:
+    def _is_wide(self, ref: ir.Ref) -> bool:
         return row_bytes(self.program, ref) >= _WIDE_BYTES
 
-    def _gain(self, ref: Ref, most: float | None = None) -> float:
+    def _gain(self, ref: ir.Ref, most: float | None = None) -> float:
         """Bytes that storing `ref` saves, where each walk but the first would do at `most` this work again, if given.
 
         The row is written once, unless it is a result and written anyway, and read by each walk but the first.
@@ -155,10 +154,10 @@ class _StoredChoice:
         again = sum(self._work_for(ref, w) if most is None else most for w in walks[1:])
         return again - (len(walks) - (ref in self._outputs)) * self._row(ref)
 
-    def _row(self, ref: Ref) -> int:
+    def _row(self, ref: ir.Ref) -> int:
         return max(row_bytes(self.program, ref), _LEAST_BYTES)
 
-    def _work_for(self, ref: Ref, walk: EdgeWalk) -> float:
+    def _work_for(self, ref: ir.Ref, walk: EdgeWalk) -> float:
         """The work of `walk` on values that it needs for `ref` alone."""
         alone, total = {ref}, self._work(ref, walk)
         todo = set(self.flow.operands[ref]) if self._is_open(ref) else set()
@@ -175,10 +174,10 @@ class _StoredChoice:
             todo.update(self.flow.operands[r] if self._is_open(r) and not is_read else ())
         return total
 
-    def _is_open(self, ref: Ref) -> bool:
+    def _is_open(self, ref: ir.Ref) -> bool:
         return not isinstance(self.program.nodes[ref], ir.Pull) and self.cones.is_light(ref)
 
-    def _work(self, ref: Ref, walk: EdgeWalk | None) -> float:
+    def _work(self, ref: ir.Ref, walk: EdgeWalk | None) -> float:
         """The time that a row of `ref` takes to compute from its operands, in bytes that could be moved instead."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Pull):
@@ -189,21 +188,21 @@ class _StoredChoice:
             return 0.0
         return flops * BANDWIDTH / PRODUCT_RATE * type_of(self.program, ref).dtype.itemsize / 4  # the rate is of floats
 
-    def _most_work(self, on_edges: Iterable[Ref]) -> dict[Ref, float]:
+    def _most_work(self, on_edges: Iterable[ir.Ref]) -> dict[ir.Ref, float]:
         """For each value, at least the work that a walk does for it, from values of nodes on."""
-        most: dict[Ref, float] = {}
+        most: dict[ir.Ref, float] = {}
         for r in on_edges:
             below = self.flow.operands[r] if self._is_open(r) else ()
             most[r] = self._work(r, None) + sum(most.get(x, 0.0) for x in below)
         return most
 
 
-def _levels(program: Program, flow: Flow, on_edges: frozenset[Ref]) -> dict[Ref, int]:
+def _levels(program: ir.Program, flow: Flow, on_edges: frozenset[ir.Ref]) -> dict[ir.Ref, int]:
     """For each value, how many kernels that walk edges run one after the other until it is there."""
-    level: dict[Ref, int] = {}
-    last: dict[Ref, Ref | None] = {}
+    level: dict[ir.Ref, int] = {}
+    last: dict[ir.Ref, ir.Ref | None] = {}
     """For values of nodes, the map along which the last of these kernels goes, if it is but one."""
-    reads: dict[Ref, frozenset[tuple[int, Ref | None]]] = {}
+    reads: dict[ir.Ref, frozenset[tuple[int, ir.Ref | None]]] = {}
     """For values of edges, the levels of what is gathered for them, and the map of a kernel that has it at its rows."""
     for ref, node in enumerate(program.nodes):
         below = flow.operands[ref]

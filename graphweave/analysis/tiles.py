@@ -10,7 +10,6 @@ from graphweave.analysis.flow import Flow
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 MAX_WIDTH = 512
 """Most elements of a row of a product in tiles. Wider products take so long that storing their rows hardly matters."""
@@ -28,12 +27,12 @@ _DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16})
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
 
-def tiled_products(program: Program, flow: Flow) -> frozenset[Ref]:
+def tiled_products(program: ir.Program, flow: Flow) -> frozenset[ir.Ref]:
     """The MatMuls and Grams over edges that kernels compute in tiles."""
     if not any(isinstance(node, ir.MatMul | ir.Gram) for node in program.nodes):
         return frozenset()
     edges = tile_spaces(program, flow)
-    behind: dict[Ref, frozenset[Ref]] = {}  # the tiled products from which a value's own row is computed
+    behind: dict[ir.Ref, frozenset[ir.Ref]] = {}  # the tiled products from which a value's own row is computed
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
         if not isinstance(node, (*_ROW_WISE, ir.MatMul, ir.Gram)) or not isinstance(t, ir.Type):
@@ -47,14 +46,14 @@ def tiled_products(program: Program, flow: Flow) -> frozenset[Ref]:
     return frozenset(r for r in behind if isinstance(program.nodes[r], ir.MatMul | ir.Gram))
 
 
-def tile_spaces(program: Program, flow: Flow) -> frozenset[Space]:
+def tile_spaces(program: ir.Program, flow: Flow) -> frozenset[Space]:
     """Spaces of messages: two maps or more start in them (a batch of nodes has one map), and none ends in them."""
     ends = {t.cod for maps in flow.maps_from.values() for m in maps if isinstance(t := program.types[m], ir.MapType)}
     starts = (s for s, maps in flow.maps_from.items() if len(maps) > 1)
     return frozenset(s for s in starts if s not in ends and s != UNIT)
 
 
-def _fits(program: Program, node: ir.MatMul | ir.Gram, edges: frozenset[Space]) -> bool:
+def _fits(program: ir.Program, node: ir.MatMul | ir.Gram, edges: frozenset[Space]) -> bool:
     x, other = (program.types[r] for r in _pair(node))
     if not (isinstance(x, ir.Type) and isinstance(other, ir.Type)) or node.map is not None or len(x.shape) != 1:
         return False
@@ -75,6 +74,6 @@ def gram_fits(x: ir.Type, y: ir.Type) -> bool:
     return min(widths) >= 1 and max(widths) <= MAX_GRAM_WIDTH and numel(widths) <= MAX_GRAM
 
 
-def _pair(node: ir.Node) -> tuple[Ref, Ref]:
+def _pair(node: ir.Node) -> tuple[ir.Ref, ir.Ref]:
     assert isinstance(node, ir.MatMul | ir.Gram)
     return (node.x, node.w) if isinstance(node, ir.MatMul) else (node.x, node.y)

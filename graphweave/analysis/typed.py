@@ -16,26 +16,25 @@ from graphweave.core.types import Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """Rows of an operand: row r is row map(r) of `x`, or row r without a `map`. `x` may have another feature shape."""
 
-    x: Ref
-    map: Ref | None
+    x: ir.Ref
+    map: ir.Ref | None
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """`w` of a typed product, or its transpose in the last two dims."""
 
-    w: Ref
+    w: ir.Ref
     transposed: bool
 
 
-def gathered(program: Program, ref: Ref) -> Gathered:
+def gathered(program: ir.Program, ref: ir.Ref) -> Gathered:
     """Where the rows of an operand of a typed product are read."""
     node = program.nodes[below(program, ref)]
     if isinstance(node, ir.Pull) and isinstance(program.nodes[node.map], ir.MapOf):
@@ -43,7 +42,7 @@ def gathered(program: Program, ref: Ref) -> Gathered:
     return Gathered(ref, None)
 
 
-def matrices(program: Program, ref: Ref) -> Matrices:
+def matrices(program: ir.Program, ref: ir.Ref) -> Matrices:
     """How the matrices of a typed MatMul are read."""
     node, t = program.nodes[ref], program.types[ref]
     assert isinstance(t, ir.Type)
@@ -53,7 +52,7 @@ def matrices(program: Program, ref: Ref) -> Matrices:
     return Matrices(ref, False)
 
 
-def below(program: Program, ref: Ref) -> Ref:
+def below(program: ir.Program, ref: ir.Ref) -> ir.Ref:
     """The value of which `ref` is a reshape, or `ref` itself."""
     while isinstance(node := program.nodes[ref], ir.Reshape):
         ref = node.x
@@ -65,12 +64,12 @@ class PushedProduct:
     """The rows of `product`, which is the node `ref`, times one number each (1 without `scale`), which a fused push
     computes itself."""
 
-    ref: Ref
+    ref: ir.Ref
     product: ir.MatMul
-    scale: Ref | None
+    scale: ir.Ref | None
 
 
-def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
+def pushed_product(program: ir.Program, ref: ir.Ref) -> PushedProduct | None:
     """The product that the fused push `ref` computes itself: push(x W[t], m) or push(s * (x W[t]), m).
 
     None for any other node. The push must be a sum along a map of rows; reshapes of the product are looked through.
@@ -82,7 +81,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
         return None
     x = below(program, node.x)
     scaled = program.nodes[x]
-    candidates: list[tuple[Ref, Ref | None]] = [(x, None)]
+    candidates: list[tuple[ir.Ref, ir.Ref | None]] = [(x, None)]
     if isinstance(scaled, ir.Pointwise) and scaled.op is Op.mul:
         a, b = scaled.args
         candidates += [(b, a), (a, b)]
@@ -94,7 +93,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     return None
 
 
-def _numbers(program: Program, scale: Ref | None, product: ir.MatMul) -> bool:
+def _numbers(program: ir.Program, scale: ir.Ref | None, product: ir.MatMul) -> bool:
     """Whether `scale` is one number for each row of the product."""
     if scale is None:
         return True
@@ -102,7 +101,7 @@ def _numbers(program: Program, scale: Ref | None, product: ir.MatMul) -> bool:
     return isinstance(t, ir.Type) and isinstance(rows, ir.Type) and t.space == rows.space and numel(t.shape) == 1
 
 
-def is_walked(program: Program, ref: Ref) -> bool:
+def is_walked(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether kernels compute the typed product, type by type, each from the rows that the map sends to the type.
 
     They do if its elements are floats, unless it is `called`: then the vendor's library multiplies for each type.
@@ -116,7 +115,7 @@ def is_walked(program: Program, ref: Ref) -> bool:
     return isinstance(matrix, ir.Type) and isinstance(t, ir.Type) and t.dtype.is_float and min(matrix.shape) > 0
 
 
-def blocks_of(program: Program, ref: Ref) -> int:
+def blocks_of(program: ir.Program, ref: ir.Ref) -> int:
     """How many diagonal blocks the matrix of a type has, in a typed product or in its gram."""
     node = program.nodes[ref]
     t = program.types[node.w if isinstance(node, ir.MatMul) else ref]
@@ -124,7 +123,7 @@ def blocks_of(program: Program, ref: Ref) -> int:
     return numel(t.shape[:-2])
 
 
-def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
+def sources(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:
     """The values from which the node is computed: its operands, or those of the product that a fused push computes."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None:
@@ -134,17 +133,17 @@ def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
     return (*operands(pushed.product), *scale, node.map)
 
 
-def computed_for(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
+def computed_for(program: ir.Program, roots: Iterable[ir.Ref], stop: frozenset[ir.Ref] = frozenset()) -> set[ir.Ref]:
     """Every node that must be computed for `roots`, themselves included; nodes of `stop` are not followed."""
     return reached(roots, lambda ref: sources(program, ref), stop)
 
 
-def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
+def call_operands(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:
     """The values that must exist for a call of the node. A typed product needs not its operands but what these are
     pulled or transposed from, since it does that on the fly."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
-    others: list[Ref] = []
-    maps: list[Ref] = []
+    others: list[ir.Ref] = []
+    maps: list[ir.Ref] = []
     if pushed is not None:
         assert isinstance(node, ir.Push)
         maps = [node.map]
@@ -162,7 +161,7 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     return tuple(dict.fromkeys([*(r.x for r in rows), *others, *indices]))
 
 
-def is_typed(program: Program, ref: Ref) -> bool:
+def is_typed(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether the node is computed as a product that takes the matrix of each row along a map."""
     node = program.nodes[ref]
     if isinstance(node, ir.MatMul | ir.AddMatMul | ir.Gram):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 BANDWIDTH = 20e9
 """Bytes per second that a kernel moves when it streams or gathers rows."""
@@ -19,13 +18,13 @@ LANES = 8
 """Lanes of a vector instruction, which costs the same for fewer elements."""
 
 
-def row_bytes(program: Program, ref: Ref) -> int:
+def row_bytes(program: ir.Program, ref: ir.Ref) -> int:
     """Bytes of one row of a value; 0 for what has no rows."""
     t = program.types[ref]
     return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) else 0
 
 
-def vector_operations(program: Program, ref: Ref) -> float:
+def vector_operations(program: ir.Program, ref: ir.Ref) -> float:
     """Operations of the loops over features that compute a row of `ref` from its operands."""
     node, t = program.nodes[ref], program.types[ref]
     assert isinstance(t, ir.Type)
@@ -42,7 +41,7 @@ def vector_operations(program: Program, ref: Ref) -> float:
             return 0
 
 
-def product_flops(program: Program, ref: Ref) -> float:
+def product_flops(program: ir.Program, ref: ir.Ref) -> float:
     """Flops of the matrix product that computes a row of `ref`; 0 for other nodes."""
     node = program.nodes[ref]
     if not isinstance(node, ir.MatMul):

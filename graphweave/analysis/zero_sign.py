@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from graphweave.core.types import Op
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Ref
 
 _MAX_DEPTH = 8
 """Values are followed through at most this many nested operations."""
 
 
 def never_minus_zero(
-    nodes: Sequence[ir.Node], types: Sequence[ir.ValueType], ref: Ref, depth: int = _MAX_DEPTH
+    nodes: Sequence[ir.Node], types: Sequence[ir.ValueType], ref: ir.Ref, depth: int = _MAX_DEPTH
 ) -> bool:
     """Whether no element of `ref` is -0.0, whatever the inputs. False if that is not known.
 
@@ -24,7 +23,7 @@ def never_minus_zero(
     if isinstance(t, ir.Type) and not t.dtype.is_float:
         return True
 
-    def never(x: Ref) -> bool:
+    def never(x: ir.Ref) -> bool:
         return depth > 0 and never_minus_zero(nodes, types, x, depth - 1)
 
     match node:
@@ -48,7 +47,7 @@ def never_minus_zero(
     return False
 
 
-def _pointwise(op: Op, args: tuple[Ref, ...], never: list[bool]) -> bool:
+def _pointwise(op: Op, args: tuple[ir.Ref, ...], never: list[bool]) -> bool:
     match op:
         case Op.exp | Op.sigmoid | Op.abs | Op.sign:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Expr, IndexSum, Lit, Var
+from graphweave.ir.loop import nodes as loop
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class Affine:
     offset: int = 0
 
 
-def linear(index: Expr) -> Affine | None:
+def linear(index: loop.Expr) -> Affine | None:
     """`index` as a sum over lanes; None if it is something else (a division, a loaded value)."""
     match index:
-        case Var(name):
+        case loop.Var(name):
             return Affine({name: 1})
-        case Lit(value, _):
+        case loop.Lit(value, _):
             return Affine({}, int(value))
-        case IndexSum(terms, offset, 1, None):
+        case loop.IndexSum(terms, offset, 1, None):
             total: dict[str, int] = {}
             for name, coefficient in terms:
                 total[name] = total.get(name, 0) + coefficient
@@ -60,7 +60,7 @@ def strides(shape: tuple[int, ...]) -> list[int]:
     return out
 
 
-def flatten(features: tuple[Expr, ...], shape: tuple[int, ...]) -> tuple[Affine, list[tuple[Expr, int]]]:
+def flatten(features: tuple[loop.Expr, ...], shape: tuple[int, ...]) -> tuple[Affine, list[tuple[loop.Expr, int]]]:
     """Feature indices as one element offset: an affine part and (expression, stride) pairs for the rest."""
     affine, rest = Affine({}), []
     for index, extent, stride in zip(features, shape, strides(shape), strict=True):

@@ -23,7 +23,7 @@ from graphweave.compiler.walk import begin, rewrite
 from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
 from graphweave.core.spans import PASSES, span
-from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
+from graphweave.ir.message import nodes as ir
 from graphweave.passes.exposed_memory import exposed_values
 from graphweave.passes.partition import Split, split
 from graphweave.passes.pass_facts import PassFacts
@@ -51,7 +51,7 @@ def compile(request: Request) -> Halves:
     return _inference(made, facts, name) if request.num_forward is None else _training(made, facts, name)
 
 
-def optimise(program: Program, facts: PassFacts | None = None) -> Rewritten:
+def optimise(program: ir.Program, facts: PassFacts | None = None) -> Rewritten:
     """`program` after all passes of the joint program."""
     return _optimise(Request(program, facts or PassFacts()))
 
@@ -81,7 +81,7 @@ def _with_choices(request: Request, changed: Mapping[str, Any]) -> Request:
 
 def _inference(made: Halves, facts: PassFacts, name: str) -> Halves:
     request, program, half = made.request, made.program, PlanName("inference", name)
-    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input)]
     part = _finish(made, extract(program, inputs, [*program.outputs, *facts.keep]), facts, half)
     watches = _watched(part.program.outputs, request)
     contract = Contract(len(program.outputs), request.promises, watches=watches)
@@ -92,7 +92,7 @@ def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
     request, program = made.request, made.program
     assert request.num_forward is not None
     inputs, count = [made.joint.where[r] for r in request.inputs], request.num_forward
-    exposed = frozenset[Ref]() if request.exposed is None else exposed_values(request.exposed, program, inputs)
+    exposed = frozenset[ir.Ref]() if request.exposed is None else exposed_values(request.exposed, program, inputs)
     with span(PASSES, "partition") as spent:
         cut = split(program, count, facts, frozenset(made.moved(request.constants)), exposed)
     sizes = len(program.nodes), len(cut.forward.program.nodes) + len(cut.backward.program.nodes)
@@ -130,17 +130,17 @@ def _half(made: Halves, part: Extract, name: PlanName, contract: Contract) -> Ha
     )  # fmt: skip
 
 
-def _watched(given: Iterable[Ref | None], request: Request) -> frozenset[Ref] | None:
+def _watched(given: Iterable[ir.Ref | None], request: Request) -> frozenset[ir.Ref] | None:
     """Values, besides indices, in which a call looks for unseen edits: those that it has `given` to the user. None for
     no look at all."""
     return frozenset(r for r in given if r is not None) if request.facts.choices.unseen_edits else None
 
 
-def _named(program: Program, constants: Mapping[Ref, object]) -> dict[str, object]:
-    return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
+def _named(program: ir.Program, constants: Mapping[ir.Ref, object]) -> dict[str, object]:
+    return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], ir.Input)}
 
 
-def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
+def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[ir.Ref]:
     """Values that the forward program passes to the backward only, which uses them only as maps."""
     forward, backward = cut.forward.program, back.program
     taken = {ref: cut.backward.where[ref] for ref in cut.saved if ref in cut.backward.where}
@@ -149,6 +149,6 @@ def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
         for ref, there in taken.items()
         if ref not in cut.copied
         and there not in backward.outputs
-        and all(isinstance(backward.nodes[u], MapOf) for u in back.flow.users[there])
+        and all(isinstance(backward.nodes[u], ir.MapOf) for u in back.flow.users[there])
     }
     return frozenset(maps - {r for r in forward.outputs[:num_forward] if r is not None})

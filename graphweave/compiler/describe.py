@@ -17,14 +17,13 @@ from graphweave.core.lines import Location
 from graphweave.core.types import UNIT
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.lower.schedule import Region
 
 
 def describe(
-    plan: Plan, wrapper: str, refused: Mapping[Ref, Reason], glossary: Glossary, saved: tuple[Ref, ...],
+    plan: Plan, wrapper: str, refused: Mapping[ir.Ref, Reason], glossary: Glossary, saved: tuple[ir.Ref, ...],
     recompute: str = "",
 ) -> GraphNote:  # fmt: skip
     """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
@@ -87,7 +86,7 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
     return tuple(notes)
 
 
-def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
+def kernel_words(program: ir.Program, region: Region, glossary: Glossary) -> str:
     """The work of a kernel: "rows of x: max, 3 sums over edges of edge_index, 2 matrix products"."""
     walked: Counter[str] = Counter()
     totals = beside = products = 0
@@ -122,7 +121,7 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
     return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
 
 
-def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
+def _saved_notes(program: ir.Program, saved: tuple[ir.Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
     for ref in saved:
         t, node = program.types[ref], program.nodes[ref]
         if isinstance(t, ir.Type) and not isinstance(node, ir.Input):
@@ -130,11 +129,11 @@ def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -
             yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
 
 
-def _operators(program: Program, region: Region) -> str:
+def _operators(program: ir.Program, region: Region) -> str:
     """The kinds of operators of a region that has no kernel."""
     kinds = dict.fromkeys(kind_of(program.nodes[r]) for r in region.members)
     return f"a kernel of {', '.join(kinds)}"
 
 
-def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[Location, ...]:
+def _locations(program: ir.Program, refs: tuple[ir.Ref, ...]) -> tuple[Location, ...]:
     return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

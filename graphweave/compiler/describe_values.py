@@ -11,13 +11,12 @@ from graphweave.compiler.plan import Plan
 from graphweave.compiler.report import RewriteNote, Role, SpaceNote, ValueNote
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import MESSAGE, Aten, Const, Input, MapOf, Program, Ref, ToUnit
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.schedule import Region
 from graphweave.passes.rewritten import Rewritten
 
 
-def describe_rewrites(name: str, before: Program, done: Rewritten, names: Mapping[str, str]) -> RewriteNote:
+def describe_rewrites(name: str, before: ir.Program, done: Rewritten, names: Mapping[str, str]) -> RewriteNote:
     """How the passes rewrote the captured graph `name`, whose inputs have the user's `names`. A value before is
     "unused" if nothing became of it as it stands there: it was rewritten into others, or is not needed."""
     values = tuple(
@@ -30,7 +29,7 @@ def describe_rewrites(name: str, before: Program, done: Rewritten, names: Mappin
 def describe_values(plan: Plan, glossary: Glossary) -> tuple[ValueNote, ...]:
     """The values of a half, and which kernels compute them."""
     program, operands = plan.program, plan.facts.flow.operands
-    stored, computed, called = set[Ref](plan.hoisted), dict[Ref, list[str]](), set[Ref]()
+    stored, computed, called = set[ir.Ref](plan.hoisted), dict[ir.Ref, list[str]](), set[ir.Ref]()
     for at, step in enumerate(plan.schedule.steps):
         members = step.members if isinstance(step, Region) else (step.ref,)
         if isinstance(step, Region) and at in plan.kernels:
@@ -40,7 +39,7 @@ def describe_values(plan: Plan, glossary: Glossary) -> tuple[ValueNote, ...]:
         else:
             stored.update(members)
             called.update(members)
-    once = ancestors(program, plan.hoisted) if plan.hoisted else set[Ref]()
+    once = ancestors(program, plan.hoisted) if plan.hoisted else set[ir.Ref]()
     notes = []
     for r, read in enumerate(operands):
         names = tuple(computed.get(r, ()))
@@ -51,14 +50,14 @@ def describe_values(plan: Plan, glossary: Glossary) -> tuple[ValueNote, ...]:
     return tuple(notes)
 
 
-def describe_spaces(program: Program, glossary: Glossary) -> tuple[SpaceNote, ...]:
+def describe_spaces(program: ir.Program, glossary: Glossary) -> tuple[SpaceNote, ...]:
     spaces = (space for space, _ in program.spaces if space != UNIT)
     return tuple(SpaceNote(s.name, glossary.space(s), glossary.statistics.rows(s)) for s in spaces)
 
 
-def origins(where: Mapping[Ref, Ref]) -> dict[Ref, tuple[Ref, ...]]:
+def origins(where: Mapping[ir.Ref, ir.Ref]) -> dict[ir.Ref, tuple[ir.Ref, ...]]:
     """`where`, from old positions to new ones, the other way round."""
-    found: dict[Ref, tuple[Ref, ...]] = {}
+    found: dict[ir.Ref, tuple[ir.Ref, ...]] = {}
     for old, new in where.items():
         found[new] = (*found.get(new, ()), old)
     return found
@@ -67,7 +66,7 @@ def origins(where: Mapping[Ref, Ref]) -> dict[Ref, tuple[Ref, ...]]:
 def kind_of(node: ir.Node) -> str:
     """A word for what a node does: "mul", "push.sum", "aten.cat.default"."""
     match node:
-        case Aten():
+        case ir.Aten():
             return operation(node)
         case ir.Push(fold=fold) | ir.Reduce(fold=fold):
             return f"{type(node).__name__.lower()}.{fold.value}"
@@ -75,21 +74,21 @@ def kind_of(node: ir.Node) -> str:
             return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
 
 
-def _computed_by(plan: Plan, region: Region) -> Iterator[Ref]:
+def _computed_by(plan: Plan, region: Region) -> Iterator[ir.Ref]:
     """The members of a region, and the values that its kernel computes on the way to them."""
     operands, nodes = plan.facts.flow.operands, plan.program.nodes
     left, seen = list(region.members), set(region.members)
     while left:
         yield (ref := left.pop())
-        new = {r for r in operands[ref] if r not in plan.schedule.stored and not isinstance(nodes[r], Input)} - seen
+        new = {r for r in operands[ref] if r not in plan.schedule.stored and not isinstance(nodes[r], ir.Input)} - seen
         seen |= new
         left += new
 
 
-def _is_free(plan: Plan, ref: Ref) -> bool:
+def _is_free(plan: Plan, ref: ir.Ref) -> bool:
     """Whether a call of PyTorch's only looks at its operand in another way."""
     match plan.program.nodes[ref]:
-        case Aten():
+        case ir.Aten():
             return not plan.facts.flow.is_work(ref)
         case ir.Reshape() | ir.Permute() | ir.Broadcast() | ir.Slice():
             return True
@@ -97,20 +96,20 @@ def _is_free(plan: Plan, ref: Ref) -> bool:
 
 
 def _value_note(
-    program: Program, ref: Ref, operands: Iterable[Ref], names: Mapping[str, str], role: Role,
+    program: ir.Program, ref: ir.Ref, operands: Iterable[ir.Ref], names: Mapping[str, str], role: Role,
     kernels: tuple[str, ...] = (), stored: bool = False,
 ) -> ValueNote:  # fmt: skip
     node, kind = program.nodes[ref], kind_of(program.nodes[ref])
     match node:
-        case Input(name):
+        case ir.Input(name):
             role, kernels, kind = "given", (), names.get(name, name)
-        case Const():
+        case ir.Const():
             role, kernels = "constant", ()
-        case MapOf() | ToUnit():
+        case ir.MapOf() | ir.ToUnit():
             role, kernels = "index", ()
         case _ if is_scalar(program, ref):
             role = "index"
     return ValueNote(
-        MESSAGE.write(node), kind, show_type(program.types[ref]), tuple(dict.fromkeys(operands)),
+        ir.MESSAGE.write(node), kind, show_type(program.types[ref]), tuple(dict.fromkeys(operands)),
         program.locs[ref], role, kernels, stored,
     )  # fmt: skip

@@ -10,8 +10,8 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.calls import Elements, Lead, facts_of
 from graphweave.core.errors import Reason
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Operand, Program, Ref, Type
 
 _MAX_SHOWN = 2
 """A list of names shows at most this many, followed by the number of names left out."""
@@ -33,13 +33,13 @@ class Glossary:
     statistics: Statistics = field(default_factory=Statistics)
 
     @staticmethod
-    def of(program: Program, names: Mapping[str, str], statistics: Statistics) -> Glossary:
+    def of(program: ir.Program, names: Mapping[str, str], statistics: Statistics) -> Glossary:
         return Glossary(names, dict(_name_spaces(program, names)), statistics)
 
     def space(self, space: Space) -> str:
         return "shared data" if space == UNIT else self.spaces.get(space, "rows that the function makes")
 
-    def bytes_of(self, t: Type) -> int:
+    def bytes_of(self, t: ir.Type) -> int:
         return self.statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize
 
     def in_words(self, reason: Reason) -> str:
@@ -50,16 +50,16 @@ class Glossary:
         match part:
             case Space():
                 return self.space(part)
-            case Type(space, shape, dtype):
+            case ir.Type(space, shape, dtype):
                 return f"{dtype.value} {list(shape)} on {self.space(space)}"
-            case MapType(dom, cod):
+            case ir.MapType(dom, cod):
                 return f"a map from {self.space(dom)} to {self.space(cod)}"
-            case Operand():
+            case ir.Operand():
                 return "a value"
         return str(part)
 
 
-def index_words(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
+def index_words(program: ir.Program, ref: ir.Ref, names: Mapping[str, str]) -> str:
     """Where the numbers of an index come from: "edge_index[1]", "an index made from edge_index", or "an index"."""
     direct = _direct(program, ref, names)
     if direct:
@@ -68,26 +68,26 @@ def index_words(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
     return f"an index made from {_listed(found)}" if found else "an index"
 
 
-def _direct(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
+def _direct(program: ir.Program, ref: ir.Ref, names: Mapping[str, str]) -> str:
     node = program.nodes[ref]
     match node:
-        case Input(name):
+        case ir.Input(name):
             return names.get(name, "")
-        case MapOf(index):
+        case ir.MapOf(index):
             return _direct(program, index, names)
-        case Aten(target, (Operand(x), 0, int(i))) if facts_of(target).rows is Lead.taken:
+        case ir.Aten(target, (ir.Operand(x), 0, int(i))) if facts_of(target).rows is Lead.taken:
             inner = _direct(program, x, names)
             return f"{inner}[{i}]" if inner else ""
-        case Aten(target, (Operand(x), *_)) if facts_of(target).elements in _SAME_NUMBERS:
+        case ir.Aten(target, (ir.Operand(x), *_)) if facts_of(target).elements in _SAME_NUMBERS:
             return _direct(program, x, names)
         case _:
             return ""
 
 
-def _integers(program: Program, ref: Ref, names: Mapping[str, str]) -> list[str]:
+def _integers(program: ir.Program, ref: ir.Ref, names: Mapping[str, str]) -> list[str]:
     """The user's names of the integer tensors from which `ref` is computed."""
     needed = sorted(ancestors(program, (ref,)))
-    inputs = ((r, n.name) for r in needed if isinstance(n := program.nodes[r], Input))
+    inputs = ((r, n.name) for r in needed if isinstance(n := program.nodes[r], ir.Input))
     return list(dict.fromkeys(names[name] for r, name in inputs if name in names and is_integral(program, r)))
 
 
@@ -99,16 +99,16 @@ def _listed(words: Iterable[str]) -> str:
     return " and ".join(words)
 
 
-def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[Space, str]]:
+def _name_spaces(program: ir.Program, names: Mapping[str, str]) -> Iterator[tuple[Space, str]]:
     """Each space with its words: nodes are called by an argument that lies on the space, edges by their index
     tensors."""
-    maps = [(n, t) for n, t in zip(program.nodes, program.types, strict=True) if isinstance(t, MapType)]
+    maps = [(n, t) for n, t in zip(program.nodes, program.types, strict=True) if isinstance(t, ir.MapType)]
     ends = {t.cod for _, t in maps}
     known: dict[Space, str] = {}
     for space, _ in program.spaces:
         if space == UNIT:
             continue
-        indices = [n.index for n, t in maps if isinstance(n, MapOf) and t.dom == space]
+        indices = [n.index for n, t in maps if isinstance(n, ir.MapOf) and t.dom == space]
         is_edges = bool(indices) and space not in ends
         on = _arguments_on(program, space, names)
         if is_edges:
@@ -122,34 +122,34 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
             yield space, f"{'edges' if is_edges else 'rows'} of {known[space]}"
 
 
-def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
+def _arguments_on(program: ir.Program, space: Space, names: Mapping[str, str]) -> list[str]:
     """A list with the name of one input on `space`, a floating-point input if there is one; empty without inputs."""
     on = [
         (is_integral(program, r), names[n.name])
         for r, (n, t) in enumerate(zip(program.nodes, program.types, strict=True))
-        if isinstance(n, Input) and isinstance(t, Type) and t.space == space and n.name in names
+        if isinstance(n, ir.Input) and isinstance(t, ir.Type) and t.space == space and n.name in names
     ]
     return [min(on, key=lambda pair: pair[0])[1]] if on else []
 
 
-def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list[str]:
+def _members(program: ir.Program, space: Space, known: Mapping[Space, str]) -> list[str]:
     """Names for the rows of the spaces of which `space` is the disjoint union."""
-    joins = (n for n in program.nodes if isinstance(n, Join) and n.space == space)
+    joins = (n for n in program.nodes if isinstance(n, ir.Join) and n.space == space)
     join = next(joins, None)
     if join is None:
         return []
-    parts = [known.get(t.space, "") for r in join.xs if isinstance(t := program.types[r], Type)]
+    parts = [known.get(t.space, "") for r in join.xs if isinstance(t := program.types[r], ir.Type)]
     return list(dict.fromkeys(filter(None, parts)))
 
 
-def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
+def _from_values(program: ir.Program, space: Space, names: Mapping[str, str]) -> list[str]:
     """The names of the arguments from which the first value on `space` is computed."""
     for ref, t in enumerate(program.types):
-        if isinstance(t, Type) and t.space == space:
+        if isinstance(t, ir.Type) and t.space == space:
             found = _integers(program, ref, names) or [
                 names[n.name]
                 for r in sorted(ancestors(program, (ref,)))
-                if isinstance(n := program.nodes[r], Input) and n.name in names
+                if isinstance(n := program.nodes[r], ir.Input) and n.name in names
             ]
             return _without_ends(found)
     return []

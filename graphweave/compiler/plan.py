@@ -24,8 +24,8 @@ from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import ByArithmetic, Input, NativeOnCpu, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.parameters import Column, Flat, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
@@ -67,7 +67,7 @@ class KernelPlan:
         """ "forward_0": the half, and the place among its steps."""
         return self.lowered.kernel.name.removesuffix(WIDE)
 
-    def lines(self, program: Program) -> set[str]:
+    def lines(self, program: ir.Program) -> set[str]:
         """The lines, "path:number", that the kernel computes."""
         return _lines(program, self.region)
 
@@ -109,19 +109,19 @@ class Plan:
     refused: Mapping[int, Reason]
     options: Options
     constants: Mapping[str, Any] = field(default_factory=dict)
-    hoisted: tuple[Ref, ...] = ()
-    prelude_inputs: tuple[Ref, ...] = ()
+    hoisted: tuple[ir.Ref, ...] = ()
+    prelude_inputs: tuple[ir.Ref, ...] = ()
     prelude: Plan | None = None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> ir.Program:
         return self.facts.program
 
-    def is_native(self, ref: Ref) -> bool:
+    def is_native(self, ref: ir.Ref) -> bool:
         """Whether one call of native code computes a value, without PyTorch."""
-        return self.options.device == "cpu" and isinstance(self.program.nodes[ref], NativeOnCpu)
+        return self.options.device == "cpu" and isinstance(self.program.nodes[ref], ir.NativeOnCpu)
 
-    def is_left(self, ref: Ref) -> bool:
+    def is_left(self, ref: ir.Ref) -> bool:
         """Whether a value that no kernel computes is left to calls of PyTorch that compute something."""
         return self.facts.flow.is_work(ref) and not self.is_native(ref)
 
@@ -149,7 +149,7 @@ def make_plan(
     prelude, named = _prelude(facts.program, hoisted), PlanName("prelude", str(name))
     given = PassFacts(options=options, statistics=statistics or Statistics())
     once = rewrite("prelude", prelude_passes, prelude.program, given, str(named)).program
-    inputs = tuple(old for old, new in prelude.where.items() if isinstance(prelude.program.nodes[new], Input))
+    inputs = tuple(old for old, new in prelude.where.items() if isinstance(prelude.program.nodes[new], ir.Input))
     return replace(
         plan,
         constants=constants,
@@ -159,10 +159,10 @@ def make_plan(
     )
 
 
-def _read(plan: Plan, kept: tuple[Ref, ...]) -> tuple[Ref, ...]:
+def _read(plan: Plan, kept: tuple[ir.Ref, ...]) -> tuple[ir.Ref, ...]:
     """`kept` without indices that follow by arithmetic, and that nothing reads: the kernels that walk them have no
     format of them."""
-    program, runs = plan.program, frozenset(r for r in kept if isinstance(plan.program.nodes[r], ByArithmetic))
+    program, runs = plan.program, frozenset(r for r in kept if isinstance(plan.program.nodes[r], ir.ByArithmetic))
     if not runs:
         return kept
     roots = {r for r in program.outputs if r is not None}
@@ -181,7 +181,7 @@ def _read(plan: Plan, kept: tuple[Ref, ...]) -> tuple[Ref, ...]:
 
 
 def _plan_steps(
-    name: PlanName, facts: Facts, options: Options, made: tuple[Ref, ...], statistics: Statistics | None
+    name: PlanName, facts: Facts, options: Options, made: tuple[ir.Ref, ...], statistics: Statistics | None
 ) -> Plan:
     """The plan of a program where `made` is there already."""
     order = schedule(facts, made, options, statistics)
@@ -264,7 +264,7 @@ def lower_region(
     return made_plan
 
 
-def _lines(program: Program, region: Region) -> set[str]:
+def _lines(program: ir.Program, region: Region) -> set[str]:
     return {line for ref in region.members for line in lines_of(program.locs[ref])}
 
 
@@ -273,7 +273,7 @@ def _code(kernel: Kernel, target: Target) -> tuple[str, str]:
     return cpp.shared_text(kernel) if target == "cpp" else (_PRINTERS[target](kernel), kernel.name)
 
 
-def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
+def _gathered(program: ir.Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
     """Whether the kernel's edges read rows at the other end of a map, and the widest feature shape of its results."""
     buffers = tuple(zip(lowered.kernel.buffers, lowered.bindings, strict=True))
     gathers = any(buffer.role is Role.column and isinstance(b, Column | Flat) for buffer, b in buffers)
@@ -285,11 +285,13 @@ def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]
     return gathers, max(shapes, key=numel, default=())  # a region whose values nobody needs writes nothing
 
 
-def _prelude(program: Program, kept: tuple[Ref, ...]) -> Extract:
+def _prelude(program: ir.Program, kept: tuple[ir.Ref, ...]) -> Extract:
     """The program of the prelude, which computes `kept`.
 
     All sizes are inputs, since row counts may have to be computed from them; tensors are inputs only if they are used.
     """
     needed = ancestors(program, kept)
-    inputs = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and (r in needed or is_scalar(program, r)))
+    inputs = (
+        r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input) and (r in needed or is_scalar(program, r))
+    )
     return extract(program, inputs, kept)

@@ -21,25 +21,8 @@ from graphweave.core.types import UNIT, Op, Space
 from graphweave.execute.bindings import call_of
 from graphweave.execute.product_calls import product_call
 from graphweave.execute.range_errors import with_named_indices
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import (
-    AssertIndex,
-    Chosen,
-    Const,
-    Distinct,
-    MapOf,
-    Node,
-    Order,
-    Pointwise,
-    Program,
-    Pull,
-    Push,
-    Ref,
-    Reordered,
-    RunningSum,
-    ToUnit,
-    Type,
-)
 from graphweave.ir.message.unions import check_columns
 from graphweave.runtime.formats import range_check
 from graphweave.runtime.orders import choose_rows, distinct_rows, order_rows
@@ -58,7 +41,7 @@ class NodeCall:
     run: Callable[..., Any]
 
 
-def _checked(node: AssertIndex) -> Callable[..., None]:
+def _checked(node: ir.AssertIndex) -> Callable[..., None]:
     """The call of a check, which native code makes for most indices, without PyTorch's kernels and a result to read."""
     size, is_in_range = node.size, range_check()
 
@@ -69,19 +52,19 @@ def _checked(node: AssertIndex) -> Callable[..., None]:
     return check
 
 
-def _native(node: Node, names: Sequence[Ref]) -> Callable[..., object] | None:
+def _native(node: ir.Node, names: Sequence[ir.Ref]) -> Callable[..., object] | None:
     """The function of the values of `names` that native code computes for a node of `NativeOnCpu`; None for other
     nodes."""
     match node:
-        case Order(keys, descending):
+        case ir.Order(keys, descending):
             at = tuple(map(names.index, keys))
             return lambda *values: order_rows([values[i] for i in at], descending)
-        case Distinct(keys):
+        case ir.Distinct(keys):
             each = tuple(map(names.index, keys))
             return lambda *values: distinct_rows([values[i] for i in each])
-        case Chosen():
+        case ir.Chosen():
             return choose_rows
-        case RunningSum(_, reverse):
+        case ir.RunningSum(_, reverse):
             return lambda x: running_sums(x, reverse)
     return None
 
@@ -93,7 +76,7 @@ class NodeCalls:
         self._plan = plan
 
     @remembered
-    def of(self, ref: Ref) -> NodeCall:
+    def of(self, ref: ir.Ref) -> NodeCall:
         return call_step(self._plan.program, ref, self._plan.options)
 
     @cached_property
@@ -103,34 +86,34 @@ class NodeCalls:
         return NodeCalls(self._plan.prelude)
 
 
-def call_step(program: Program, ref: Ref, options: Options | None = None) -> NodeCall:
+def call_step(program: ir.Program, ref: ir.Ref, options: Options | None = None) -> NodeCall:
     """The call of one node: one of our products, or calls of PyTorch."""
     options = options or Options()
     names = tuple(dict.fromkeys(call_operands(program, ref)))
     node = program.nodes[ref]
-    if isinstance(node, Reordered):
+    if isinstance(node, ir.Reordered):
         return NodeCall((), reordered)  # its operands differ, one being a value and the other an index
     native = _native(node, names)
     if native is not None:
         return NodeCall((), native)
     spaces = _ends_of_maps(program, ref)
-    run = _checked(node) if isinstance(node, AssertIndex) else product_call(program, ref, spaces, options)
+    run = _checked(node) if isinstance(node, ir.AssertIndex) else product_call(program, ref, spaces, options)
     if run is None:
         spaces, run = _traced(program, ref, names, options.device)
     return NodeCall(spaces, with_named_indices(program, ref, spaces, names, run))
 
 
-def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
+def _ends_of_maps(program: ir.Program, ref: ir.Ref) -> tuple[Space, ...]:
     """The spaces that the indices of a node index into. Errors about an index name their row counts."""
     node = program.nodes[ref]
-    if not isinstance(node, Pull | Push) and not is_typed(program, ref):
+    if not isinstance(node, ir.Pull | ir.Push) and not is_typed(program, ref):
         return ()
-    maps = (r for r in sources(program, ref) if isinstance(program.nodes[r], MapOf))
+    maps = (r for r in sources(program, ref) if isinstance(program.nodes[r], ir.MapOf))
     return tuple(dict.fromkeys(s for m in maps if (s := map_type(program, m).cod) != UNIT))
 
 
 def _traced(
-    program: Program, ref: Ref, names: Sequence[Ref], device: str
+    program: ir.Program, ref: ir.Ref, names: Sequence[ir.Ref], device: str
 ) -> tuple[tuple[Space, ...], Callable[..., object]]:
     """The spaces whose row counts the node needs, and its ATen calls as a function.
 
@@ -154,9 +137,9 @@ def _traced(
 
     for space in _ends_of_maps(program, ref):
         rows_of(space)
-    given: dict[Ref, Any] = {r: fx.Proxy(graph.placeholder(f"v{r}"), tracer) for r in names}
+    given: dict[ir.Ref, Any] = {r: fx.Proxy(graph.placeholder(f"v{r}"), tracer) for r in names}
     parameters = [proxy.node for proxy in given.values()]
-    given.update((r, None) for r in names if isinstance(program.nodes[r], ToUnit))
+    given.update((r, None) for r in names if isinstance(program.nodes[r], ir.ToUnit))
     widened = _index_in_64_bits(node)
     if widened is not None and given[widened] is not None:
         given[widened] = given[widened].long()
@@ -172,16 +155,16 @@ def _traced(
     return spaces, _function(graph, [*(rows[s].node for s in spaces), *parameters])
 
 
-def _limit(program: Program, ref: Ref) -> tuple[Callable[..., object], Ref, float] | None:
+def _limit(program: ir.Program, ref: ir.Ref) -> tuple[Callable[..., object], ir.Ref, float] | None:
     """The call, the operand and the number of a maximum or minimum with a constant, which is a user's `clamp`.
 
     `torch.maximum` takes the second of two equal numbers in its vectors, and so would lose the sign of a zero.
     """
     match program.nodes[ref]:
-        case Pointwise((Op.maximum | Op.minimum) as op, (x, y)) if isinstance(number := program.nodes[y], Const):
+        case ir.Pointwise((Op.maximum | Op.minimum) as op, (x, y)) if isinstance(number := program.nodes[y], ir.Const):
             t, of_y = program.types[x], program.types[y]
-            assert isinstance(t, Type) and isinstance(of_y, Type)
-            if t.dtype.is_float and of_y == Type(UNIT, (), t.dtype):
+            assert isinstance(t, ir.Type) and isinstance(of_y, ir.Type)
+            if t.dtype.is_float and of_y == ir.Type(UNIT, (), t.dtype):
                 return aten.clamp_min.default if op is Op.maximum else aten.clamp_max.default, x, number.value
     return None
 
@@ -239,16 +222,16 @@ def _chosen_at_first_call(scope: dict[str, Any], name: str, target: Any) -> Call
     return choose
 
 
-def _index_in_64_bits(node: Node) -> Ref | None:
+def _index_in_64_bits(node: ir.Node) -> ir.Ref | None:
     """The operand that must be widened to int64 before PyTorch gets it; None if there is none.
 
     An index that only maps read may be held in 32 bits (`formats.narrowed`). But PyTorch's scatters take only int64,
     and 32 bits may be too few for the sum of a negative index and a row count.
     """
     match node:
-        case MapOf(index, wrap=True):
+        case ir.MapOf(index, wrap=True):
             return index
-        case Push(map=m) if not node.is_plain_sum:
+        case ir.Push(map=m) if not node.is_plain_sum:
             return m
         case _:
             return None

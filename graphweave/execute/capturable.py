@@ -15,7 +15,6 @@ from graphweave.compiler.plan import Plan
 from graphweave.core.types import DType
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import resolve
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import operation
 
 _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -53,7 +52,7 @@ def why_not(plan: Plan, *, verify: bool = False) -> str | None:
     return None
 
 
-def _at_each_call(plan: Plan) -> list[Ref]:
+def _at_each_call(plan: Plan) -> list[ir.Ref]:
     """Nodes that run outside the prelude."""
     program = plan.program
     once = {*plan.hoisted, *plan.facts.hoist.checks}
@@ -61,7 +60,7 @@ def _at_each_call(plan: Plan) -> list[Ref]:
     return sorted(ancestors(program, roots, frozenset(once)) - once)
 
 
-def _why_not(program: Program, node: ir.Node) -> str | None:
+def _why_not(program: ir.Program, node: ir.Node) -> str | None:
     if isinstance(node, ir.Distinct | ir.JoinIndices | ir.NumbersOfSegments | ir.Places | ir.Chosen | ir.AssertIndex):
         return f"{operation(node)} asks the device for numbers"
     if not isinstance(node, ir.Aten):
@@ -77,11 +76,11 @@ def _why_not(program: Program, node: ir.Node) -> str | None:
     return f"{node.target} has a result that the host must wait for"
 
 
-def _operands_of_index(node: ir.Aten) -> list[Ref]:
+def _operands_of_index(node: ir.Aten) -> list[ir.Ref]:
     return [a.ref for a in tree_leaves(node.args[1]) if isinstance(a, ir.Operand)]
 
 
-def _is_mask(program: Program, ref: Ref) -> bool:
+def _is_mask(program: ir.Program, ref: ir.Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, ir.Type | ir.AnyType) and t.dtype in (DType.bool, DType.u8)
 

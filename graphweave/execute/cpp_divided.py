@@ -14,8 +14,8 @@ from graphweave.codegen.cpp import SharedText, shared_text
 from graphweave.core.counters import bump
 from graphweave.core.types import DType, Fold
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.interp import FOLDS
-from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, SLOT_PIECE, SLOTS
@@ -29,12 +29,14 @@ from graphweave.runtime.threads import num_threads
 from graphweave.runtime.together import runs_of
 
 
-def weight_of(kernel: Kernel) -> Weight:
+def weight_of(kernel: loop.Kernel) -> Weight:
     """The weight of the rows of `kernel`. With products, a piece of a row leaves partial sums as large as those of the
     row."""
     inner = list(statements(kernel.body))
-    products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
-    leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
+    products = any(
+        isinstance(s, loop.TileMatMul | loop.TileGram) for t in inner if isinstance(t, loop.Tiles) for s in t.body
+    )
+    leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, loop.Alloc))
     return Weight(PRODUCTS, leaves) if products else SUMS
 
 
@@ -83,7 +85,7 @@ class DividedRows:
             pointers, own = [places[csr.name] for csr in kernel.csrs], list[list[int]]()
             for b in kernel.buffers:
                 size = numel(b.shape)
-                if b.role is Role.total:
+                if b.role is loop.Role.total:
                     assert b.fold is not None
                     known = [_TYPES.index(b.dtype), _FOLD_ORDER.index(b.fold), given[b.name][1], size]
                     totals.setdefault(b.name, known)
@@ -111,7 +113,7 @@ class DividedRows:
         own = own_tensors(self._kernels, known, long.pieces, arena.empty)
         known.update((name, t.data_ptr()) for name, t in own.items())
         for kernel, function in zip(self._kernels, self._functions, strict=True):
-            mine = {b.name: torch.empty_like(totals[b.name]) for b in kernel.buffers if b.role is Role.total}
+            mine = {b.name: torch.empty_like(totals[b.name]) for b in kernel.buffers if b.role is loop.Role.total}
             known.update((name, t.data_ptr()) for name, t in mine.items())
             rows = num_rows(kernel, long.pieces)
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]

@@ -17,7 +17,7 @@ from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
 from graphweave.execute.row_bounds import Within
-from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
@@ -73,7 +73,7 @@ class CppStep(RegionStep):
         super().__init__(program, plan, wide)
         self._kernels: dict[bool, launch.NativeKernel] = {}
         self._divided: dict[bool, DividedRows] = {}
-        walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        walks = any(isinstance(s, loop.Edges | loop.Tiles) for s in statements(plan.lowered.kernel.body))
         self._walks = walks and plan.lowered.map is not None
         self._schedule = plan.scheduled.taken
         in_order = self._schedule.row_order in (None, "given")
@@ -82,7 +82,7 @@ class CppStep(RegionStep):
         self._weight = weight_of(plan.scheduled.whole)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
-        self._totals = [(b, i) for b, (_, i) in made if b.role is Role.total and b.rows is None]
+        self._totals = [(b, i) for b, (_, i) in made if b.role is loop.Role.total and b.rows is None]
         columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
         self._source = next((b.other for b in columns), None)
         self._last: tuple[Any, tuple[Mark, ...], OnGraph] | None = None  # rows, marks, the kernel
@@ -303,22 +303,22 @@ class CppStep(RegionStep):
         return uniform_chunks(num_rows, self._work) if asked is None else equal_rows(num_rows, asked)
 
 
-def work_of(kernel: Kernel) -> Work:
+def work_of(kernel: loop.Kernel) -> Work:
     """The work of a row of a kernel without a CSR."""
     sizes = {b.name: numel(b.shape) for b in kernel.buffers}
     products = 0
     for s in statements(kernel.body):
         match s:
-            case Alloc(name=name, shape=shape):
+            case loop.Alloc(name=name, shape=shape):
                 sizes[name] = numel(shape)
-            case TileMatMul(w=matrix):
+            case loop.TileMatMul(w=matrix):
                 products += sizes[matrix]
-            case TileGram(out=matrix):
+            case loop.TileGram(out=matrix):
                 products += sizes[matrix]
             case _:
                 pass
     touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
-    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total and b.rows is None)
+    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is loop.Role.total and b.rows is None)
     times = _EDGES_OF_A_RUN if any(csr.positions is not None for csr in kernel.csrs) else 1
     return Work(
         row=max(1, times * (touched + products // _PRODUCTS_PER_NUMBER)),

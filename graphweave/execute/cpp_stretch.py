@@ -29,7 +29,7 @@ from graphweave.execute.range_errors import of_map
 from graphweave.execute.region_step import wraps
 from graphweave.execute.row_bounds import LimitTable, Within
 from graphweave.execute.watched import Around
-from graphweave.ir.message.nodes import Permute, Program, Ref, Type
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.tape.nodes import RunKernels
 from graphweave.ir.tape.walk import lives_inside
 from graphweave.runtime.arena import Maker
@@ -71,7 +71,7 @@ class CppStretch:
     its rows, maps and reads, and the outputs those of its writes. `held` is a list that the call empties. `around` is
     entered and left around each kernel."""
 
-    def __init__(self, program: Program, step: RunKernels, kernels: Sequence[CppStep]) -> None:
+    def __init__(self, program: ir.Program, step: RunKernels, kernels: Sequence[CppStep]) -> None:
         """`kernels` are those of the step's members."""
         self._program, self._step, self._kernels = program, step, tuple(kernels)
         self._limits = {at: m.limit for at, m in enumerate(step.members) if m.limit is not None}
@@ -145,7 +145,7 @@ class CppStretch:
         return [values[r] for r in step.writes]
 
     @cached_property
-    def _ended(self) -> list[list[Ref]]:
+    def _ended(self) -> list[list[ir.Ref]]:
         """The values that may be freed once each kernel has its inputs."""
         last = {r: end for r, (_, end) in lives_inside(self._step).items()}
         kept = {*self._step.writes, *(turn.source for turn in self._step.transposes)}
@@ -198,15 +198,15 @@ class CppStretch:
         return each
 
     def _output(
-        self, ref: Ref, shape: tuple[int, ...], dtype: torch.dtype, space: Space
+        self, ref: ir.Ref, shape: tuple[int, ...], dtype: torch.dtype, space: Space
     ) -> tuple[Maker, int, LinkName | None]:
         """The maker of an output, which of the row counts is its own, and the link whose halo it has memory for."""
         at = len(self._step.rows) if space == UNIT else self._step.rows.index(space)
         return Maker(shape, dtype, rows=space != UNIT), at, self._sent.get(ref)
 
 
-def untransposed(program: Program, ref: Ref) -> Ref | None:
+def untransposed(program: ir.Program, ref: ir.Ref) -> ir.Ref | None:
     """The matrix of shared data of which `ref` is the transpose; None if it is no transpose."""
     node, t = program.nodes[ref], program.types[ref]
-    is_matrix = isinstance(t, Type) and t.space == UNIT and t.dtype.is_float
-    return node.x if is_matrix and isinstance(node, Permute) and node.perm == (1, 0) else None
+    is_matrix = isinstance(t, ir.Type) and t.space == UNIT and t.dtype.is_float
+    return node.x if is_matrix and isinstance(node, ir.Permute) and node.perm == (1, 0) else None

@@ -24,7 +24,6 @@ from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
 from graphweave.ir.message.show import operation
 from graphweave.ir.tape import nodes as tape
-from graphweave.ir.tape.nodes import Number, Tape
 from graphweave.lower.schedule import Region
 from graphweave.runtime.agreed import AgreedMemo
 from graphweave.runtime.formats import narrowed
@@ -42,7 +41,7 @@ class PythonRunner:
     """
 
     def __init__(
-        self, followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep], calls: NodeCalls, *,
+        self, followed: tape.Tape, plan: Plan, kernels: Mapping[int, RegionStep], calls: NodeCalls, *,
         prelude: Mapping[int, RegionStep] | None = None,
     ) -> None:  # fmt: skip
         self._tape, self._plan, self._kernels = followed, plan, kernels
@@ -173,7 +172,7 @@ class PythonRunner:
         call = f"once({', '.join([*map(self._name, step.reads), *map(_count, step.rows)])})"
         return f"{self._names(step.makes)}= {call}" if step.makes else call
 
-    def _number(self, number: Number) -> str:
+    def _number(self, number: tape.Number) -> str:
         match number:
             case tape.Fixed(rows):
                 return str(rows)

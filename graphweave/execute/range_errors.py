@@ -18,10 +18,10 @@ from graphweave.core.calls import IndexUse, facts_of
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
+from graphweave.ir.message import nodes as ir
 
 
-def _index_of(node: Aten) -> IndexUse | None:
+def _index_of(node: ir.Aten) -> IndexUse | None:
     """How a call uses an index whose numbers count rows of its first argument; None for other calls."""
     index = facts_of(node.target).index
     return index if index is not None and index.base and not index.listed else None
@@ -30,7 +30,7 @@ def _index_of(node: Aten) -> IndexUse | None:
 class MapError(IndexRangeError):
     """An index out of range, not yet in the user's words. `ref` of `program` is the index, or a map made of it."""
 
-    def __init__(self, error: IndexRangeError, program: Program, ref: Ref, user: Ref) -> None:
+    def __init__(self, error: IndexRangeError, program: ir.Program, ref: ir.Ref, user: ir.Ref) -> None:
         super().__init__(
             error.said, index=error.index, what=error.what, do=error.do,
             where=error.where or program.locs[user].shown,
@@ -43,14 +43,14 @@ def in_words(error: MapError, names: Mapping[str, str]) -> IndexRangeError:
     return error.told(what=index_words(error.program, error.ref, names))
 
 
-def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.Tensor]) -> IndexRangeError:
+def of_map(error: IndexRangeError, program: ir.Program, index: Mapping[ir.Ref, torch.Tensor]) -> IndexRangeError:
     """The error together with the map that it concerns, if `index` (tensors by map) contains the error's tensor."""
     found = next((m for m, tensor in index.items() if tensor is error.index), None)
     return error if found is None else MapError(error, program, found, _used_at(program, found))
 
 
 def with_named_indices(
-    program: Program, ref: Ref, spaces: Sequence[Space], names: Sequence[Ref], call: Callable[..., Any]
+    program: ir.Program, ref: ir.Ref, spaces: Sequence[Space], names: Sequence[ir.Ref], call: Callable[..., Any]
 ) -> Callable[..., Any]:
     """`call(*rows of spaces, *values of names)` of node `ref`, wrapped so that errors name the index out of range."""
     if not has_index(program, ref):
@@ -77,21 +77,23 @@ def with_named_indices(
     return named
 
 
-def has_index(program: Program, ref: Ref) -> bool:
+def has_index(program: ir.Program, ref: ir.Ref) -> bool:
     node = program.nodes[ref]
-    if isinstance(node, Aten):
+    if isinstance(node, ir.Aten):
         return _index_of(node) is not None
-    return isinstance(node, Pull | Push | JoinIndices | AssertIndex) or is_typed(program, ref)
+    return isinstance(node, ir.Pull | ir.Push | ir.JoinIndices | ir.AssertIndex) or is_typed(program, ref)
 
 
-def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:
+def _out_of_range(
+    program: ir.Program, ref: ir.Ref, given: Mapping[ir.Ref, Any], rows: Mapping[Space, int]
+) -> MapError | None:
     """The error about the index that made a PyTorch call fail; None if all indices are in range."""
     node = program.nodes[ref]
-    if isinstance(node, Aten):
+    if isinstance(node, ir.Aten):
         return _of_call(program, ref, node, given)
     for r in sources(program, ref):
         found = program.nodes[r]
-        if isinstance(found, MapOf):
+        if isinstance(found, ir.MapOf):
             index = given.get(r, given.get(found.index))
             if index is None:
                 continue
@@ -104,13 +106,13 @@ def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Ma
     return None
 
 
-def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -> MapError | None:
+def _of_call(program: ir.Program, ref: ir.Ref, node: ir.Aten, given: Mapping[ir.Ref, Any]) -> MapError | None:
     how = _index_of(node)
     if how is None:
         return None
     base, index = node.args[0], node.args[how.at]
     dim = 0 if how.dim is None else node.args[how.dim]
-    if not (isinstance(base, Operand) and isinstance(index, Operand) and isinstance(dim, int)):
+    if not (isinstance(base, ir.Operand) and isinstance(index, ir.Operand) and isinstance(dim, int)):
         return None
     num = given[base.ref].shape[dim]
     first = -num if how.wraps else 0
@@ -119,7 +121,7 @@ def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -
     return MapError(range_error(given[index.ref], num, first=first), program, index.ref, ref)
 
 
-def _used_at(program: Program, m: Ref) -> Ref:
+def _used_at(program: ir.Program, m: ir.Ref) -> ir.Ref:
     """The first node that moves values along a map. Its line tells the user more than the line of the index."""
-    users = (r for r, n in enumerate(program.nodes) if isinstance(n, Pull | Push) and n.map == m)
+    users = (r for r, n in enumerate(program.nodes) if isinstance(n, ir.Pull | ir.Push) and n.map == m)
     return next(users, m)

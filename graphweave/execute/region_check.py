@@ -14,8 +14,8 @@ from graphweave.core.errors import VerifyError
 from graphweave.core.types import DType, Space
 from graphweave.execute.near_ties import NearTies
 from graphweave.execute.region_step import RegionStep
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.lower.schedule import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
@@ -24,16 +24,16 @@ precision at every step."""
 
 
 def check_step(
-    program: Program, kernel: RegionStep, region: Region, given: Sequence[Ref]
+    program: ir.Program, kernel: RegionStep, region: Region, given: Sequence[ir.Ref]
 ) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
     """A function of row counts, the values of `given`, and the kernel's outputs. It raises VerifyError if the outputs
     differ from the interpreter's, unless a comparison of nearly equal numbers explains it: a kernel's tanh may differ
     from PyTorch's in the last bits, and so from the maximum that another kernel has found."""
     part = extract(program, given, kernel.writes)
-    names = [n.name for n in part.program.nodes if isinstance(n, Input)]
+    names = [n.name for n in part.program.nodes if isinstance(n, ir.Input)]
     types = zip(part.program.nodes, part.program.types, strict=True)
     # An index that is declared as i64 may come in 32 bits.
-    wide = {n.name for n, t in types if isinstance(n, Input) and isinstance(t, Type) and t.dtype is DType.i64}
+    wide = {n.name for n, t in types if isinstance(n, ir.Input) and isinstance(t, ir.Type) and t.dtype is DType.i64}
     lines = sorted({str(program.locs[r]) for r in region.members if program.locs[r]})
 
     def check(rows: Mapping[str, int], values: Sequence[Any], outputs: Sequence[Any]) -> None:

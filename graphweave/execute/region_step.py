@@ -17,8 +17,8 @@ from graphweave.core.numbers import Number, is_neutral, typed
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.range_errors import of_map
 from graphweave.ir.loop.nodes import Buffer, Role
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE
-from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
 from graphweave.lower.parameters import Binding, Column, Flat, NodeTensor, Perm, Table
 from graphweave.runtime import formats
 from graphweave.runtime.index import INT32_MAX, Index
@@ -36,7 +36,7 @@ class RegionStep:
     label: str = ""
     """The kernel's name in profiles, where several graphs may have kernels of one name."""
 
-    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+    def __init__(self, program: ir.Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         """`plan` is the kernel for 32-bit indices, which nearly every graph uses. `wide` makes the kernel for 64
         bits."""
         lowered = plan.lowered
@@ -44,8 +44,8 @@ class RegionStep:
         self.plan = plan
         self.spaces: tuple[Space, ...] = lowered.spaces
         self.maps = lowered.maps
-        self.reads: tuple[Ref, ...] = ()
-        self.writes: tuple[Ref, ...] = ()
+        self.reads: tuple[ir.Ref, ...] = ()
+        self.writes: tuple[ir.Ref, ...] = ()
         self._program = program
         self._wide_plan = wide
         # The feature shape and dtype of each output, and the position of its space in `spaces` (None: unit).
@@ -74,7 +74,7 @@ class RegionStep:
             rows = None if t.space == UNIT else self.spaces.index(t.space)
             self._slots.append(("out", len(self.writes)))
             node = self._program.nodes[binding.ref]
-            if isinstance(node, Push) and t.space == UNIT and not is_neutral(node.empty, node.fold, t.dtype):
+            if isinstance(node, ir.Push) and t.space == UNIT and not is_neutral(node.empty, node.fold, t.dtype):
                 dom = map_type(self._program, node.map).dom
                 items = self.plan.lowered.kernel.items is not None
                 of_rows = items or self.plan.lowered.map is None or dom == self.spaces[0]
@@ -129,7 +129,7 @@ class RegionStep:
         return indices[0].numel() if over is None else rows[over]
 
     @contextmanager
-    def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
+    def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[ir.Ref, Index]]:
         """The indices of the call by map. Inside the block, an error about an index out of range is given its map."""
         try:
             yield {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
@@ -137,12 +137,12 @@ class RegionStep:
             raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
 
     @cached_property
-    def _leads(self) -> list[tuple[Ref, int, bool]]:
+    def _leads(self) -> list[tuple[ir.Ref, int, bool]]:
         """Each of `maps`, the position of the space that it leads to, and whether its negative values count from the
         end."""
         return [(m, self.spaces.index(map_type(self._program, m).cod), wraps(self._program, m)) for m in self.maps]
 
-    def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
+    def _format(self, binding: Format, index: Mapping[ir.Ref, Index], wide: bool) -> Tensor:
         match binding:
             case Table(name):
                 raise AssertionError(f"rows of a map have no table '{name}'")
@@ -160,7 +160,7 @@ def max_narrow_count() -> int:
     return INT32_MAX
 
 
-def wraps(program: Program, m: Ref) -> bool:
+def wraps(program: ir.Program, m: ir.Ref) -> bool:
     """Whether negative values of the map's index count from the end."""
     node = program.nodes[m]
-    return isinstance(node, MapOf) and node.wrap
+    return isinstance(node, ir.MapOf) and node.wrap

@@ -27,7 +27,6 @@ from graphweave.core.types import UNIT, Space
 from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape.limits import Behind, Limit, StepLimit, maps_in, spaces_in
 from graphweave.lower.parameters import Flat
 from graphweave.lower.schedule import Region
@@ -44,20 +43,20 @@ class RowNeeds:
     the program's inputs."""
 
     steps: Mapping[int, StepLimit]
-    inputs: Mapping[Ref, Need]
+    inputs: Mapping[ir.Ref, Need]
 
 
 UNLIMITED = RowNeeds({}, {})
 
 
-def row_needs(plan: Plan, kernels: Mapping[int, RegionStep], given: Mapping[Ref, Need]) -> RowNeeds:
+def row_needs(plan: Plan, kernels: Mapping[int, RegionStep], given: Mapping[ir.Ref, Need]) -> RowNeeds:
     """The needs in a plan whose outputs are read as `given` says, and whole where it says nothing."""
     return _Needs(plan, kernels).found(given)
 
 
 def needs_of_halves(
     ahead: Plan, its_kernels: Mapping[int, RegionStep], back: Plan, back_kernels: Mapping[int, RegionStep],
-    saved: Mapping[Ref, Ref], same: Mapping[Ref, Ref],
+    saved: Mapping[ir.Ref, ir.Ref], same: Mapping[ir.Ref, ir.Ref],
 ) -> tuple[RowNeeds, RowNeeds]:  # fmt: skip
     """The needs in a forward and in its backward, which reads some rows of what the forward saves.
 
@@ -70,7 +69,7 @@ def needs_of_halves(
     return row_needs(ahead, its_kernels, given), behind
 
 
-def _ready(plan: Plan, m: Ref) -> bool:
+def _ready(plan: Plan, m: ir.Ref) -> bool:
     """Whether the index of a map exists before the first kernel."""
     node = plan.program.nodes[m]
     return isinstance(node, ir.MapOf) and (
@@ -78,7 +77,7 @@ def _ready(plan: Plan, m: Ref) -> bool:
     )
 
 
-def _renamed(need: Need, maps: Mapping[Ref, Ref]) -> Need:
+def _renamed(need: Need, maps: Mapping[ir.Ref, ir.Ref]) -> Need:
     """The need in terms of other maps; None if it names a map that is not among them."""
     if need is None or not all(m in maps for x in need for m in _maps_of(x)):
         return None
@@ -87,7 +86,7 @@ def _renamed(need: Need, maps: Mapping[Ref, Ref]) -> Need:
     )
 
 
-def _maps_of(x: Limit | Behind) -> Iterable[Ref]:
+def _maps_of(x: Limit | Behind) -> Iterable[ir.Ref]:
     return (x.map, *maps_in(x.below)) if isinstance(x, Behind) else maps_in(x)
 
 
@@ -99,7 +98,7 @@ def joined(a: Need, b: Need) -> Need:
 class _Needs:
     plan: Plan
     kernels: Mapping[int, RegionStep]
-    needs: dict[Ref, Need] = field(default_factory=dict)
+    needs: dict[ir.Ref, Need] = field(default_factory=dict)
     steps: dict[int, StepLimit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,7 +107,7 @@ class _Needs:
         self.written = {r for kernel in self.kernels.values() for r in kernel.writes}
         self.known = self._known_spaces()
 
-    def found(self, given: Mapping[Ref, Need]) -> RowNeeds:
+    def found(self, given: Mapping[ir.Ref, Need]) -> RowNeeds:
         steps = self.plan.schedule.steps
         for ref in self.program.outputs:
             if ref is not None:
@@ -127,7 +126,7 @@ class _Needs:
 
     # -------------------------------------------------------- between kernels
 
-    def need(self, ref: Ref, what: Need) -> None:
+    def need(self, ref: ir.Ref, what: Need) -> None:
         """Say that these rows of a value are read."""
         before = self.needs.get(ref, NOTHING)
         after = joined(before, what)
@@ -189,9 +188,9 @@ class _Needs:
             and (region.map is None or plan.lowered.map == region.map)
         )  # fmt: skip
 
-    def _cone(self, step: RegionStep) -> set[Ref]:
+    def _cone(self, step: RegionStep) -> set[ir.Ref]:
         """The nodes that the kernel computes."""
-        found, todo, reads = set[Ref](), list(step.writes), set(step.reads)
+        found, todo, reads = set[ir.Ref](), list(step.writes), set(step.reads)
         while todo:
             ref = todo.pop()
             if ref not in found:
@@ -199,7 +198,7 @@ class _Needs:
                 todo += [x for x in operands(self.program.nodes[ref]) if x not in reads and self._is_value(x)]
         return found
 
-    def _is_value(self, ref: Ref) -> bool:
+    def _is_value(self, ref: ir.Ref) -> bool:
         return isinstance(self.program.types[ref], ir.Type)
 
     def _rows(self, step: RegionStep, region: Region) -> Limit | None:
@@ -208,7 +207,7 @@ class _Needs:
         known = [x for x in every if x is not None]
         return largest(known) if len(known) == len(every) else None
 
-    def _rows_for(self, ref: Ref, region: Region) -> Limit | None:
+    def _rows_for(self, ref: ir.Ref, region: Region) -> Limit | None:
         t, need = type_of(self.program, ref), self.needs.get(ref, NOTHING)
         if t.space == UNIT:
             return self._rows_of_total(ref, region)
@@ -230,14 +229,14 @@ class _Needs:
     def _walks(self, space: Space, region: Region) -> bool:
         return region.map is not None and map_type(self.program, region.map).dom == space
 
-    def _rows_of_total(self, ref: Ref, region: Region) -> Limit | None:
+    def _rows_of_total(self, ref: ir.Ref, region: Region) -> Limit | None:
         """The rows that add something to a total."""
         zero = self._summed(ref)
         if isinstance(zero, Behind):
             return None if region.map is None else reached(zero, region.map)
         return zero
 
-    def _summed(self, ref: Ref) -> Extent:
+    def _summed(self, ref: ir.Ref) -> Extent:
         """The extent of what a sum adds."""
         node = self.program.nodes[ref]
         if isinstance(node, ir.Gram):
@@ -247,8 +246,8 @@ class _Needs:
             return self.extents[node.x]
         return None
 
-    def _zeros(self, step: RegionStep, region: Region) -> tuple[tuple[Ref, Limit | None], ...]:
-        found: list[tuple[Ref, Limit | None]] = []
+    def _zeros(self, step: RegionStep, region: Region) -> tuple[tuple[ir.Ref, Limit | None], ...]:
+        found: list[tuple[ir.Ref, Limit | None]] = []
         for ref in step.writes:
             t, zero = type_of(self.program, ref), self.extents[ref]
             if t.space != region.rows or zero is None or not t.dtype.is_float:
@@ -258,7 +257,7 @@ class _Needs:
                 found.append((ref, upto))
         return tuple(found)
 
-    def _edges(self, step: RegionStep, region: Region, cone: set[Ref]) -> Behind | None:
+    def _edges(self, step: RegionStep, region: Region, cone: set[ir.Ref]) -> Behind | None:
         """The only edges that add something to any sum of the kernel."""
         if region.map is None:
             return None
@@ -285,7 +284,7 @@ class _Needs:
         return next(i for i, k in self.kernels.items() if k is step)
 
     def _reads(
-        self, step: RegionStep, region: Region, cone: Iterable[Ref], rows: Limit | None, edges: Behind | None
+        self, step: RegionStep, region: Region, cone: Iterable[ir.Ref], rows: Limit | None, edges: Behind | None
     ) -> None:
         """Say what the kernel reads."""
         reads = set(step.reads)
@@ -308,7 +307,7 @@ class _Needs:
         for x in reads & set(step.writes):
             self.need(x, None)
 
-    def _pulled(self, m: Ref, region: Region, by_row: Behind | None, edges: Behind | None, of_rows: Need) -> Need:
+    def _pulled(self, m: ir.Ref, region: Region, by_row: Behind | None, edges: Behind | None, of_rows: Need) -> Need:
         if not self._walks(map_type(self.program, m).dom, region):
             return None
         if m == region.map and of_rows is not None:

@@ -9,8 +9,7 @@ from graphweave.core.errors import IRError
 from graphweave.core.sizes import Size, Symbol, leaves, show
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
-from graphweave.ir.tape.nodes import Computed, DimOf, DistinctOf, Fixed, Known, Number, NumberOf
+from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.types import Given
 
 
@@ -22,29 +21,29 @@ class SpaceCounts:
     """
 
     def __init__(
-        self, program: Program, there: Mapping[Ref, Given], make: Callable[[Ref], object],
-        spaces_of_call: Callable[[Ref], tuple[Space, ...]], *, asks: bool,
+        self, program: ir.Program, there: Mapping[ir.Ref, Given], make: Callable[[ir.Ref], object],
+        spaces_of_call: Callable[[ir.Ref], tuple[Space, ...]], *, asks: bool,
     ) -> None:  # fmt: skip
         self._program, self._there, self._make = program, there, make
         self._spaces_of_call, self._asks = spaces_of_call, asks
 
-    def number(self, space: Space) -> Number | None:
+    def number(self, space: Space) -> tape.Number | None:
         """How the rows of `space` are counted; None if no value tells. It uses a number, a tensor on the space that
         exists, or known sizes; otherwise it makes a value."""
         size = dict(self._program.spaces).get(space)
         if isinstance(size, int):
-            return Fixed(size)
+            return tape.Fixed(size)
         for ref, value in self._there.items():
             t = self._program.types[ref]
             if isinstance(t, ir.Type) and t.space == space and value is not None:
-                return DimOf(value, 0)
+                return tape.DimOf(value, 0)
         known = self._known()
         parts = list(dict.fromkeys(leaves(size, known)))
         if size is not None and all(p in known for p in parts):
-            return Computed(size, tuple(Known(p, known[p]) for p in parts))
+            return tape.Computed(size, tuple(tape.Known(p, known[p]) for p in parts))
         return self._by_making(space, size)
 
-    def _by_making(self, space: Space, size: Size | None) -> Number | None:
+    def _by_making(self, space: Space, size: Size | None) -> tape.Number | None:
         """Make a value on the space, or a symbol of the space's size, and count with that."""
         symbols = set(leaves(size))
         for ref, node in enumerate(self._program.nodes):
@@ -56,23 +55,23 @@ class SpaceCounts:
                 return self.number(space)
             if isinstance(t, ir.DistinctType) and t.space == space:
                 self._make(ref)
-                return DistinctOf(ref)
+                return tape.DistinctOf(ref)
         if self._asks:
             return None
         raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
 
-    def _needs_rows(self, ref: Ref, space: Space) -> bool:
+    def _needs_rows(self, ref: ir.Ref, space: Space) -> bool:
         """Whether making `ref` at this moment takes the row count of `space`."""
         there = frozenset(self._there)
         inside = [r for r in ancestors(self._program, [ref], there) - there if is_tensor(self._program, r)]
         return any(space in self._spaces_of_call(r) for r in inside)
 
-    def _known(self) -> dict[Size, Number]:
+    def _known(self) -> dict[Size, tape.Number]:
         """Symbols and numbers that are known at this step.
 
         Only plain symbols are read from dims of tensors: for a compound size, tensors would have to live longer.
         """
-        out: dict[Size, Number] = {}
+        out: dict[Size, tape.Number] = {}
         rows = dict(self._program.spaces)
         for ref, value in self._there.items():
             t = self._program.types[ref]
@@ -84,8 +83,8 @@ class SpaceCounts:
             elif isinstance(t, ir.AnyType):
                 dims = t.dims or ()
                 if t.size is not None:
-                    out.setdefault(t.size, NumberOf(value))
+                    out.setdefault(t.size, tape.NumberOf(value))
             for d, size in enumerate(dims):
                 if isinstance(size, Symbol):
-                    out.setdefault(size, DimOf(value, d))
+                    out.setdefault(size, tape.DimOf(value, d))
         return out

@@ -9,24 +9,13 @@ from graphweave.analysis.flow import is_view
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.report import MemoryNote
-from graphweave.ir.message.nodes import Broadcast, Permute, Ref, Reshape, Slice, Type
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.show import operation
-from graphweave.ir.tape.nodes import (
-    CallNode,
-    FirstPart,
-    Inside,
-    OnceAGraph,
-    OwnMemory,
-    RunKernel,
-    RunKernels,
-    SecondPart,
-    Step,
-    Tape,
-)
+from graphweave.ir.tape import nodes as tape_ir
 from graphweave.ir.tape.walk import frees_of, makes_of
 
 
-def memory_of(tape: Tape, plan: Plan, glossary: Glossary, held: Iterable[Ref]) -> tuple[MemoryNote, ...]:
+def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable[ir.Ref]) -> tuple[MemoryNote, ...]:
     """The steps that compute something. `held` are the inputs that are kept for this call alone, as those are that a
     forward saves for its backward; other inputs are the user's. Values whose size data decides count as nothing."""
     alive = _Alive(plan, glossary)
@@ -37,7 +26,7 @@ def memory_of(tape: Tape, plan: Plan, glossary: Glossary, held: Iterable[Ref]) -
         source = _shared_by(step, plan)
         for r in makes_of(step):
             alive.make(r, source)
-        during = alive.bytes + (_slots(step.inside, glossary) if isinstance(step, RunKernels) else 0)
+        during = alive.bytes + (_slots(step.inside, glossary) if isinstance(step, tape_ir.RunKernels) else 0)
         for r in frees_of(step):
             alive.free(r)
         words = _words(step, plan)
@@ -53,11 +42,11 @@ class _Alive:
 
     def __init__(self, plan: Plan, glossary: Glossary) -> None:
         self._types, self._glossary = plan.program.types, glossary
-        self._owner: dict[Ref, Ref] = {}
-        self._values: dict[Ref, set[Ref]] = {}
+        self._owner: dict[ir.Ref, ir.Ref] = {}
+        self._values: dict[ir.Ref, set[ir.Ref]] = {}
         self.bytes = 0
 
-    def make(self, ref: Ref, source: Ref | None = None) -> None:
+    def make(self, ref: ir.Ref, source: ir.Ref | None = None) -> None:
         """Note a value, in the memory of `source` if there is one. That of the user's arguments is not counted."""
         if source is not None:
             owner = self._owner.get(source)
@@ -68,29 +57,29 @@ class _Alive:
         self._owner[ref], self._values[ref] = ref, {ref}
         self.bytes += self._size(ref)
 
-    def free(self, ref: Ref) -> None:
+    def free(self, ref: ir.Ref) -> None:
         owner = self._owner.pop(ref, None)
         if owner is not None:
             self._values[owner].remove(ref)
             self.bytes -= 0 if self._values[owner] else self._size(owner)
 
-    def _size(self, ref: Ref) -> int:
+    def _size(self, ref: ir.Ref) -> int:
         t = self._types[ref]
-        return self._glossary.bytes_of(t) if isinstance(t, Type) else 0
+        return self._glossary.bytes_of(t) if isinstance(t, ir.Type) else 0
 
 
-def _shared_by(step: Step, plan: Plan) -> Ref | None:
+def _shared_by(step: tape_ir.Step, plan: Plan) -> ir.Ref | None:
     """The value in whose memory a step makes its own."""
-    if isinstance(step, OwnMemory):
+    if isinstance(step, tape_ir.OwnMemory):
         return step.source
-    if isinstance(step, CallNode):
+    if isinstance(step, tape_ir.CallNode):
         node = plan.program.nodes[step.value]
-        if is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
+        if is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice):
             return step.operands[0]
     return None
 
 
-def _slots(inside: Iterable[Inside], glossary: Glossary) -> int:
+def _slots(inside: Iterable[tape_ir.Inside], glossary: Glossary) -> int:
     """Bytes of the memory that a native call has for itself, whose slots values share."""
     slots: dict[int, int] = {}
     for one in inside:
@@ -98,15 +87,15 @@ def _slots(inside: Iterable[Inside], glossary: Glossary) -> int:
     return sum(slots.values())
 
 
-def _words(step: Step, plan: Plan) -> str:
+def _words(step: tape_ir.Step, plan: Plan) -> str:
     """The kernels or the operator of a step; "" for one that computes nothing."""
     match step:
-        case RunKernels(members=members):
+        case tape_ir.RunKernels(members=members):
             return ", ".join(plan.kernels[m.kernel].lowered.kernel.name for m in members)
-        case RunKernel(kernel=kernel) | FirstPart(kernel=kernel) | SecondPart(kernel=kernel):
+        case tape_ir.RunKernel(kernel=kernel) | tape_ir.FirstPart(kernel=kernel) | tape_ir.SecondPart(kernel=kernel):
             return plan.kernels[kernel].lowered.kernel.name
-        case CallNode(value=value, counted=True):
+        case tape_ir.CallNode(value=value, counted=True):
             return operation(plan.program.nodes[value])
-        case OnceAGraph():
+        case tape_ir.OnceAGraph():
             return "once a graph"
     return ""

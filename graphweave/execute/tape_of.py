@@ -25,10 +25,8 @@ from graphweave.execute.travel import Travel, TwoParts, travels
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.layouts import Promise
-from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.limits import StepLimit
-from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.types import Given
 from graphweave.ir.tape.verify import verify
 from graphweave.lower.schedule import Region, TorchCall
@@ -41,13 +39,13 @@ class RunnerTraits:
     joins: Callable[[int], bool]
     """Whether kernel i may run in one native call with others."""
 
-    spaces_of_call: Callable[[Ref], tuple[Space, ...]]
+    spaces_of_call: Callable[[ir.Ref], tuple[Space, ...]]
     """The spaces whose rows the runner needs to compute a node without a kernel."""
 
     divide: Callable[[Sequence[int]], Iterable[Sequence[int]]] = lambda members: (members,)
     """Kernels that follow one another -> those of each native call."""
 
-    there: frozenset[Ref] = frozenset()
+    there: frozenset[ir.Ref] = frozenset()
     """Values that are there before the first call."""
 
     counts: bool = True
@@ -64,7 +62,7 @@ class RunnerTraits:
 def tape_of(
     plan: Plan, kernels: Mapping[int, RegionStep], calls: NodeCalls, contract: Contract = ANYHOW, *,
     prelude: Mapping[int, RegionStep] | None = None, needs: RowNeeds = UNLIMITED,
-) -> Tape:  # fmt: skip
+) -> tape.Tape:  # fmt: skip
     """The verified tape of a plan for a runner that calls PyTorch. `prelude` are the kernels of the plan's prelude, and
     the `contract` says what calls return and look at."""
 
@@ -73,7 +71,7 @@ def tape_of(
         own = not plan.options.standalone  # a library has transposed its weights
         return RunnerTraits(drivable.__contains__, lambda r: calls.of(r).spaces, transposes=own)
 
-    def prelude_tape(plan: Plan, narrow: frozenset[Ref]) -> Tape:
+    def prelude_tape(plan: Plan, narrow: frozenset[ir.Ref]) -> tape.Tape:
         own = prelude or {}
         return TapeMaker(plan, own, traits(own, calls.prelude), Contract(verify=contract.verify), narrow=narrow).make()
 
@@ -83,7 +81,7 @@ def tape_of(
     return finished(maker.make())
 
 
-def finished(made: Tape) -> Tape:
+def finished(made: tape.Tape) -> tape.Tape:
     """A tape with its memory planned, verified."""
     planned = plan_memory(made)
     verify(planned)
@@ -96,9 +94,16 @@ class TapeMaker:
     says."""
 
     def __init__(
-        self, plan: Plan, kernels: Mapping[int, RegionStep], traits: RunnerTraits, contract: Contract = ANYHOW, *,
-        outputs: Sequence[Ref | None] | None = None, narrow: frozenset[Ref] | None = None, needs: RowNeeds = UNLIMITED,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        kernels: Mapping[int, RegionStep],
+        traits: RunnerTraits,
+        contract: Contract = ANYHOW,
+        *,
+        outputs: Sequence[ir.Ref | None] | None = None,
+        narrow: frozenset[ir.Ref] | None = None,
+        needs: RowNeeds = UNLIMITED,
+    ) -> None:
         """`outputs` are what the tape gives, unless the contract says it."""
         self._plan, self._program, self._contract, self._traits = plan, plan.program, contract, traits
         self._kernels, self._demands, self._needs = kernels, Demands(plan, kernels), needs
@@ -107,14 +112,14 @@ class TapeMaker:
         self._travel = Travel(plan, self._outputs, self._outputs[: len(promises)] if promises else self._outputs)
         self._is_prelude, self._narrow = narrow is not None, narrow or frozenset()
         self._steps: list[tape.Step] = []
-        self._there: dict[Ref, Given] = {}  # values that the steps so far have made; None for what is no value
-        self._written: set[Ref] = set()  # values that kernels write
+        self._there: dict[ir.Ref, Given] = {}  # values that the steps so far have made; None for what is no value
+        self._written: set[ir.Ref] = set()  # values that kernels write
         self._waiting: list[int] = []  # kernels for the next native call
-        self._awaited: set[Ref] = set()  # values that the waiting kernels write
+        self._awaited: set[ir.Ref] = set()  # values that the waiting kernels write
         self._writers = {r: i for i, kernel in kernels.items() for r in kernel.writes}
         self._taken: set[int] = set()  # steps of the schedule that have been added, or wait
-        self._begun: set[Ref] = set()  # rows that travel between ranks, or have come
-        self._once: frozenset[Ref] = frozenset()
+        self._begun: set[ir.Ref] = set()  # rows that travel between ranks, or have come
+        self._once: frozenset[ir.Ref] = frozenset()
         self._counted = {UNIT}
         self._asked: list[Space] = []
         self._counts = SpaceCounts(
@@ -129,7 +134,7 @@ class TapeMaker:
         self._there.update((r, r) for r in sorted((*self._constants, *self._inputs)))
         self._watch()
 
-    def _is_constant(self, ref: Ref, node: ir.Node) -> bool:
+    def _is_constant(self, ref: ir.Ref, node: ir.Node) -> bool:
         return ref in self._traits.there or (isinstance(node, ir.Input) and node.name in self._plan.constants)
 
     # -------------------------------------------------------- before the first call
@@ -144,7 +149,7 @@ class TapeMaker:
             if r in indices and r not in self._plan.prelude_inputs and is_tensor(self._program, r):
                 self._steps.append(tape.LookForEdits(r))
 
-    def make_once(self, prelude: Plan, make: Callable[[Plan, frozenset[Ref]], Tape]) -> None:
+    def make_once(self, prelude: Plan, make: Callable[[Plan, frozenset[ir.Ref]], tape.Tape]) -> None:
         """Add the step that follows the tape of the prelude; `make` makes that, of the prelude and of those of its
         indices that may be held in 32 bits."""
         plan, hoisted = self._plan, self._plan.hoisted
@@ -163,7 +168,7 @@ class TapeMaker:
         self._there.update((r, r) for r in hoisted)
         self._there.update((r, None) for r in plan.facts.hoist.checks)
 
-    def _narrow_in(self, prelude: Plan) -> frozenset[Ref]:
+    def _narrow_in(self, prelude: Plan) -> frozenset[ir.Ref]:
         """Indices that the prelude makes and that only maps read, both in the prelude and here, as nodes of the
         prelude."""
         here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
@@ -173,7 +178,7 @@ class TapeMaker:
 
     # -------------------------------------------------------- steps
 
-    def make(self) -> Tape:
+    def make(self) -> tape.Tape:
         for i in range(len(self._plan.schedule.steps)):
             self._step(i)
         self._run_waiting()
@@ -181,7 +186,7 @@ class TapeMaker:
             if r is not None:
                 self._ensure(r)
         outputs = self._settle()
-        return Tape(
+        return tape.Tape(
             str(self._plan.name), self._inputs, tuple(self._steps), outputs, tuple(self._asked), self._constants
         )
 
@@ -268,7 +273,7 @@ class TapeMaker:
         )  # fmt: skip
         self._wrote(writes)
 
-    def _maps_and_spaces(self, members: Sequence[int]) -> tuple[tuple[Ref, ...], tuple[Space, ...]]:
+    def _maps_and_spaces(self, members: Sequence[int]) -> tuple[tuple[ir.Ref, ...], tuple[Space, ...]]:
         """The maps that kernels of one native call read or that tell their limits, and the spaces whose rows they
         need."""
         kernels, program = [self._kernels[i] for i in members], self._program
@@ -279,11 +284,13 @@ class TapeMaker:
         maps = dict.fromkeys((*(m for kernel in kernels for m in kernel.maps), *told_by))
         return tuple(maps), tuple(dict.fromkeys((*(s for kernel in kernels for s in kernel.spaces), *ends, *told)))
 
-    def _matrix_of(self, ref: Ref) -> Ref | None:
+    def _matrix_of(self, ref: ir.Ref) -> ir.Ref | None:
         """The matrix of which `ref` is the transpose that a native call makes itself, if it is one."""
         return untransposed(self._program, ref) if self._traits.transposes else None
 
-    def _inside(self, steps: Sequence[CppStep], turns: Iterable[Ref], kept: frozenset[Ref]) -> tuple[tape.Inside, ...]:
+    def _inside(
+        self, steps: Sequence[CppStep], turns: Iterable[ir.Ref], kept: frozenset[ir.Ref]
+    ) -> tuple[tape.Inside, ...]:
         """The values that only these kernels read, each in a slot of its own."""
         types = ((r, type_of(self._program, r)) for r in turns)
         sizes = [(r, UNIT, numel(t.shape) * t.dtype.itemsize) for r, t in types]
@@ -306,20 +313,20 @@ class TapeMaker:
             self._steps.append(tape.Check(i, rows, tuple(given), kernel.writes))
 
     def _given_to(
-        self, kernel: RegionStep, late: Iterable[Ref] = ()
-    ) -> tuple[tuple[Space, ...], tuple[Ref, ...], tuple[Ref, ...]]:
+        self, kernel: RegionStep, late: Iterable[ir.Ref] = ()
+    ) -> tuple[tuple[Space, ...], tuple[ir.Ref, ...], tuple[ir.Ref, ...]]:
         """The rows, the indices and the values that a kernel reads. Of values that are `late`, it reads the rows that
         are there."""
         indices = tuple(map(self._index_of, kernel.maps))
         reads = tuple(r if r in late else self._value(r) for r in kernel.reads)
         return self._rows_of(kernel.spaces), indices, reads
 
-    def _wrote(self, writes: Sequence[Ref]) -> None:
+    def _wrote(self, writes: Sequence[ir.Ref]) -> None:
         self._there.update((r, r) for r in writes)
         self._written.update(writes)
         self._steps += map(tape.Narrow, self._narrow.intersection(writes))
 
-    def _index_of(self, m: Ref) -> Ref:
+    def _index_of(self, m: ir.Ref) -> ir.Ref:
         node = self._program.nodes[m]
         assert isinstance(node, ir.MapOf)
         return self._value(node.index)
@@ -338,12 +345,12 @@ class TapeMaker:
 
     # -------------------------------------------------------- nodes without a kernel
 
-    def _value(self, ref: Ref) -> Ref:
+    def _value(self, ref: ir.Ref) -> ir.Ref:
         value = self._ensure(ref)
         assert value is not None, f"%{ref} is no value"
         return value
 
-    def _ensure(self, ref: Ref) -> Given:
+    def _ensure(self, ref: ir.Ref) -> Given:
         """`ref`, which is there by then, or None if it is no value. It is computed here if nothing has computed it
         yet."""
         if ref in self._there:
@@ -373,7 +380,7 @@ class TapeMaker:
                 self._ensure(size)
         return ref
 
-    def _call(self, ref: Ref) -> None:
+    def _call(self, ref: ir.Ref) -> None:
         given = tuple(self._ensure(r) for r in dict.fromkeys(call_operands(self._program, ref)))
         rows = self._rows_of(self._traits.spaces_of_call(ref))
         is_work = ref in self._refused and not isinstance(self._program.nodes[ref], ir.Aten)
@@ -381,7 +388,7 @@ class TapeMaker:
 
     # -------------------------------------------------------- between ranks
 
-    def _begin(self, ref: Ref, node: ir.Exchange | ir.ExchangeBack) -> None:
+    def _begin(self, ref: ir.Ref, node: ir.Exchange | ir.ExchangeBack) -> None:
         """Begin to move rows between ranks, unless they do. `_ensure` waits for them before the first step that needs
         them."""
         if ref in self._there or ref in self._begun:
@@ -416,10 +423,10 @@ class TapeMaker:
             self._ensure(r)
         self._steps.append(tape.SecondPart(i))
 
-    def _rooms(self, writes: Iterable[Ref]) -> tuple[tape.Room, ...]:
+    def _rooms(self, writes: Iterable[ir.Ref]) -> tuple[tape.Room, ...]:
         return tuple(tape.Room(r, self._travel.sent[r]) for r in writes if r in self._travel.sent)
 
-    def _is_late(self, ref: Ref) -> bool:
+    def _is_late(self, ref: ir.Ref) -> bool:
         """Whether the value is on its way."""
         return ref in self._begun and ref not in self._there
 
@@ -427,7 +434,7 @@ class TapeMaker:
         """Whether kernel i needs rows that are still on their way."""
         return self._needs_late((*self._kernels[i].reads, *self._demands.indices_of(i)))
 
-    def _needs_late(self, refs: Iterable[Ref]) -> bool:
+    def _needs_late(self, refs: Iterable[ir.Ref]) -> bool:
         return any(map(self._is_late, ancestors(self._program, refs, frozenset(self._there))))
 
     # -------------------------------------------------------- results
@@ -458,7 +465,7 @@ class TapeMaker:
             lent = lent.intersection(results)
         return tuple(tape.Output(None if r is None else self._ensure(r), r in lent) for r in self._outputs)
 
-    def _keeps(self, ref: Ref, promise: Promise) -> bool:
+    def _keeps(self, ref: ir.Ref, promise: Promise) -> bool:
         """Whether a result keeps its promise wherever the program runs: its memory is its own, in row-major order, and
         if it must be `fresh`, no other result and nothing that is kept for the backward can be a view of it."""
         if not (promise.row_major and (ref in self._written or self._is_number(ref))):
@@ -467,13 +474,13 @@ class TapeMaker:
         return not promise.fresh or (results.count(ref) == 1 and ref not in self._maybe_saved)
 
     @cached_property
-    def _maybe_saved(self) -> set[Ref]:
+    def _maybe_saved(self) -> set[ir.Ref]:
         """Values that are kept for the backward, and those from which calls of PyTorch make them: they may be views of
         these."""
         saved = (r for r in self._outputs[len(self._contract.promises) :] if r is not None)
         return ancestors(self._program, saved, frozenset(self._written))
 
-    def _is_number(self, ref: Ref) -> bool:
+    def _is_number(self, ref: ir.Ref) -> bool:
         """Whether the value is a tensor without dims that a PyTorch call computes, and so has its own memory."""
         t = self._program.types[ref]
         return (

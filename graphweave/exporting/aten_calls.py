@@ -14,7 +14,6 @@ from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, quoted
 from graphweave.exporting.seeds import is_seed
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Ref
 
 
 def _size(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
@@ -43,7 +42,7 @@ def _slice_scatter(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"with_slice(run, {call.name(ref)}, {call.name(part)}, {_bounds(call, ref, args[2:])})"
 
 
-def _bounds(call: NamedNode, ref: Ref, given: Args) -> str:
+def _bounds(call: NamedNode, ref: ir.Ref, given: Args) -> str:
     """The dim, first, last and step of a slice."""
     dim, start, stop, step = (*given, *(None,) * 4)[:4]
     first = "int64_t(0)" if start is None else call.text(start)
@@ -178,7 +177,7 @@ def _index_select(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return _taken(call, ref, call.dim(args[1], ref), call.operand(args[2]), wraps=False)
 
 
-def _index(call: NamedNode, index: Ref) -> str:
+def _index(call: NamedNode, index: ir.Ref) -> str:
     """An index of rows, or the places that a mask of rows chooses."""
     if call.dtype(index) is not DType.bool:
         return call.name(index)
@@ -187,7 +186,7 @@ def _index(call: NamedNode, index: Ref) -> str:
     return call.places(index)
 
 
-def _taken(call: NamedNode, ref: Ref, dim: int, index: Ref, *, wraps: bool) -> str:
+def _taken(call: NamedNode, ref: ir.Ref, dim: int, index: ir.Ref, *, wraps: bool) -> str:
     text = _index(call, index)
     base = call.name(ref)
     if dim == 0:

@@ -12,7 +12,6 @@ from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, number_text
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Ref, Type
 
 
 def call_lines(call: NamedNode) -> Iterator[str]:
@@ -70,7 +69,7 @@ def call_lines(call: NamedNode) -> Iterator[str]:
 def _of_algebra(call: NamedNode, node: ir.Node) -> str:
     """A node of the algebra that is a view, or work on indices."""
     own = call.type_of(call.ref)
-    assert isinstance(own, Type)
+    assert isinstance(own, ir.Type)
     sizes = [*([] if own.space == UNIT else [call.count(own.space)]), *map(str, own.shape)]
     lead = len(sizes) - len(own.shape)
     array = "{" + (", ".join(sizes) or "0") + "}"
@@ -128,13 +127,13 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
             raise call.refused()
 
 
-def _num_keys(call: NamedNode, ref: Ref) -> int:
+def _num_keys(call: NamedNode, ref: ir.Ref) -> int:
     node = call.program.nodes[ref]
     assert isinstance(node, ir.Distinct)
     return len(node.keys)
 
 
-def _product(call: NamedNode, x: Ref, w: Ref, own: Type) -> str:
+def _product(call: NamedNode, x: ir.Ref, w: ir.Ref, own: ir.Type) -> str:
     """Rows times a matrix, or times one for each block of their features; shared data is a single row."""
     rows = f"unsqueezed({call.name(x)}, 0)" if own.space == UNIT else call.name(x)
     if len(own.shape) == 1:
@@ -165,9 +164,9 @@ def _pointwise(call: NamedNode, node: ir.Pointwise, rank: int) -> str:
     return f"combined(run, {', '.join(both)}, {call.code}, {body})"
 
 
-def _with_rank(call: NamedNode, ref: Ref, rank: int) -> str:
+def _with_rank(call: NamedNode, ref: ir.Ref, rank: int) -> str:
     t, text = call.type_of(ref), call.name(ref)
-    if not isinstance(t, Type):
+    if not isinstance(t, ir.Type):
         raise call.refused()
     for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
         text = f"unsqueezed({text}, 1)"

@@ -11,17 +11,16 @@ from graphweave.core.errors import ExportError
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import AnyType, Operand, Program, Ref, Type
 
 
 class NotExported(ExportError):
     """A node that only PyTorch computes, by its call and its line."""
 
 
-def is_number(program: Program, ref: Ref) -> bool:
+def is_number(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether a value is a whole number, not a tensor."""
     t = program.types[ref]
-    return isinstance(t, AnyType) and t.size is not None and t.dims is None
+    return isinstance(t, ir.AnyType) and t.size is not None and t.dims is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,12 @@ class NamedNode:
     """A node of a program, the C++ name of each value and row count, the user's words for an index, and the name of the
     places at which a mask is true."""
 
-    program: Program
-    ref: Ref
-    name: Callable[[Ref], str]
+    program: ir.Program
+    ref: ir.Ref
+    name: Callable[[ir.Ref], str]
     count: Callable[[Space], str]
-    words: Callable[[Ref], str]
-    places: Callable[[Ref], str]
+    words: Callable[[ir.Ref], str]
+    places: Callable[[ir.Ref], str]
 
     @property
     def node(self) -> ir.Node:
@@ -51,45 +50,45 @@ class NamedNode:
     def text(self, arg: object) -> str:
         """A number or an operand as C++."""
         match arg:
-            case Operand(ref):
+            case ir.Operand(ref):
                 return self.name(ref)
             case bool() | int() | float():
                 return number_text(arg)
             case _:
                 raise self.refused()
 
-    def operand(self, arg: object) -> Ref:
+    def operand(self, arg: object) -> ir.Ref:
         """An argument that must be a value."""
-        if not isinstance(arg, Operand):
+        if not isinstance(arg, ir.Operand):
             raise self.refused()
         return arg.ref
 
     def is_value(self, arg: object) -> bool:
         """Whether an argument is a tensor."""
-        return isinstance(arg, Operand) and not is_number(self.program, arg.ref)
+        return isinstance(arg, ir.Operand) and not is_number(self.program, arg.ref)
 
-    def type_of(self, ref: Ref) -> Type | AnyType:
+    def type_of(self, ref: ir.Ref) -> ir.Type | ir.AnyType:
         t = self.program.types[ref]
-        if not isinstance(t, Type | AnyType):
+        if not isinstance(t, ir.Type | ir.AnyType):
             raise self.refused()
         return t
 
-    def dims(self, ref: Ref) -> int:
+    def dims(self, ref: ir.Ref) -> int:
         """The number of dims of a tensor."""
         match self.type_of(ref):
-            case Type(space, shape):
+            case ir.Type(space, shape):
                 return len(shape) + (space != UNIT)
-            case AnyType(dims=dims) if dims is not None:
+            case ir.AnyType(dims=dims) if dims is not None:
                 return len(dims)
         raise self.refused()
 
-    def dim(self, arg: object, ref: Ref, more: int = 0) -> int:
+    def dim(self, arg: object, ref: ir.Ref, more: int = 0) -> int:
         """A dim of a tensor, counted from the front."""
         if not isinstance(arg, int):
             raise self.refused()
         return arg + (self.dims(ref) + more if arg < 0 else 0)
 
-    def dtype(self, ref: Ref | None = None) -> DType:
+    def dtype(self, ref: ir.Ref | None = None) -> DType:
         found = self.type_of(self.ref if ref is None else ref).dtype
         if found is None:
             raise self.refused()

@@ -20,7 +20,6 @@ from graphweave.exporting.segments import SegmentText, segment_text
 from graphweave.exporting.sizes_text import as_cpp
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.tape import nodes as tape
-from graphweave.ir.tape.nodes import Number, Tape
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class ProgramText:
 
 
 def print_program(
-    followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep], prelude: Mapping[int, RegionStep],
+    followed: tape.Tape, plan: Plan, kernels: Mapping[int, RegionStep], prelude: Mapping[int, RegionStep],
     given: Mapping[Ref, str], weights: Mapping[Ref, int], names: Mapping[str, str], outputs: Sequence[int],
 ) -> ProgramText:  # fmt: skip
     """`prepare(run, weights, made)` for what a tape computes of its weights alone, and `follow(run, in, sizes, made)`
@@ -70,7 +69,7 @@ class _Printer:
     """Prints the steps of one tape. A prelude's has a printer of its own, and the same `text`."""
 
     def __init__(
-        self, text: ProgramText, followed: Tape, plan: Plan, kernels: Mapping[int, RegionStep],
+        self, text: ProgramText, followed: tape.Tape, plan: Plan, kernels: Mapping[int, RegionStep],
         names: Mapping[str, str], prelude: Mapping[int, RegionStep] | None = None,
         weights: Iterable[Ref] = (),
     ) -> None:  # fmt: skip
@@ -257,7 +256,7 @@ class _Printer:
 
     # -------------------------------------------------------- numbers and names
 
-    def _number(self, number: Number) -> str:
+    def _number(self, number: tape.Number) -> str:
         match number:
             case tape.Fixed(rows):
                 return str(rows)

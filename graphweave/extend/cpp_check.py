@@ -22,9 +22,9 @@ from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.extend.subject import Subject
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, Pointwise, Program, Ref, Type
 from graphweave.passes.pass_facts import PassFacts
 
 _VALUES = (
@@ -73,22 +73,22 @@ def _check_numbers(subject: Subject, op: Op, made: Executable, cases: Cases, num
     """Compare the kernel with the operator, with these floats as operands."""
     given = {f"{x}_{d.value}_{k}": v[k] for d, values in cases.items() for x, v in values.items() for k in (0, 1)}
     given |= {f"{'xyz'[i]}_{d.value}": torch.tensor(n, dtype=TORCH_DTYPE[d]) for d in cases for i, n in numbers.items()}
-    got = made([given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)])
+    got = made([given[n.name] for n in made.plan.program.nodes if isinstance(n, ir.Input)])
     for (dtype, wide), result in zip(product(cases, (0, 1)), got, strict=True):
         _compare(subject, op, dtype, {x: v[wide] for x, v in cases[dtype].items()}, numbers, result)
 
 
-def _program(op: Op, dtypes: Iterable[DType]) -> Program:
+def _program(op: Op, dtypes: Iterable[DType]) -> ir.Program:
     """A program that applies the operator in each dtype to numbers and to vectors. Floats are shared by all rows."""
     build = Builder()
-    outputs: list[Ref] = []
+    outputs: list[ir.Ref] = []
     for dtype, (k, shape) in product(dtypes, enumerate(((), (_WIDTH,)))):
         operands = [
-            build.add(Input(f"{x}_{dtype.value}", Type(UNIT, (), dtype))) if i in op.facts.numbers
-            else build.add(Input(f"{x}_{dtype.value}_{k}", Type(_ROWS, shape, dtype)))
+            build.add(ir.Input(f"{x}_{dtype.value}", ir.Type(UNIT, (), dtype))) if i in op.facts.numbers
+            else build.add(ir.Input(f"{x}_{dtype.value}_{k}", ir.Type(_ROWS, shape, dtype)))
             for i, x in enumerate("xyz"[: op.facts.arity])
         ]  # fmt: skip
-        outputs.append(build.add(Pointwise(op, tuple(operands))))
+        outputs.append(build.add(ir.Pointwise(op, tuple(operands))))
     return build.program(outputs, [(_ROWS, None)])
 
 

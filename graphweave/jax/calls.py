@@ -13,14 +13,13 @@ from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.jax.elementwise import DTYPE_OF
 
 JAX_DTYPE: dict[DType, Any] = {dtype: jnp.dtype(name) for name, dtype in DTYPE_OF.items()}
 """JAX's dtype of each element type of the IR."""
 
 
-def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
+def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Any], rows: Mapping[Space, int]) -> Any:
     """The value of a node; `given(ref)` are those of its operands, and of maps their index, None for `ToUnit`.
 
     IRError for a node that JAX cannot compute, which is a bug: no program of this frontend has one.
@@ -62,7 +61,7 @@ def _function(op: Op) -> Callable[..., Any]:
     return found
 
 
-def _reshaped(node: ir.Node, program: Program, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
+def _reshaped(node: ir.Node, program: ir.Program, given: Callable[[ir.Ref], Any], rows: Mapping[Space, int]) -> Any:
     if not isinstance(node, ir.Cast | ir.Reduce | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Pad):
         raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
     x, t = given(node.x), _type(program, node.x)
@@ -86,7 +85,7 @@ def _reshaped(node: ir.Node, program: Program, given: Callable[[Ref], Any], rows
             return jnp.pad(x, [(before, after) if i == dim + lead else (0, 0) for i in range(x.ndim)])
 
 
-def _pull(x: Any, program: Program, m: Ref, index: Any, rows: Mapping[Space, int]) -> Any:
+def _pull(x: Any, program: ir.Program, m: ir.Ref, index: Any, rows: Mapping[Space, int]) -> Any:
     t = program.types[m]
     assert not isinstance(t, ir.Type)
     if index is None:
@@ -94,7 +93,7 @@ def _pull(x: Any, program: Program, m: Ref, index: Any, rows: Mapping[Space, int
     return x[index]
 
 
-def _push(node: ir.Push, x: Any, program: Program, index: Any, rows: Mapping[Space, int]) -> Any:
+def _push(node: ir.Push, x: Any, program: ir.Program, index: Any, rows: Mapping[Space, int]) -> Any:
     t, m = _type(program, node.x), program.types[node.map]
     if index is None:
         if x.shape[0] == 0:
@@ -132,7 +131,7 @@ def _with_rank(x: Any, t: ir.Type, rank: int) -> Any:
     return x.reshape((x.shape[0], *[1] * (rank - len(t.shape)), *t.shape))
 
 
-def _type(program: Program, ref: Ref) -> ir.Type:
+def _type(program: ir.Program, ref: ir.Ref) -> ir.Type:
     t = program.types[ref]
     assert isinstance(t, ir.Type)
     return t

@@ -17,8 +17,8 @@ from jax.extend.core import Literal as JaxLiteral
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.lines import NOWHERE, Location, is_library
 from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Push, Ref, Type
 from graphweave.ir.message.verify import verify
 from graphweave.jax.elementwise import ELEMENTWISE, dtype_of
 from graphweave.jax.moves import End
@@ -64,7 +64,7 @@ class ImportedTrace:
     Its outputs become arrays by `results`.
     """
 
-    program: Program
+    program: ir.Program
     arguments: Mapping[str, int]
     constants: Mapping[str, np.ndarray[Any, Any]]
     results: tuple[Result, ...]
@@ -122,10 +122,10 @@ class _TraceImporter:
         shape = tuple(map(int, aval.shape))
         space = UNIT if rows == "unit" else self._frame.spaces[rows]
         try:
-            t = Type(space, shape if space == UNIT else shape[1:], dtype_of(aval.dtype))
+            t = ir.Type(space, shape if space == UNIT else shape[1:], dtype_of(aval.dtype))
         except CannotSay as error:
             raise DataError(f"{self._what}: an argument of it {error}. Convert it with .astype(...).") from None
-        return Value(self._values.add(Input(name, t)), shape, None if space == UNIT else 0)
+        return Value(self._values.add(ir.Input(name, t)), shape, None if space == UNIT else 0)
 
     def _array(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> Value:
         """A constant array, repeated up to `shape`."""
@@ -136,14 +136,14 @@ class _TraceImporter:
         else:
             name = f"c{len(self._constants)}"
             self._constants[name] = array
-            ref = self._values.add(Input(name, Type(UNIT, array.shape, dtype)))
+            ref = self._values.add(ir.Input(name, ir.Type(UNIT, array.shape, dtype)))
         shape = array.shape if shape is None else shape
         return Value(ref, shape, None, frozenset(i for i, n in enumerate(array.shape) if n == 1))
 
-    def _map(self, end: End) -> Ref:
+    def _map(self, end: End) -> ir.Ref:
         frame = self._frame
-        index = self._values.add(Input(end, Type(frame.spaces["edge"], (), frame.index)))
-        return self._values.add(MapOf(index, frame.spaces[end]))
+        index = self._values.add(ir.Input(end, ir.Type(frame.spaces["edge"], (), frame.index)))
+        return self._values.add(ir.MapOf(index, frame.spaces[end]))
 
     # ---------------------------------------------------------------- equations
 
@@ -201,11 +201,11 @@ class _TraceImporter:
         if x.rows is None and x.is_uniform(0):
             return Value(x.ref, shape, None, x.spread | {0})
         ref = self._values.on(x, self._frame.spaces[end])
-        return Value(self._values.add(Pull(ref, self._map(end))), shape, 0, x.spread)
+        return Value(self._values.add(ir.Pull(ref, self._map(end))), shape, 0, x.spread)
 
     def _push(self, x: Value, fold: Fold, *, end: End, rows: int) -> Value:
         ref = self._values.on(x, self._frame.spaces["edge"])
-        pushed = Push(ref, self._map(end), fold, int(fold is Fold.mul))
+        pushed = ir.Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 
     def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:
@@ -220,7 +220,7 @@ class _TraceImporter:
             return self._array(np.asarray(var.val).astype(var.aval.dtype))
         return env[var]
 
-    def _result(self, v: Value, rows: Rows) -> tuple[Ref, Result]:
+    def _result(self, v: Value, rows: Rows) -> tuple[ir.Ref, Result]:
         values = self._values
         if rows == "unit" and v.rows is not None:
             if v.shape[v.rows] != 1:

@@ -24,9 +24,9 @@ from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import MAX_BYTES
 from graphweave.execute.range_errors import of_map
 from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Input, Program, Ref, ToUnit
-from graphweave.ir.tape.nodes import CallNode, Free, RunKernels, Tape
+from graphweave.ir.tape import nodes as tape
 from graphweave.jax.calls import evaluate
 from graphweave.jax.compiled import CompiledProgram
 from graphweave.jax.foreign import Shapes, run_kernels
@@ -40,9 +40,9 @@ class _ForeignCall:
     another dtype."""
 
     table: KernelTable
-    arguments: Sequence[Ref]
+    arguments: Sequence[ir.Ref]
     results: Shapes
-    converted: Mapping[Ref, str]
+    converted: Mapping[ir.Ref, str]
 
 
 class GraphRun:
@@ -51,15 +51,15 @@ class GraphRun:
     def __init__(self, code: CompiledProgram, rows: Mapping[Space, int], fixed: Mapping[str, Tensor]) -> None:
         """`fixed`: tensors for the inputs that are no arrays of JAX's, such as the index tensors of the graph."""
         self.code, self._rows = code, {UNIT: 1, **rows}
-        self.program: Program = code.plan.program
-        self.fixed: dict[Ref, Tensor] = {
-            r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, Input) and n.name in fixed
+        self.program: ir.Program = code.plan.program
+        self.fixed: dict[ir.Ref, Tensor] = {
+            r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, ir.Input) and n.name in fixed
         }
         self._hoist()
         kernels = code.kernels.items()
         self._kernels = {i: k for i, k in kernels if not isinstance(k, CppPushStep)}  # whose parts Python folds
-        self._tapes: dict[tuple[Ref | None, ...], Tape] = {}
-        self._calls: dict[RunKernels, _ForeignCall] = {}
+        self._tapes: dict[tuple[ir.Ref | None, ...], tape.Tape] = {}
+        self._calls: dict[tape.RunKernels, _ForeignCall] = {}
 
     def _hoist(self) -> None:
         """Compute what depends on the graph alone. If it depends on integers of the user that JAX traces, XLA computes
@@ -71,32 +71,32 @@ class GraphRun:
             made = self.code.prelude(list(given))
         self.fixed.update(zip(self.code.plan.hoisted, (t.contiguous() for t in made), strict=False))
 
-    def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[Ref | None] | None = None) -> list[Any]:
+    def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[ir.Ref | None] | None = None) -> list[Any]:
         """With `outputs`, only these of the program's outputs."""
         wanted = tuple(self.program.outputs if outputs is None else outputs)
         if wanted not in self._tapes:
             self._tapes[wanted] = self._tape(wanted)
         nodes = self.program.nodes
-        made = {r: arrays[n.name] for r, n in enumerate(nodes) if isinstance(n, Input) and n.name in arrays}
+        made = {r: arrays[n.name] for r, n in enumerate(nodes) if isinstance(n, ir.Input) and n.name in arrays}
         for step in self._tapes[wanted].steps:
             match step:
-                case CallNode(ref):
+                case tape.CallNode(ref):
                     made[ref] = evaluate(self.program, ref, partial(self._value, made), self._rows)
-                case RunKernels():
+                case tape.RunKernels():
                     made.update(self._run_kernels(step, made))
-                case Free(refs):
+                case tape.Free(refs):
                     for r in refs:
                         made.pop(r, None)
         return [None if r is None else self._value(made, r) for r in wanted]
 
-    def _value(self, made: dict[Ref, Any], ref: Ref) -> Any:
+    def _value(self, made: dict[ir.Ref, Any], ref: ir.Ref) -> Any:
         if ref not in made and ref in self.fixed:
             made[ref] = jnp.asarray(self.fixed[ref].numpy())
-        return None if isinstance(self.program.nodes[ref], ToUnit) else made[ref]
+        return None if isinstance(self.program.nodes[ref], ir.ToUnit) else made[ref]
 
     # ---------------------------------------------------------------- the tape
 
-    def _tape(self, outputs: Sequence[Ref | None]) -> Tape:
+    def _tape(self, outputs: Sequence[ir.Ref | None]) -> tape.Tape:
         traits = RunnerTraits(
             self._kernels.__contains__, lambda ref: (), self._divide, frozenset(self.fixed), counts=False,
             transposes=False, in_order=False,
@@ -116,7 +116,7 @@ class GraphRun:
 
     # ---------------------------------------------------------------- foreign calls
 
-    def _run_kernels(self, step: RunKernels, made: dict[Ref, Any]) -> Iterator[tuple[Ref, Any]]:
+    def _run_kernels(self, step: tape.RunKernels, made: dict[ir.Ref, Any]) -> Iterator[tuple[ir.Ref, Any]]:
         if step not in self._calls:
             self._calls[step] = self._foreign_call(step)
         call = self._calls[step]
@@ -124,7 +124,7 @@ class GraphRun:
         for r, x in zip(step.writes, results, strict=False):  # the last result is the memory inside
             yield r, x.astype(call.converted[r]) if r in call.converted else x
 
-    def _foreign_call(self, step: RunKernels) -> _ForeignCall:
+    def _foreign_call(self, step: tape.RunKernels) -> _ForeignCall:
         kernels = [self._kernels[m.kernel] for m in step.members]
         graph = self._on_graph(step, kernels)
         shapes = {r: one for kernel in kernels for r, one in zip(kernel.writes, self._shapes(kernel), strict=True)}
@@ -135,7 +135,7 @@ class GraphRun:
         converted = {k.writes[i]: _name(dtype) for k in kernels for i, dtype in k.converted.items()}
         return _ForeignCall(table, [r for r in step.reads if r not in self.fixed], results, converted)
 
-    def _on_graph(self, step: RunKernels, kernels: Sequence[CppStep]) -> OnOneGraph:
+    def _on_graph(self, step: tape.RunKernels, kernels: Sequence[CppStep]) -> OnOneGraph:
         index = dict(zip(step.maps, (self.fixed[r] for r in step.indices), strict=True))
         given = {}
         for i, kernel in enumerate(kernels):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.message.nodes import Concat, Pad, Push, Reduce, Slice, ToUnit
+from graphweave.ir.message import nodes as ir
 from graphweave.jax.elementwise import Rule
 from graphweave.jax.values import CannotSay, Value, Values
 
@@ -37,7 +37,7 @@ def reshaped(values: Values, x: Value, shape: tuple[int, ...]) -> Value:
 def only_row(values: Values, x: Value) -> Value:
     """A value on a space of one row as shared data."""
     assert x.rows is not None
-    ref = values.add(Push(x.ref, values.add(ToUnit(values.space(x))), Fold.sum))
+    ref = values.add(ir.Push(x.ref, values.add(ir.ToUnit(values.space(x))), Fold.sum))
     features = list(values.type(ref).shape)
     features.insert(x.rows, 1)
     return Value(values.reshaped(ref, features), x.shape, None, x.spread | {x.rows})
@@ -82,7 +82,7 @@ def sliced(values: Values, x: Value, dim: int, start: int, stop: int, step: int 
     ref = x.ref
     if x.is_uniform(dim):
         ref = values.kept(x, x.rows, x.spread - {dim})
-    return Value(values.add(Slice(ref, at, start, stop, step)), shape, x.rows, x.spread - {dim})
+    return Value(values.add(ir.Slice(ref, at, start, stop, step)), shape, x.rows, x.spread - {dim})
 
 
 def _slice(
@@ -124,7 +124,7 @@ def _concatenate(values: Values, *xs: Value, dimension: int, **params: Any) -> V
     at = dimension - (rows is not None and rows < dimension)
     shape = list(xs[0].shape)
     shape[dimension] = sum(x.shape[dimension] for x in xs)
-    return Value(values.add(Concat(parts, at)), tuple(shape), rows, spread)
+    return Value(values.add(ir.Concat(parts, at)), tuple(shape), rows, spread)
 
 
 def _pad(values: Values, x: Value, filling: Value, *, padding_config: Any, **params: Any) -> Value:
@@ -158,7 +158,7 @@ def _padded(values: Values, x: Value, filling: Value, dim: int, low: int, high: 
         raise CannotSay("pads with another number than 0")
     ref = values.kept(x, x.rows, x.spread - {dim})
     shape = (*x.shape[:dim], low + x.shape[dim] + high, *x.shape[dim + 1 :])
-    return Value(values.add(Pad(ref, values.feature(x, dim), low, high)), shape, x.rows, x.spread - {dim})
+    return Value(values.add(ir.Pad(ref, values.feature(x, dim), low, high)), shape, x.rows, x.spread - {dim})
 
 
 # ---------------------------------------------------------------- folds
@@ -176,12 +176,12 @@ def folded(values: Values, x: Value, fold: Fold, axes: Sequence[int]) -> Value:
     within = [a for a in axes if a != x.rows]
     ref, rows = x.ref, x.rows
     if within:
-        ref = values.add(Reduce(ref, fold, tuple(values.feature(x, a) for a in within), False))
+        ref = values.add(ir.Reduce(ref, fold, tuple(values.feature(x, a) for a in within), False))
     if rows is not None and rows in axes:
         values.check_total()
         if fold is not Fold.sum:
             raise CannotSay(f"takes the {fold.value} of all rows")
-        ref, rows = values.add(Push(ref, values.add(ToUnit(values.space(x))), Fold.sum)), None
+        ref, rows = values.add(ir.Push(ref, values.add(ir.ToUnit(values.space(x))), Fold.sum)), None
     left = [i for i in range(len(x.shape)) if i not in axes]
     out = Value(
         ref, tuple(x.shape[i] for i in left), None if rows is None else left.index(rows),

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, typed
 from graphweave.core.types import UNIT, DType, Op, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Broadcast, Const, Node, Permute, Pointwise, Pull, Ref, Reshape, ToUnit, Type
 
 
 class CannotSay(Exception):
@@ -29,7 +29,7 @@ class Value:
     """An array of `shape`. Dim `rows` is that of the space on which `ref` lies, None for shared data. The features of
     `ref` are the other dims, in order, with size 1 for those in `spread`."""
 
-    ref: Ref
+    ref: ir.Ref
     shape: tuple[int, ...]
     rows: int | None = None
     spread: frozenset[int] = frozenset()
@@ -49,35 +49,35 @@ class Values:
         self.loc = NOWHERE
         """The user's line, which nodes that are added get."""
 
-    def add(self, node: Node) -> Ref:
+    def add(self, node: ir.Node) -> ir.Ref:
         return self.build.add(node, self.loc)
 
-    def type(self, ref: Ref) -> Type:
+    def type(self, ref: ir.Ref) -> ir.Type:
         t = self.build.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         return t
 
     def space(self, v: Value) -> Space:
         return self.type(v.ref).space
 
-    def const(self, number: Number, dtype: DType) -> Ref:
-        return self.add(Const(typed(number, dtype), Type(UNIT, (), dtype)))
+    def const(self, number: Number, dtype: DType) -> ir.Ref:
+        return self.add(ir.Const(typed(number, dtype), ir.Type(UNIT, (), dtype)))
 
     def number(self, number: Number, dtype: DType) -> Value:
         return Value(self.const(number, dtype), ())
 
     # ---------------------------------------------------------------- shapes
 
-    def reshaped(self, ref: Ref, shape: Sequence[int]) -> Ref:
-        return ref if self.type(ref).shape == tuple(shape) else self.add(Reshape(ref, tuple(shape)))
+    def reshaped(self, ref: ir.Ref, shape: Sequence[int]) -> ir.Ref:
+        return ref if self.type(ref).shape == tuple(shape) else self.add(ir.Reshape(ref, tuple(shape)))
 
-    def broadcast(self, ref: Ref, shape: Sequence[int]) -> Ref:
-        return ref if self.type(ref).shape == tuple(shape) else self.add(Broadcast(ref, tuple(shape)))
+    def broadcast(self, ref: ir.Ref, shape: Sequence[int]) -> ir.Ref:
+        return ref if self.type(ref).shape == tuple(shape) else self.add(ir.Broadcast(ref, tuple(shape)))
 
-    def permuted(self, ref: Ref, perm: Sequence[int]) -> Ref:
-        return ref if tuple(perm) == tuple(range(len(perm))) else self.add(Permute(ref, tuple(perm)))
+    def permuted(self, ref: ir.Ref, perm: Sequence[int]) -> ir.Ref:
+        return ref if tuple(perm) == tuple(range(len(perm))) else self.add(ir.Permute(ref, tuple(perm)))
 
-    def kept(self, v: Value, rows: int | None, spread: frozenset[int] = frozenset()) -> Ref:
+    def kept(self, v: Value, rows: int | None, spread: frozenset[int] = frozenset()) -> ir.Ref:
         """The features of `v`, as they are where its rows are the dim `rows`: made along each dim that is not in
         `spread`. CannotSay where `v` has other rows."""
         if v.shape == ():
@@ -85,7 +85,7 @@ class Values:
         shape = [1 if i in spread else n for i, n in enumerate(v.shape) if i != rows]
         return self.broadcast(self.beside(v, rows), shape)
 
-    def beside(self, v: Value, rows: int | None) -> Ref:
+    def beside(self, v: Value, rows: int | None) -> ir.Ref:
         """The features of `v` so that they broadcast with values whose rows are the dim `rows`; what only repeats has
         size 1."""
         if rows is None or v.rows == rows or v.shape == ():
@@ -98,7 +98,7 @@ class Values:
         del shape[rows]
         return self.reshaped(v.ref, shape)
 
-    def on(self, v: Value, space: Space) -> Ref:
+    def on(self, v: Value, space: Space) -> ir.Ref:
         """`v` as a value on `space`, whose rows are its dim 0."""
         if v.rows == 0:
             if self.space(v) != space:
@@ -106,10 +106,10 @@ class Values:
             return v.ref
         ref = self.beside(v, 0)
         node = self.build.nodes[ref]
-        if isinstance(node, Const):
+        if isinstance(node, ir.Const):
             t = node.type
-            return self.add(Const(node.value, Type(space, t.shape, t.dtype)))
-        return self.add(Pull(ref, self.add(ToUnit(space))))
+            return self.add(ir.Const(node.value, ir.Type(space, t.shape, t.dtype)))
+        return self.add(ir.Pull(ref, self.add(ir.ToUnit(space))))
 
     def rows_of(self, values: Sequence[Value]) -> int | None:
         """The dim of rows of the result of an elementwise operation. CannotSay where two spaces meet."""
@@ -124,7 +124,7 @@ class Values:
         rank = max(len(v.shape) for v in args)
         sizes = zip(*(v.shape for v in args if len(v.shape) == rank), strict=True)
         shape = tuple(next((n for n in along if n != 1), 1) for along in sizes)
-        ref = self.add(Pointwise(op, tuple(self.beside(v, rows) for v in args)))
+        ref = self.add(ir.Pointwise(op, tuple(self.beside(v, rows) for v in args)))
         full = [v for v in args if v.shape != ()]
         spread = frozenset(i for i in range(len(shape)) if i != rows and all(v.is_uniform(i) for v in full))
         if len(self.type(ref).shape) < len(shape) - (rows is not None):  # all operands are numbers

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from graphweave.analysis.cones import type_of
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Accum, Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Store, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.expressions import ValueScope, element, find, shape_of, weight
 from graphweave.lower.feature_index import flatten, refine, scaled, unflatten
 
-Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
+Sink = Callable[[tuple[loop.IndexSum, ...], loop.Expr], loop.Stmt]
 """Makes the statement that consumes element `index` of a value, which the expression computes."""
 
 TRANSPARENT = (ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Cast)
@@ -40,17 +39,17 @@ class Namer:
         return f"t{self.count}"
 
 
-def stores_into(name: str, lead: tuple[Expr, ...], shape: tuple[int, ...]) -> Sink:
+def stores_into(name: str, lead: tuple[loop.Expr, ...], shape: tuple[int, ...]) -> Sink:
     """Stores elements of a value of `shape` in the row-major block of `name` that the indices `lead` choose."""
-    return lambda index, value: Store(name, (*lead, flatten(index, shape)), value)
+    return lambda index, value: loop.Store(name, (*lead, flatten(index, shape)), value)
 
 
-def folds_into(name: str, shape: tuple[int, ...], fold: Fold, lead: tuple[Expr, ...] = ()) -> Sink:
+def folds_into(name: str, shape: tuple[int, ...], fold: Fold, lead: tuple[loop.Expr, ...] = ()) -> Sink:
     """Folds elements of a value of `shape` into the row-major block of `name` that the indices `lead` choose."""
-    return lambda index, value: Accum(name, (*lead, flatten(index, shape)), fold, value)
+    return lambda index, value: loop.Accum(name, (*lead, flatten(index, shape)), fold, value)
 
 
-def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
+def write(scope: ValueScope, ref: ir.Ref, sink: Sink, names: Namer) -> list[loop.Stmt]:
     """Statements that hand every element of `ref` to `sink` once."""
     node = scope.program.nodes[ref]
     if find(scope, ref) is None:
@@ -65,27 +64,27 @@ def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
     return nest(lanes, [sink(index, element(scope, ref, index, extents))])
 
 
-def nest(lanes: Sequence[tuple[str, int]], body: Sequence[Stmt]) -> list[Stmt]:
+def nest(lanes: Sequence[tuple[str, int]], body: Sequence[loop.Stmt]) -> list[loop.Stmt]:
     """`body` in a loop over `lanes`; the body itself if there are none."""
-    return [Lanes(tuple(lanes), tuple(body))] if lanes else list(body)
+    return [loop.Lanes(tuple(lanes), tuple(body))] if lanes else list(body)
 
 
 def loop_over(
-    scope: ValueScope, ref: Ref, names: Namer
-) -> tuple[list[tuple[str, int]], tuple[IndexSum, ...], dict[str, int]]:
+    scope: ValueScope, ref: ir.Ref, names: Namer
+) -> tuple[list[tuple[str, int]], tuple[loop.IndexSum, ...], dict[str, int]]:
     """Lanes over the elements of `ref`, fine enough for the reshapes below it; an element's index; the lanes' sizes."""
     shape = shape_of(scope.program, ref)
     sizes = [n for n in refine(shape, _reshapes_below(scope, ref)) if n > 1]
     lanes = [(names.lane(), n) for n in sizes]
     extents = dict(lanes)
-    flat = flatten([IndexSum(((v, 1),)) for v, _ in lanes], sizes)
+    flat = flatten([loop.IndexSum(((v, 1),)) for v, _ in lanes], sizes)
     index = unflatten(flat, shape, extents)
     assert index is not None, f"lanes {sizes} must split over {shape}"
     return lanes, index, extents
 
 
-def _write_parts(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
-    out: list[Stmt] = []
+def _write_parts(scope: ValueScope, xs: Iterable[ir.Ref], dim: int, sink: Sink, names: Namer) -> list[loop.Stmt]:
+    out: list[loop.Stmt] = []
     start = 0
     for x in xs:
         out += write(scope, x, _shifted(sink, dim, start), names)
@@ -93,15 +92,17 @@ def _write_parts(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, nam
     return out
 
 
-def _write_padded(scope: ValueScope, x: Ref, dim: int, before: int, after: int, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_padded(
+    scope: ValueScope, x: ir.Ref, dim: int, before: int, after: int, sink: Sink, names: Namer
+) -> list[loop.Stmt]:
     shape, t = shape_of(scope.program, x), type_of(scope.program, x)
-    zero = Lit(0.0 if t.dtype.is_float else 0, t.dtype) if t.dtype is not DType.bool else Lit(False, t.dtype)
-    out: list[Stmt] = []
+    zero = loop.Lit(0.0 if t.dtype.is_float else 0, t.dtype) if t.dtype is not DType.bool else loop.Lit(False, t.dtype)
+    out: list[loop.Stmt] = []
     for start, width in ((0, before), (before + shape[dim], after)):
         if width:
             sizes = (*shape[:dim], width, *shape[dim + 1 :])
             lanes = [(names.lane(), n) for n in sizes]
-            index = tuple(IndexSum(((v, 1),)) for v, _ in lanes)
+            index = tuple(loop.IndexSum(((v, 1),)) for v, _ in lanes)
             out += nest(lanes, [_shifted(sink, dim, start)(index, zero)])
     return out + write(scope, x, _shifted(sink, dim, before), names)
 
@@ -110,27 +111,29 @@ def _shifted(sink: Sink, dim: int, start: int) -> Sink:
     return lambda index, value: sink((*index[:dim], scaled(index[dim], 1, start), *index[dim + 1 :]), value)
 
 
-def _write_reduced(scope: ValueScope, node: ir.Reduce, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_reduced(scope: ValueScope, node: ir.Reduce, sink: Sink, names: Namer) -> list[loop.Stmt]:
     shape = shape_of(scope.program, node.x)
     kept = [(names.lane(), n) for d, n in enumerate(shape) if d not in node.dims]
     folded = [(names.lane(), n) for d, n in enumerate(shape) if d in node.dims]
     kept_names, folded_names = iter(kept), iter(folded)
-    index = tuple(IndexSum(((next(folded_names if d in node.dims else kept_names)[0], 1),)) for d in range(len(shape)))
+    index = tuple(
+        loop.IndexSum(((next(folded_names if d in node.dims else kept_names)[0], 1),)) for d in range(len(shape))
+    )
     value = element(scope, node.x, index, dict(kept + folded))
     name = names.folded()
-    fold = FoldLanes(name, type_of(scope.program, node.x).dtype, node.fold, tuple(folded), (), value)
+    fold = loop.FoldLanes(name, type_of(scope.program, node.x).dtype, node.fold, tuple(folded), (), value)
     if node.keepdim:
-        out_index = tuple(IndexSum(()) if d in node.dims else index[d] for d in range(len(shape)))
+        out_index = tuple(loop.IndexSum(()) if d in node.dims else index[d] for d in range(len(shape)))
     else:
         out_index = tuple(index[d] for d in range(len(shape)) if d not in node.dims)
-    return nest(kept, [fold, sink(out_index, Var(name))])
+    return nest(kept, [fold, sink(out_index, loop.Var(name))])
 
 
-def _reshapes_below(scope: ValueScope, ref: Ref) -> list[tuple[int, ...]]:
+def _reshapes_below(scope: ValueScope, ref: ir.Ref) -> list[tuple[int, ...]]:
     """Shapes of the reshapes between `ref` and the values that it loads."""
     program = scope.program
     out: list[tuple[int, ...]] = []
-    seen: set[Ref] = set()
+    seen: set[ir.Ref] = set()
     todo = [ref]
     while todo:
         r = todo.pop()
@@ -148,13 +151,13 @@ def _reshapes_below(scope: ValueScope, ref: Ref) -> list[tuple[int, ...]]:
 
 
 def choose_blocks(
-    program: Program,
-    inner: Iterable[Ref],
-    roots: Mapping[Ref, int],
-    kept: frozenset[Ref],
-    wider_roots: frozenset[Ref],
-    forced: frozenset[Ref],
-) -> list[Ref]:
+    program: ir.Program,
+    inner: Iterable[ir.Ref],
+    roots: Mapping[ir.Ref, int],
+    kept: frozenset[ir.Ref],
+    wider_roots: frozenset[ir.Ref],
+    forced: frozenset[ir.Ref],
+) -> list[ir.Ref]:
     """Which of `inner` get an array of their own, in program order.
 
     `roots[r]` counts the uses of r from outside; `wider_roots` are read by loops of more lanes; `kept` values are
@@ -162,8 +165,8 @@ def choose_blocks(
     """
     inner = sorted(set(inner) - kept)
     members = set(inner)
-    uses: dict[Ref, int] = {r: roots.get(r, 0) for r in inner}
-    wider: dict[Ref, bool] = {r: r in wider_roots for r in inner}
+    uses: dict[ir.Ref, int] = {r: roots.get(r, 0) for r in inner}
+    wider: dict[ir.Ref, bool] = {r: r in wider_roots for r in inner}
     for r in reversed(inner):
         node = program.nodes[r]
         for x in operands(node):
@@ -174,8 +177,8 @@ def choose_blocks(
             grows = isinstance(node, ir.Pointwise | ir.Broadcast)
             grown = grows and numel(shape_of(program, r)) > numel(shape_of(program, x))
             wider[x] = wider[x] or grown or (through and wider[r])
-    chosen: list[Ref] = []
-    memo: dict[Ref, int] = {}
+    chosen: list[ir.Ref] = []
+    memo: dict[ir.Ref, int] = {}
     for r in inner:
         node = program.nodes[r]
         if isinstance(node, ir.Reduce | ir.Concat | ir.Pad):
@@ -192,7 +195,7 @@ def choose_blocks(
     return chosen
 
 
-def is_expensive(program: Program, ref: Ref) -> bool:
+def is_expensive(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether a value is expensive enough to be kept from one pass over the edges to the next."""
     node = program.nodes[ref]
     if isinstance(node, ir.Reduce):

@@ -12,9 +12,9 @@ from graphweave.analysis.maps import in_equal_runs
 from graphweave.analysis.typed import is_typed
 from graphweave.core.options import Options
 from graphweave.core.types import UNIT, DType
-from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
+from graphweave.ir.loop import nodes as loop
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
 from graphweave.lower.expressions import ValueScope, find, shape_of
 from graphweave.lower.items import items_of
@@ -36,8 +36,8 @@ class Draft:
     """
 
     def __init__(
-        self, facts: Facts, region: Region, stored: frozenset[Ref], options: Options, index: DType,
-        forced: frozenset[Ref], own: tuple[str, ...] = (),
+        self, facts: Facts, region: Region, stored: frozenset[ir.Ref], options: Options, index: DType,
+        forced: frozenset[ir.Ref], own: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.program = program = facts.program
         self.cones = facts.cones
@@ -45,13 +45,13 @@ class Draft:
         self.runs = region.map if self._walks_runs() else None
         self.names = Namer()
         self.row = ValueScope(program)
-        self.stashes: dict[Ref, Stash] = {}
-        self.passed: set[Ref] = set()
+        self.stashes: dict[ir.Ref, loop.Stash] = {}
+        self.passed: set[ir.Ref] = set()
         self.members = frozenset(region.members)
         self.given = stored - self.members
         self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))
         self.stored = stored.difference(r for r in self.on_edges if not self.cones.is_push(r))
-        self.needs: dict[Ref, Needs] = {
+        self.needs: dict[ir.Ref, Needs] = {
             r: self.cones.needs(r, self.stored, through=self.cones.on_edges(r)) for r in region.members
         }
         known = options.items and not own and self.runs is None
@@ -69,17 +69,17 @@ class Draft:
         write rows by the numbers that a CSR has."""
         m, members = self.region.map, self.region.members
         runs = m is not None and self.options.equal_runs and in_equal_runs(self.program.nodes, m)
-        fused = (isinstance(n := self.program.nodes[r], Push) and n.fused for r in members)
+        fused = (isinstance(n := self.program.nodes[r], ir.Push) and n.fused for r in members)
         return runs and not any(fused) and not any(is_typed(self.program, r) for r in members)
 
     @property
-    def kept(self) -> frozenset[Ref]:
+    def kept(self) -> frozenset[ir.Ref]:
         """The values that a pass can load: they are in tensors, or were kept by an earlier pass."""
         return self.stored.union(self.stashes)
 
-    def _walks_edges(self, ref: Ref) -> bool:
+    def _walks_edges(self, ref: ir.Ref) -> bool:
         node = self.program.nodes[ref]
-        if not isinstance(node, Push):
+        if not isinstance(node, ir.Push):
             along = self.region.map is not None and self.cones.walks_along(ref) == self.region.map
             return along or self.cones.is_push(ref)
         m = map_type(self.program, node.map)
@@ -87,31 +87,31 @@ class Draft:
             return self.constant_push(node) is None
         return m.dom != self.region.rows
 
-    def constant_push(self, push: Push) -> Const | None:
+    def constant_push(self, push: ir.Push) -> ir.Const | None:
         """The constant that `push` sums up, if any: the result is the degree times it, without a pass over edges."""
         x = self.program.nodes[push.x]
-        while isinstance(x, Broadcast | Reshape):
+        while isinstance(x, ir.Broadcast | ir.Reshape):
             x = self.program.nodes[x.x]
-        if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is NaN, the sum over no edges is 0
+        if not isinstance(x, ir.Const) or not math.isfinite(x.value):  # 0 * inf is NaN, the sum over no edges is 0
             return None
         return x if push.is_plain_sum else None
 
-    def is_total(self, push: Push) -> bool:
+    def is_total(self, push: ir.Push) -> bool:
         """Whether the push is folded over all rows of the kernel: into one row, or over items into the rows of one."""
         return self.sums_items or map_type(self.program, push.map).cod == UNIT
 
-    def local(self, ref: Ref) -> list[Ref]:
+    def local(self, ref: ir.Ref) -> list[ir.Ref]:
         """Members that `ref` needs at its own row."""
         n = self.needs[ref]
         reads = [y for y, m in n.pulls if m == self.region.map] if ref in self.on_edges else n.same
         return [r for r in reads if r in self.members]
 
-    def wide_gathers(self, ref: Ref) -> frozenset[Ref]:
+    def wide_gathers(self, ref: ir.Ref) -> frozenset[ir.Ref]:
         """Values at other rows that a member on edges reads, wide enough that reading them twice is expensive."""
         far = (y for y, m in self.needs[ref].pulls if m != self.region.map)
         return frozenset(y for y in far if numel(shape_of(self.program, y)) >= self.options.wide)
 
-    def of_item(self, m: Ref, position: Var) -> tuple[Expr, ...] | None:
+    def of_item(self, m: ir.Ref, position: loop.Var) -> tuple[loop.Expr, ...] | None:
         """The index of the row to which a map sends the row, or the edge, of an item at `position`, where that follows
         by arithmetic: none for an item's single row."""
         if self.items is None or m not in self.items.repeated | self.items.single:
@@ -120,50 +120,56 @@ class Draft:
 
     # -------------------------------------------------------- statements
 
-    def read_at_row(self, ref: Ref) -> None:
+    def read_at_row(self, ref: ir.Ref) -> None:
         """Let a value of the row, or shared data, be loaded from its tensor, unless this kernel computes it."""
-        if find(self.row, ref) is None and ref not in self.members and not isinstance(self.program.nodes[ref], Const):
+        if (
+            find(self.row, ref) is None
+            and ref not in self.members
+            and not isinstance(self.program.nodes[ref], ir.Const)
+        ):
             shared = space_of(self.program, ref) == UNIT and self.region.rows != UNIT
-            lead: tuple[Expr, ...] = () if shared else (Var("v"),)
+            lead: tuple[loop.Expr, ...] = () if shared else (loop.Var("v"),)
             self.row.at[ref] = (self.parameters.tensor(ref), lead)
 
-    def row_array(self, ref: Ref, start: float | int | bool | None = None) -> Alloc:
+    def row_array(self, ref: ir.Ref, start: float | int | bool | None = None) -> loop.Alloc:
         """Allocate an array of the row for `ref`, filled with `start` if given; loads of `ref` read it from then on."""
         t = type_of(self.program, ref)
         name = f"{value_name(self.program, ref)}_v"
         self.row.at[ref] = (name, ())
-        return Alloc(name, t.dtype, (numel(t.shape),), start)
+        return loop.Alloc(name, t.dtype, (numel(t.shape),), start)
 
-    def block(self, scope: ValueScope, ref: Ref, name: str) -> list[Stmt]:
+    def block(self, scope: ValueScope, ref: ir.Ref, name: str) -> list[loop.Stmt]:
         """Compute `ref` into an array of its own, unless it can be loaded already."""
         if find(scope, ref) is not None:
             return []
         t = type_of(self.program, ref)
         body = write(scope, ref, stores_into(name, (), t.shape), self.names)
         scope.at[ref] = (name, ())
-        return [Alloc(name, t.dtype, (numel(t.shape),), None), *body]
+        return [loop.Alloc(name, t.dtype, (numel(t.shape),), None), *body]
 
-    def fill(self, ref: Ref, value: Callable[[IndexSum], Expr]) -> list[Stmt]:
+    def fill(self, ref: ir.Ref, value: Callable[[loop.IndexSum], loop.Expr]) -> list[loop.Stmt]:
         """Overwrite the array that holds `ref` at the row, element by element."""
         size = numel(shape_of(self.program, ref))
         lanes = [(self.names.lane(), size)] if size > 1 else []
-        at = IndexSum(tuple((v, 1) for v, _ in lanes))
-        return nest(lanes, [Store(self.row.at[ref][0], (at,), value(at))])
+        at = loop.IndexSum(tuple((v, 1) for v, _ in lanes))
+        return nest(lanes, [loop.Store(self.row.at[ref][0], (at,), value(at))])
 
-    def output(self, scope: ValueScope, ref: Ref, position: str) -> list[Stmt]:
+    def output(self, scope: ValueScope, ref: ir.Ref, position: str) -> list[loop.Stmt]:
         """Write `ref` to its tensor, at the row that the variable `position` holds."""
-        sink = stores_into(self.parameters.tensor(ref, Role.output), (Var(position),), shape_of(self.program, ref))
+        sink = stores_into(
+            self.parameters.tensor(ref, loop.Role.output), (loop.Var(position),), shape_of(self.program, ref)
+        )
         return self.comment(ref) + write(scope, ref, sink, self.names)
 
-    def total(self, scope: ValueScope, ref: Ref, push: Push) -> list[Stmt]:
+    def total(self, scope: ValueScope, ref: ir.Ref, push: ir.Push) -> list[loop.Stmt]:
         """Add the row's (or edge's) part to the total `ref`."""
-        out = self.parameters.tensor(ref, Role.total, push.fold)
-        lead: tuple[Expr, ...] = (Var("v"),) if self.sums_items else ()
+        out = self.parameters.tensor(ref, loop.Role.total, push.fold)
+        lead: tuple[loop.Expr, ...] = (loop.Var("v"),) if self.sums_items else ()
         if self.items is not None and not lead:
             self.parameters.edges(push.map)  # whether there are any rows decides what the total is
         sink = folds_into(out, shape_of(self.program, ref), push.fold, lead)
         return self.comment(ref) + write(scope, push.x, sink, self.names)
 
-    def comment(self, ref: Ref) -> list[Stmt]:
+    def comment(self, ref: ir.Ref) -> list[loop.Stmt]:
         loc = self.program.locs[ref]
-        return [Comment(str(loc))] if loc else []
+        return [loop.Comment(str(loc))] if loc else []

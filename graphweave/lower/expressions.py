@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import type_of
 from graphweave.core.types import UNIT
-from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.feature_index import broadcast_index, flatten, scaled, unflatten
 
 
 class NeedsLocal(Exception):
     """Raised if `ref` cannot be indexed lane by lane where it is used, and so must be computed into an array first."""
 
-    def __init__(self, ref: Ref) -> None:
+    def __init__(self, ref: ir.Ref) -> None:
         super().__init__(f"%{ref} must be a block of its own")
         self.ref = ref
 
 
-_ROW = Var("v")
+_ROW = loop.Var("v")
 
 
 @dataclass(slots=True)
@@ -34,19 +33,19 @@ class ValueScope:
     rows. `position` is the row, or the edge in the user's order.
     """
 
-    program: Program
-    at: dict[Ref, tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
-    gathered: dict[tuple[Ref, Ref], tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
-    map: Ref | None = None
+    program: ir.Program
+    at: dict[ir.Ref, tuple[str, tuple[loop.Expr, ...]]] = field(default_factory=dict)
+    gathered: dict[tuple[ir.Ref, ir.Ref], tuple[str, tuple[loop.Expr, ...]]] = field(default_factory=dict)
+    map: ir.Ref | None = None
     outer: ValueScope | None = None
-    position: Var = _ROW
+    position: loop.Var = _ROW
 
 
-def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
+def shape_of(program: ir.Program, ref: ir.Ref) -> tuple[int, ...]:
     return type_of(program, ref).shape
 
 
-def element(scope: ValueScope, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
+def element(scope: ValueScope, ref: ir.Ref, index: tuple[loop.IndexSum, ...], extents: Mapping[str, int]) -> loop.Expr:
     """Element `index` of value `ref` for the current row or edge."""
     program = scope.program
     node, t = program.nodes[ref], type_of(program, ref)
@@ -55,16 +54,16 @@ def element(scope: ValueScope, ref: Ref, index: tuple[IndexSum, ...], extents: M
         return load(place, flatten(index, t.shape))
     match node:
         case ir.Const(value, _):
-            return Lit(value, t.dtype)
+            return loop.Lit(value, t.dtype)
         case ir.Random(seed, _):
             at = flatten(index, t.shape)
-            return Uniform(element(scope, seed, (), extents), scope.position, numel(t.shape), at, t.dtype)
+            return loop.Uniform(element(scope, seed, (), extents), scope.position, numel(t.shape), at, t.dtype)
         case ir.Pointwise(op, args):
-            return Call(
+            return loop.Call(
                 op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args)
             )
         case ir.Cast(x, dtype):
-            return CastTo(element(scope, x, index, extents), dtype)
+            return loop.CastTo(element(scope, x, index, extents), dtype)
         case ir.Broadcast(x, _):
             return element(scope, x, broadcast_index(index, shape_of(program, x)), extents)
         case ir.Permute(x, perm):
@@ -81,7 +80,7 @@ def element(scope: ValueScope, ref: Ref, index: tuple[IndexSum, ...], extents: M
             raise NeedsLocal(ref)
 
 
-def flat_element(scope: ValueScope, ref: Ref, flat: IndexSum, extents: Mapping[str, int]) -> Expr:
+def flat_element(scope: ValueScope, ref: ir.Ref, flat: loop.IndexSum, extents: Mapping[str, int]) -> loop.Expr:
     """Element at row-major position `flat` of value `ref`."""
     place = find(scope, ref)
     if place is not None:
@@ -100,7 +99,7 @@ def flat_element(scope: ValueScope, ref: Ref, flat: IndexSum, extents: Mapping[s
     return element(scope, ref, index, extents)
 
 
-def find(scope: ValueScope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
+def find(scope: ValueScope, ref: ir.Ref) -> tuple[str, tuple[loop.Expr, ...]] | None:
     """Where `ref` can be loaded: at this level, or for shared data at any level around it; None if nowhere."""
     if ref in scope.at:
         return scope.at[ref]
@@ -110,14 +109,14 @@ def find(scope: ValueScope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
     return None
 
 
-def load(place: tuple[str, tuple[Expr, ...]], flat: IndexSum) -> Expr:
+def load(place: tuple[str, tuple[loop.Expr, ...]], flat: loop.IndexSum) -> loop.Expr:
     name, leading = place
-    return Load(name, (*leading, flat))
+    return loop.Load(name, (*leading, flat))
 
 
 def _pulled(
-    scope: ValueScope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
-) -> Expr:
+    scope: ValueScope, ref: ir.Ref, x: ir.Ref, m: ir.Ref, index: tuple[loop.IndexSum, ...], extents: Mapping[str, int]
+) -> loop.Expr:
     program = scope.program
     if not isinstance(program.nodes[m], ir.MapOf):
         return element(scope, x, index, extents)
@@ -127,7 +126,7 @@ def _pulled(
     return element(scope.outer, x, index, extents)
 
 
-def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int]) -> int:
+def weight(program: ir.Program, ref: ir.Ref, kept: frozenset[ir.Ref], memo: dict[ir.Ref, int]) -> int:
     """The number of operations that evaluate one element of `ref` inline, with loads of `kept` values."""
     if ref in memo:
         return memo[ref]

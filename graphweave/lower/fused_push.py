@@ -34,9 +34,9 @@ from graphweave.core.options import Options
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edge_pass import EdgeLoop
 from graphweave.lower.parameters import Table
@@ -60,16 +60,16 @@ class FusedPush:
 
     kernel: loop.Kernel
     draft: Draft
-    types: Ref
+    types: ir.Ref
 
 
-def is_fused_push(program: Program, region: Region) -> bool:
+def is_fused_push(program: ir.Program, region: Region) -> bool:
     return any(pushed_product(program, ref) is not None for ref in region.outputs)
 
 
 def fused_push(
-    facts: Facts, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType,
-    forced: frozenset[Ref],
+    facts: Facts, region: Region, stored: frozenset[ir.Ref], name: str, options: Options, index: DType,
+    forced: frozenset[ir.Ref],
 ) -> FusedPush:  # fmt: skip
     """The kernel of the fused push that is the region's output; `forced` as in `Draft`. Raises NeedsLocal."""
     program, (ref,) = facts.program, region.outputs
@@ -90,23 +90,23 @@ def fused_push(
     return FusedPush(kernel, draft, pushed.product.map)
 
 
-def _with_sum(program: Program, pushed: PushedProduct, m: Ref) -> tuple[Program, Ref]:
+def _with_sum(program: ir.Program, pushed: PushedProduct, m: ir.Ref) -> tuple[ir.Program, ir.Ref]:
     """`program` with one node more, and that node: the push of the scaled rows, which are multiplied after it."""
     build, x = Builder.of(program), pushed.product.x
     if pushed.scale is not None:
-        x = build.add(Pointwise(Op.mul, (shaped(build, pushed.scale, (), NOWHERE), x)))
-    out = build.add(Push(x, m, Fold.sum))
+        x = build.add(ir.Pointwise(Op.mul, (shaped(build, pushed.scale, (), NOWHERE), x)))
+    out = build.add(ir.Push(x, m, Fold.sum))
     return build.program(program.outputs, program.spaces), out
 
 
-def _zeros(draft: Draft, ref: Ref) -> list[loop.Stmt]:
+def _zeros(draft: Draft, ref: ir.Ref) -> list[loop.Stmt]:
     t = type_of(draft.program, ref)
     out, lane = draft.parameters.tensor(ref, loop.Role.output), draft.names.lane()
     store = loop.Store(out, (loop.Var("v"), loop.Var(lane)), loop.Lit(0.0, t.dtype))
     return [*draft.comment(ref), loop.Edges("v", _BLOCK, _B, (), (loop.Lanes(((lane, numel(t.shape)),), (store,)),))]
 
 
-def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> loop.Stmt:
+def _groups(draft: Draft, ref: ir.Ref, sum_: ir.Ref, pushed: PushedProduct) -> loop.Stmt:
     parameters, node = draft.parameters, pushed.product
     kind = loop.Let(
         "t", parameters.index, loop.Load(parameters.table(Table("group_type"), NUM_GROUPS), (loop.Var(_G),))
@@ -121,7 +121,7 @@ def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> loop.St
     return loop.Edges(_G, _GROUPS, _B, (), (kind, tiles))
 
 
-def _pair(draft: Draft, sum_: Ref, array: loop.TileArray) -> list[loop.Stmt]:
+def _pair(draft: Draft, sum_: ir.Ref, array: loop.TileArray) -> list[loop.Stmt]:
     """Sums the scaled rows of a pair's edges into the pair's row of `array`."""
     lane, at = draft.names.lane(), (loop.Var(_P),)
     zero = loop.Store(array.name, (*at, loop.Var(lane)), loop.Lit(0.0, array.dtype))

@@ -20,7 +20,7 @@ from graphweave.analysis.typed import is_typed
 from graphweave.core.numbers import is_neutral
 from graphweave.core.sizes import Size, product
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import MatMul, Program, Push, Random, Ref
+from graphweave.ir.message import nodes as ir
 from graphweave.lower.schedule import Region
 
 
@@ -36,13 +36,13 @@ class Items:
 
     rows: Space
     spaces: Mapping[Space, Space | None]
-    maps: Mapping[Ref, Ref]
-    repeated: frozenset[Ref]
-    single: frozenset[Ref]
-    summed: Ref | None = None
+    maps: Mapping[ir.Ref, ir.Ref]
+    repeated: frozenset[ir.Ref]
+    single: frozenset[ir.Ref]
+    summed: ir.Ref | None = None
 
 
-def items_of(program: Program, region: Region, needs: Iterable[Needs], on_edges: frozenset[Ref]) -> Items | None:
+def items_of(program: ir.Program, region: Region, needs: Iterable[Needs], on_edges: frozenset[ir.Ref]) -> Items | None:
     """The items of a region whose members have these needs, those `on_edges` along its map; None if it has rows that
     are in no item, or reads some along another map."""
     needs = tuple(needs)
@@ -50,8 +50,8 @@ def items_of(program: Program, region: Region, needs: Iterable[Needs], on_edges:
     if summed is not None and not all(r in on_edges and _is_sum_over_items(program, r) for r in region.members):
         return None
     inner = {r for n in needs for r in n.inner}.union(region.members)
-    fused = (isinstance(n := program.nodes[r], Push) and n.fused for r in region.members)
-    if any(fused) or any(isinstance(program.nodes[r], Random) or is_typed(program, r) for r in inner):
+    fused = (isinstance(n := program.nodes[r], ir.Push) and n.fused for r in region.members)
+    if any(fused) or any(isinstance(program.nodes[r], ir.Random) or is_typed(program, r) for r in inner):
         return None
     walked = () if region.map is None else (region.map,)
     found = _Found(program, region)
@@ -64,33 +64,33 @@ def items_of(program: Program, region: Region, needs: Iterable[Needs], on_edges:
         return None
     if not spaces <= {UNIT, *found.spaces, *found.shared}:
         return None
-    if summed is not None and any(isinstance(program.nodes[r], MatMul) for r in inner):
+    if summed is not None and any(isinstance(program.nodes[r], ir.MatMul) for r in inner):
         return None
     return Items(rows, found.spaces, found.maps, frozenset(found.repeated), frozenset(found.single), summed)
 
 
-def _is_sum_over_items(program: Program, ref: Ref) -> bool:
+def _is_sum_over_items(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether a member is a fold that gives the same without items as a fold of nothing."""
     node = program.nodes[ref]
-    return isinstance(node, Push) and is_neutral(node.empty, node.fold, type_of(program, ref).dtype)
+    return isinstance(node, ir.Push) and is_neutral(node.empty, node.fold, type_of(program, ref).dtype)
 
 
 class _Found:
     """Collects how the maps that a region reads divide rows into items."""
 
-    def __init__(self, program: Program, region: Region) -> None:
+    def __init__(self, program: ir.Program, region: Region) -> None:
         self._program, self._region, self._sizes = program, region, dict(program.spaces)
         self.spaces: dict[Space, Space | None] = {}
-        self.maps: dict[Ref, Ref] = {}
-        self.repeated: set[Ref] = set()
-        self.single: set[Ref] = set()
+        self.maps: dict[ir.Ref, ir.Ref] = {}
+        self.repeated: set[ir.Ref] = set()
+        self.single: set[ir.Ref] = set()
         self.shared: set[Space] = set()
 
-    def order(self, m: Ref) -> tuple[bool, bool, Ref]:
+    def order(self, m: ir.Ref) -> tuple[bool, bool, ir.Ref]:
         """Maps that say what an item is come before those that only fit to it, the region's own before all."""
         return m != self._region.map, in_equal_runs(self._program.nodes, m), m
 
-    def add(self, m: Ref) -> bool:
+    def add(self, m: ir.Ref) -> bool:
         """Take a map into account. Whether it fits to the others."""
         nodes, ends = self._program.nodes, map_type(self._program, m)
         item = item_map(nodes, m)

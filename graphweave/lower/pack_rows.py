@@ -18,9 +18,9 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.options import Options
 from graphweave.core.types import DType
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Concat, Pad, Program, Pull, Ref, Reshape, Slice
 from graphweave.lower.schedule import Region, StepOrder, TorchCall, schedule
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -37,15 +37,15 @@ _EDGES_PER_ROW = 2
 class _Pack:
     """Values of one space and element type, all of which a kernel pulls along `map`."""
 
-    map: Ref
-    values: tuple[Ref, ...]
+    map: ir.Ref
+    values: tuple[ir.Ref, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PackRows:
     name: str = "pack-rows"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with narrow rows that one kernel gathers packed into rows of at most `options.packed_bytes`; the
         same object where there are none."""
         options, statistics, own = facts.options, facts.statistics, facts.of(program)
@@ -56,14 +56,14 @@ class PackRows:
         if not packs:
             return unchanged(program)
         build = Builder.of(program)
-        replaced: dict[Ref, Ref] = {}
+        replaced: dict[ir.Ref, ir.Ref] = {}
         for pack in packs:
             replaced |= _replaced(build, program, pack)
         return substitute(build, len(program.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
-def _pulls(program: Program) -> Iterator[tuple[Ref, Ref]]:
-    return ((n.x, n.map) for n in program.nodes if isinstance(n, Pull))
+def _pulls(program: ir.Program) -> Iterator[tuple[ir.Ref, ir.Ref]]:
+    return ((n.x, n.map) for n in program.nodes if isinstance(n, ir.Pull))
 
 
 def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statistics) -> Iterator[_Pack]:
@@ -72,12 +72,12 @@ def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statist
 
     What an earlier step reads may be needed to compute another part of the row.
     """
-    read: set[tuple[Ref, Ref]] = set()
+    read: set[tuple[ir.Ref, ir.Ref]] = set()
     for step in order.steps:
         pulls = dict.fromkeys(_read_by(facts, order, step))
         if isinstance(step, Region) and step.map is not None:
             fresh = (p for p in pulls if p[1] != step.map and p[0] not in step.members and p not in read)
-            alike: dict[tuple[Ref, DType], list[Ref]] = {}
+            alike: dict[tuple[ir.Ref, DType], list[ir.Ref]] = {}
             for x, m in _narrow(facts, fresh, options, statistics):
                 alike.setdefault((m, type_of(facts.program, x).dtype), []).append(x)
             for (m, dtype), values in alike.items():
@@ -86,18 +86,18 @@ def _packs(facts: Facts, order: StepOrder, options: Options, statistics: Statist
         read.update(pulls)
 
 
-def _read_by(facts: Facts, order: StepOrder, step: Region | TorchCall) -> Iterator[tuple[Ref, Ref]]:
+def _read_by(facts: Facts, order: StepOrder, step: Region | TorchCall) -> Iterator[tuple[ir.Ref, ir.Ref]]:
     """The values that a step reads at other rows, each with the map that leads there."""
     for ref in step.members if isinstance(step, Region) else (step.ref,):
         node = facts.program.nodes[ref]
-        if isinstance(node, Pull):
+        if isinstance(node, ir.Pull):
             yield node.x, node.map
         yield from facts.cones.needs(ref, order.stored, through=facts.cones.on_edges(ref)).pulls
 
 
 def _narrow(
-    facts: Facts, pulls: Iterable[tuple[Ref, Ref]], options: Options, statistics: Statistics
-) -> Iterator[tuple[Ref, Ref]]:
+    facts: Facts, pulls: Iterable[tuple[ir.Ref, ir.Ref]], options: Options, statistics: Statistics
+) -> Iterator[tuple[ir.Ref, ir.Ref]]:
     """Those of `pulls` that read rows of at most half a pack, from many rows, for more edges than rows."""
     for x, m in pulls:
         t, ends = type_of(facts.program, x), map_type(facts.program, m)
@@ -108,9 +108,9 @@ def _narrow(
             yield x, m
 
 
-def _filled(program: Program, values: Iterable[Ref], room: int) -> Iterator[tuple[Ref, ...]]:
+def _filled(program: ir.Program, values: Iterable[ir.Ref], room: int) -> Iterator[tuple[ir.Ref, ...]]:
     """`values` in groups of at least two, whose rows have at most `room` elements together."""
-    group: list[Ref] = []
+    group: list[ir.Ref] = []
     left = room
     for x in values:
         size = numel(type_of(program, x).shape)
@@ -124,22 +124,22 @@ def _filled(program: Program, values: Iterable[Ref], room: int) -> Iterator[tupl
         yield tuple(group)
 
 
-def _replaced(build: Builder, program: Program, pack: _Pack) -> Mapping[Ref, Ref]:
+def _replaced(build: Builder, program: ir.Program, pack: _Pack) -> Mapping[ir.Ref, ir.Ref]:
     """The pulls of the values of `pack`, each with the slice of the packed row that takes its place.
 
     Rows are padded to a power of two, so that none lies on two cache lines.
     """
     loc, shapes = build.locs[pack.values[0]], [type_of(program, x).shape for x in pack.values]
-    flat = [build.add(Reshape(x, (numel(s),)), loc) for x, s in zip(pack.values, shapes, strict=True)]
-    row, size = build.add(Concat(tuple(flat), 0), loc), sum(map(numel, shapes))
+    flat = [build.add(ir.Reshape(x, (numel(s),)), loc) for x, s in zip(pack.values, shapes, strict=True)]
+    row, size = build.add(ir.Concat(tuple(flat), 0), loc), sum(map(numel, shapes))
     whole = 1 << (size - 1).bit_length()
     if whole > size:
-        row = build.add(Pad(row, 0, 0, whole - size), loc)
-    gathered = build.add(Pull(row, pack.map), loc)
-    replaced: dict[Ref, Ref] = {}
+        row = build.add(ir.Pad(row, 0, 0, whole - size), loc)
+    gathered = build.add(ir.Pull(row, pack.map), loc)
+    replaced: dict[ir.Ref, ir.Ref] = {}
     start = 0
     for x, shape in zip(pack.values, shapes, strict=True):
-        piece = build.add(Slice(gathered, 0, start, start + numel(shape)), loc)
-        replaced[build.add(Pull(x, pack.map), loc)] = build.add(Reshape(piece, shape), loc)
+        piece = build.add(ir.Slice(gathered, 0, start, start + numel(shape)), loc)
+        replaced[build.add(ir.Pull(x, pack.map), loc)] = build.add(ir.Reshape(piece, shape), loc)
         start += numel(shape)
     return replaced

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from graphweave.analysis.cones import space_of, type_of
 from graphweave.core.types import UNIT, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, Let, Lit, Load, Stmt, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message.nodes import Push, Ref
 from graphweave.lower.blocks import choose_blocks, stores_into, write
 from graphweave.lower.draft import CSR, Draft
@@ -26,13 +26,13 @@ class RowBody:
         """`passes` are the region's; `kept` are values of the row with the tile arrays to which they are copied."""
         self.draft, self.program = draft, draft.program
         self.members, self.passes, self.kept = tuple(members), passes, kept or {}
-        self.positions: dict[Ref, Let] = {}  # map -> the row to which it sends this row, read before anything else
+        self.positions: dict[Ref, loop.Let] = {}  # map -> the row to which it sends this row, read before anything else
 
-    def statements(self) -> list[Stmt]:
+    def statements(self) -> list[loop.Stmt]:
         draft, members = self.draft, self.members
         phases, online = self.passes
         blocks = self._blocks()
-        body: list[Stmt] = []
+        body: list[loop.Stmt] = []
         for p in range(max((phases[r] for r in members), default=0) + 1):
             if p > 0:
                 here = [r for r in members if r in draft.on_edges and phases[r] == p]
@@ -43,7 +43,7 @@ class RowBody:
         for r, array in self.kept.items():
             if r not in draft.members:
                 self._read(r)
-            body += write(draft.row, r, stores_into(array, (Var("v"),), shape_of(self.program, r)), draft.names)
+            body += write(draft.row, r, stores_into(array, (loop.Var("v"),), shape_of(self.program, r)), draft.names)
         return [*self.positions.values(), *body]
 
     def _blocks(self) -> frozenset[Ref]:
@@ -68,7 +68,7 @@ class RowBody:
         chosen = choose_blocks(self.program, at_rows, uses, there, frozenset(at_edges), draft.forced)
         return frozenset(chosen)
 
-    def _member(self, ref: Ref, block: bool) -> list[Stmt]:
+    def _member(self, ref: Ref, block: bool) -> list[loop.Stmt]:
         draft, node = self.draft, self.program.nodes[ref]
         if ref in draft.region.products:  # the product has been computed
             return draft.output(draft.row, ref, "v") if ref in draft.region.outputs else []
@@ -92,28 +92,30 @@ class RowBody:
         for r in (*n.same, *n.shared):
             self.draft.read_at_row(r)
         for y, m in n.pulls:
-            lead = self.draft.of_item(m, Var("v"))
+            lead = self.draft.of_item(m, loop.Var("v"))
             if lead is not None:
                 row.gathered[(y, m)] = (parameters.tensor(y), lead)
                 continue
             at = f"{map_name(m)}_v"
-            self.positions.setdefault(m, Let(at, parameters.index, Load(parameters.flat(m), (Var("v"),))))
-            row.gathered[(y, m)] = (parameters.tensor(y), (Var(at),))
+            self.positions.setdefault(
+                m, loop.Let(at, parameters.index, loop.Load(parameters.flat(m), (loop.Var("v"),)))
+            )
+            row.gathered[(y, m)] = (parameters.tensor(y), (loop.Var(at),))
 
-    def _blocks_inside(self, ref: Ref) -> list[Stmt]:
+    def _blocks_inside(self, ref: Ref) -> list[loop.Stmt]:
         """Compute into arrays what a member at the row recomputes inside (as a total does), where that pays."""
         draft = self.draft
         kept = draft.given | draft.row.at.keys()
         inside = choose_blocks(self.program, draft.needs[ref].inner, {ref: 1}, kept, frozenset(), draft.forced)
         return [s for r in inside for s in self._block(r)]
 
-    def _block(self, ref: Ref) -> list[Stmt]:
+    def _block(self, ref: Ref) -> list[loop.Stmt]:
         return self.draft.block(self.draft.row, ref, f"{value_name(self.program, ref)}_v")
 
-    def _degree_times(self, ref: Ref, push: Push) -> list[Stmt]:
+    def _degree_times(self, ref: Ref, push: Push) -> list[loop.Stmt]:
         const, t = self.draft.constant_push(push), type_of(self.program, ref)
         assert const is not None
-        count: Expr = CastTo(Degree(CSR, Var("v")), t.dtype)
+        count: loop.Expr = loop.CastTo(loop.Degree(CSR, loop.Var("v")), t.dtype)
         if const.value != 1:
-            count = Call(Op.mul, (count, Lit(const.value, t.dtype)))
+            count = loop.Call(Op.mul, (count, loop.Lit(const.value, t.dtype)))
         return [self.draft.row_array(ref), *self.draft.fill(ref, lambda _: count)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphweave.ir.loop.nodes import Buffer, Degree, Edges, Expr, Kernel, Let, Load, Role, Stmt, Tiles, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import mapped
 
 ROW_ORDER = "row_order"
@@ -20,23 +20,23 @@ ROW_ORDER = "row_order"
 _TURN = "at"
 
 
-def in_row_order(kernel: Kernel) -> Kernel:
+def in_row_order(kernel: loop.Kernel) -> loop.Kernel:
     """`kernel` over turns. It multiplies no matrices and walks no edges but those of its rows."""
     row = kernel.row
 
-    def value(expr: Expr) -> Expr:
+    def value(expr: loop.Expr) -> loop.Expr:
         match expr:
-            case Degree(csr, Var(name)) if name == row:
-                return Degree(csr, Var(_TURN))
+            case loop.Degree(csr, loop.Var(name)) if name == row:
+                return loop.Degree(csr, loop.Var(_TURN))
         return mapped(expr, value)
 
-    def statement(stmt: Stmt) -> Stmt:
+    def statement(stmt: loop.Stmt) -> loop.Stmt:
         stmt = mapped(stmt, value, statement)
-        if isinstance(stmt, Edges | Tiles) and stmt.row == row:
+        if isinstance(stmt, loop.Edges | loop.Tiles) and stmt.row == row:
             return replace(stmt, row=_TURN)
         return stmt
 
-    turn = Let(row, kernel.index, Load(ROW_ORDER, (Var(_TURN),)))
-    order = Buffer(ROW_ORDER, Role.index, kernel.index, kernel.sizes[0], ())
+    turn = loop.Let(row, kernel.index, loop.Load(ROW_ORDER, (loop.Var(_TURN),)))
+    order = loop.Buffer(ROW_ORDER, loop.Role.index, kernel.index, kernel.sizes[0], ())
     body = (turn, *(statement(s) for s in kernel.body))
     return replace(kernel, row=_TURN, body=body, buffers=(*kernel.buffers, order))

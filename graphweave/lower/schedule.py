@@ -19,7 +19,6 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
 from graphweave.lower.overlap import overlapped
@@ -46,17 +45,17 @@ class Region:
     """
 
     rows: Space
-    map: Ref | None
-    members: tuple[Ref, ...]
-    outputs: tuple[Ref, ...]
-    products: frozenset[Ref] = frozenset()
+    map: ir.Ref | None
+    members: tuple[ir.Ref, ...]
+    outputs: tuple[ir.Ref, ...]
+    products: frozenset[ir.Ref] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
     """One node that PyTorch runs."""
 
-    ref: Ref
+    ref: ir.Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,11 @@ class StepOrder:
     """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
 
     steps: tuple[Region | TorchCall, ...]
-    stored: frozenset[Ref]
+    stored: frozenset[ir.Ref]
 
 
 def schedule(
-    facts: Facts, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
+    facts: Facts, given: Iterable[ir.Ref] = (), options: Options | None = None, statistics: Statistics | None = None
 ) -> StepOrder:
     """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
 
@@ -99,12 +98,12 @@ def schedule(
     return StepOrder(tuple(overlapped(program, made)), (demanded | given) - unread)
 
 
-def _is_edge_value(facts: Facts, ref: Ref) -> bool:
+def _is_edge_value(facts: Facts, ref: ir.Ref) -> bool:
     """Whether a kernel computes `ref` for each edge, and folds it into no row."""
     return facts.cones.walks_along(ref) is not None and not facts.cones.is_push(ref)
 
 
-def _fused_push(program: Program, ref: Ref) -> Region | None:
+def _fused_push(program: ir.Program, ref: ir.Ref) -> Region | None:
     """The region of the fused push `ref`, which holds only the push and its product; None if `ref` is not one."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None or not isinstance(node, ir.Push):
@@ -113,15 +112,15 @@ def _fused_push(program: Program, ref: Ref) -> Region | None:
 
 
 def demand(
-    facts: Facts, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
-) -> frozenset[Ref]:
+    facts: Facts, given: frozenset[ir.Ref], products: frozenset[ir.Ref] = frozenset(), options: Options | None = None
+) -> frozenset[ir.Ref]:
     """The nodes that must be evaluated at their own row; all others are recomputed inside their users.
 
     `products` are the products of rows that regions compute.
     """
     program, cones, options = facts.program, facts.cones, options or Options()
     stored = given | facts.stored_rows if options.fuse else given
-    found: set[Ref] = set()
+    found: set[ir.Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
         ref = todo.pop()
@@ -151,7 +150,7 @@ def demand(
     return frozenset(found)
 
 
-def _between_kernels(groups: Groups) -> frozenset[Ref]:
+def _between_kernels(groups: Groups) -> frozenset[ir.Ref]:
     """The members of groups of shared data that read what one kernel writes, and that another kernel reads.
 
     A call of PyTorch there would cut one native call of kernels in two (`execute/cpp_stretch.py`).
@@ -159,7 +158,7 @@ def _between_kernels(groups: Groups) -> frozenset[Ref]:
     kernels = [g for g in groups.order if g.rows is not None]
     written = {r for g in kernels for r in g.members}
     reads = [{r for m in g.members for r in _leaves(groups.needs[m])} for g in kernels]
-    found: set[Ref] = set()
+    found: set[ir.Ref] = set()
     for i, g in enumerate(kernels):
         own, others = set(g.members), reads[:i] + reads[i + 1 :]
         if g.rows == UNIT and reads[i] & written - own and any(not own.isdisjoint(theirs) for theirs in others):
@@ -167,17 +166,17 @@ def _between_kernels(groups: Groups) -> frozenset[Ref]:
     return frozenset(found)
 
 
-def _leaves(needs: Needs) -> Iterable[Ref]:
+def _leaves(needs: Needs) -> Iterable[ir.Ref]:
     return (*needs.same, *needs.shared)
 
 
 def _not_worth_a_kernel(
-    program: Program,
+    program: ir.Program,
     group: Group,
-    leaves: Mapping[Ref, Needs],
-    products: frozenset[Ref],
+    leaves: Mapping[ir.Ref, Needs],
+    products: frozenset[ir.Ref],
     statistics: Statistics | None,
-    between: frozenset[Ref],
+    between: frozenset[ir.Ref],
 ) -> bool:
     """Whether PyTorch runs the group's nodes at least as well.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from graphweave.core.errors import ScheduleError
 from graphweave.core.options import Options, Target
 from graphweave.core.schedule import CPU_FIELDS, GPU_FIELDS, Schedule
-from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Kernel, Lanes, Stmt, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import csrs_around, mapped, statements
 from graphweave.ir.message.infer import numel
 from graphweave.lower.divide import SLOTS
@@ -47,14 +47,14 @@ class Scheduled:
     decided when the kernel is launched.
     """
 
-    kernel: Kernel
-    whole: Kernel
-    pieces: tuple[Kernel, ...]
+    kernel: loop.Kernel
+    whole: loop.Kernel
+    pieces: tuple[loop.Kernel, ...]
     taken: Schedule
     not_taken: Mapping[str, str]
 
 
-def scheduled(kernel: Kernel, options: Options, gathers: bool, shape: Sequence[int]) -> Scheduled:
+def scheduled(kernel: loop.Kernel, options: Options, gathers: bool, shape: Sequence[int]) -> Scheduled:
     """`kernel` rewritten as the schedule of `options` says. Where that says nothing of tiles, wide rows have tiles too.
 
     `gathers`: its edges read rows of the other end of a map. `shape` are the feature dimensions of its results.
@@ -80,12 +80,12 @@ def _without(schedule: Schedule, refused: Mapping[str, str]) -> Schedule:
     return replace(schedule, **dict.fromkeys(refused)) if refused else schedule
 
 
-def _hinted(kernel: Kernel, schedule: Schedule) -> Kernel:
+def _hinted(kernel: loop.Kernel, schedule: Schedule) -> loop.Kernel:
     """`kernel` with vectors and unrolled loops over edges as `schedule` says."""
 
-    def statement(stmt: Stmt) -> Stmt:
+    def statement(stmt: loop.Stmt) -> loop.Stmt:
         stmt = mapped(stmt, lambda e: e, statement)
-        return replace(stmt, unroll=schedule.unroll) if isinstance(stmt, Edges) else stmt
+        return replace(stmt, unroll=schedule.unroll) if isinstance(stmt, loop.Edges) else stmt
 
     if schedule.unroll is not None:
         kernel = replace(kernel, body=tuple(map(statement, kernel.body)))
@@ -93,8 +93,8 @@ def _hinted(kernel: Kernel, schedule: Schedule) -> Kernel:
 
 
 def _tiled(
-    kernels: tuple[Kernel, ...], schedule: Schedule, shape: Sequence[int]
-) -> tuple[tuple[Kernel, ...], dict[str, str]]:
+    kernels: tuple[loop.Kernel, ...], schedule: Schedule, shape: Sequence[int]
+) -> tuple[tuple[loop.Kernel, ...], dict[str, str]]:
     """Those of `kernels` that walk edges in the tiles of `schedule`, and the fields that they cannot take, with why."""
     tiles, made, refused = FeatureTiles(), kernels, dict[str, str]()
     for name in [name for name in _TILES if name in schedule.given]:
@@ -111,10 +111,10 @@ def _tiled(
     return made, refused
 
 
-def _narrowed(kernel: Kernel, most: int, shape: Sequence[int]) -> Kernel:
+def _narrowed(kernel: loop.Kernel, most: int, shape: Sequence[int]) -> loop.Kernel:
     """`kernel` in the widest tiles of features of which a row's accumulators have at most `most` bytes, if it needs and
     can have such tiles, and an edge computes at most a quarter as much for every tile anew as for the tile itself."""
-    arrays = [(numel(s.shape), s.dtype.itemsize) for s in statements(kernel.body) if isinstance(s, Alloc)]
+    arrays = [(numel(s.shape), s.dtype.itemsize) for s in statements(kernel.body) if isinstance(s, loop.Alloc)]
     width = max((size for size, _ in arrays), default=0)
     each = sum(itemsize for size, itemsize in arrays if size == width)
     if width * each <= most:
@@ -128,18 +128,18 @@ def _narrowed(kernel: Kernel, most: int, shape: Sequence[int]) -> Kernel:
         return kernel
 
 
-def _repeated(kernel: Kernel, width: int) -> int:
+def _repeated(kernel: loop.Kernel, width: int) -> int:
     """Numbers that an edge computes for every tile anew: those of folds, and of loops over other than all features."""
     count = 0
-    for walk in (s for s in statements(kernel.body) if isinstance(s, Edges)):
+    for walk in (s for s in statements(kernel.body) if isinstance(s, loop.Edges)):
         for stmt in statements(walk.body):
-            if isinstance(stmt, Lanes | FoldLanes):
+            if isinstance(stmt, loop.Lanes | loop.FoldLanes):
                 size = numel([extent for _, extent in stmt.lanes])
-                count += size if size != width or isinstance(stmt, FoldLanes) else 0
+                count += size if size != width or isinstance(stmt, loop.FoldLanes) else 0
     return count
 
 
-def _walks_rows(kernel: Kernel) -> bool:
+def _walks_rows(kernel: loop.Kernel) -> bool:
     """Whether the kernel goes along the edges of rows or of pieces of rows, and does not fold pieces."""
     return any(csr.name != SLOTS for csr in kernel.csrs)
 
@@ -166,7 +166,7 @@ def check_taken(schedule: Schedule, target: Target, refusals: Iterable[Mapping[s
             )
 
 
-def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathers: bool) -> str | None:
+def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, gathers: bool) -> str | None:
     """Why the kernel does not take the field; tiles may be refused later."""
     if name in GPU_FIELDS and target == "cpp":
         return "the kernel runs on a CPU"
@@ -189,7 +189,7 @@ def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathe
         return _FOLDS if folds_edges(kernel) else None
     if name == "row_order" and (products or kernel.tile) and not (schedule.in_pieces and gathers):
         return "the kernel multiplies matrices for tiles of neighbouring rows or edges"
-    if name == "vector_bytes" and not any(isinstance(s, Lanes | FoldLanes) for s in statements(kernel.body)):
+    if name == "vector_bytes" and not any(isinstance(s, loop.Lanes | loop.FoldLanes) for s in statements(kernel.body)):
         return "the kernel has no loop over features"
     if name == "product_tile" and (not products or nested):
         return "the kernel multiplies no tiles of rows or edges whose size could be chosen"
@@ -198,14 +198,14 @@ def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathe
     return None
 
 
-def walks_edges(kernel: Kernel) -> bool:
+def walks_edges(kernel: loop.Kernel) -> bool:
     """Whether the kernel goes along a map."""
-    return any(isinstance(s, Edges | Tiles) for s in statements(kernel.body))
+    return any(isinstance(s, loop.Edges | loop.Tiles) for s in statements(kernel.body))
 
 
-def _multiplies(kernel: Kernel) -> bool:
-    return any(isinstance(s, TileMatMul | TileGram) for s in statements(kernel.body))
+def _multiplies(kernel: loop.Kernel) -> bool:
+    return any(isinstance(s, loop.TileMatMul | loop.TileGram) for s in statements(kernel.body))
 
 
-def _nested(kernel: Kernel) -> bool:
+def _nested(kernel: loop.Kernel) -> bool:
     return any(around is not None for around in csrs_around(kernel).values())

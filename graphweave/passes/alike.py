@@ -18,21 +18,8 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.exact import exact
 from graphweave.core.numbers import any_other
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, exact_key, with_operands
-from graphweave.ir.message.nodes import (
-    AnyType,
-    Aten,
-    Const,
-    Input,
-    MapType,
-    Node,
-    NumbersOfSegments,
-    Operand,
-    Part,
-    Ref,
-    RowsOfSegments,
-    Type,
-)
 
 T = TypeVar("T")
 
@@ -47,9 +34,9 @@ class Looks:
     """Numbers of the nodes of one program; nodes of equal numbers look alike. `late` are those of the backward, `ends`
     the outputs and the calls that must stay. Spaces look alike if they have as many rows and maps."""
 
-    def __init__(self, facts: Facts, statistics: Statistics, late: frozenset[Ref], ends: frozenset[Ref]) -> None:
+    def __init__(self, facts: Facts, statistics: Statistics, late: frozenset[ir.Ref], ends: frozenset[ir.Ref]) -> None:
         flow, program = facts.flow, facts.program
-        maps = [t for t in program.types if isinstance(t, MapType)]
+        maps = [t for t in program.types if isinstance(t, ir.MapType)]
         starts, arrives = Counter(t.dom for t in maps), Counter(t.cod for t in maps)
         self._rows = statistics.rows
         self._spaces = {s: (statistics.rows(s), starts[s], arrives[s]) for s, _ in program.spaces}
@@ -76,28 +63,28 @@ class Looks:
                 break
         self._of = colours
 
-    def _form(self, node: Node) -> Hashable:
+    def _form(self, node: ir.Node) -> Hashable:
         """The operator of a node and its parameters, without its operands, names of inputs, numbers of parts and of
         segments, spaces and sizes."""
         match node:
-            case Input() | Part():
+            case ir.Input() | ir.Part():
                 return type(node).__name__
-            case Const(value, t):
+            case ir.Const(value, t):
                 return "Const", exact(_number(value)), self._kind(t)
-            case Aten(target, args, kwargs, serial=serial):
+            case ir.Aten(target, args, kwargs, serial=serial):
                 return target, _blank(args), _blank(kwargs), serial > 0
-            case RowsOfSegments(of) | NumbersOfSegments(of):
+            case ir.RowsOfSegments(of) | ir.NumbersOfSegments(of):
                 return type(node).__name__, self._without_spaces(of)
         kind, values = exact_key(with_operands(node, lambda _: 0))
         return kind, self._without_spaces(values)
 
     def _kind(self, t: Hashable) -> Hashable:
         match t:
-            case Type(space, shape, dtype):
+            case ir.Type(space, shape, dtype):
                 return self._look(space), shape, dtype
-            case MapType(dom, cod):
+            case ir.MapType(dom, cod):
                 return self._look(dom), self._look(cod)
-            case AnyType(dtype, dims, size, items, other):
+            case ir.AnyType(dtype, dims, size, items, other):
                 return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
         return type(t).__name__
 
@@ -110,13 +97,13 @@ class Looks:
             return tuple([self._without_spaces(v) for v in value])
         if isinstance(value, Space):
             return self._look(value)
-        return self._kind(value) if isinstance(value, Type | AnyType | MapType) else value
+        return self._kind(value) if isinstance(value, ir.Type | ir.AnyType | ir.MapType) else value
 
     def of_edit(self, edit: Edit, *, near: bool = False) -> Hashable:
         """The same for two edits that do the same to nodes that look alike, or that do so from `near`."""
-        places, colours = dict[Ref, int](), self._near if near else self._of
+        places, colours = dict[ir.Ref, int](), self._near if near else self._of
 
-        def place(ref: Ref) -> tuple[int, int]:
+        def place(ref: ir.Ref) -> tuple[int, int]:
             number = places.setdefault(ref, len(places))
             return colours[ref] if ref < len(colours) else -1, number
 
@@ -133,12 +120,12 @@ class Edit:
     their operands. `first` is a first look, which agrees for edits that are alike."""
 
     first: Hashable
-    replaced: tuple[tuple[Ref, Ref], ...]
-    nodes: tuple[Node, ...]
-    operands: tuple[tuple[Ref, ...], ...]
+    replaced: tuple[tuple[ir.Ref, ir.Ref], ...]
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[tuple[ir.Ref, ...], ...]
 
     @classmethod
-    def of(cls, build: Builder, count: int, replaced: Mapping[Ref, Ref], rules: tuple[str, ...]) -> Edit:
+    def of(cls, build: Builder, count: int, replaced: Mapping[ir.Ref, ir.Ref], rules: tuple[str, ...]) -> Edit:
         """The edit that `rules` have made to the first `count` nodes of a builder."""
         first = rules, len(build.nodes) - count, tuple([type(build.nodes[r]) for r in replaced])
         return cls(first, tuple(replaced.items()), tuple(build.nodes[count:]), tuple(build.operands[count:]))
@@ -147,7 +134,7 @@ class Edit:
 class Answers(Generic[T]):
     """The answers that edits of one program have got. An edit gets that of an edit which is like it."""
 
-    def __init__(self, facts: Facts, statistics: Statistics, late: frozenset[Ref], ends: frozenset[Ref]) -> None:
+    def __init__(self, facts: Facts, statistics: Statistics, late: frozenset[ir.Ref], ends: frozenset[ir.Ref]) -> None:
         self._program = facts, statistics, late, ends
         self._edits: dict[Hashable, list[tuple[Edit, T]]] = {}
         self._answers: dict[Hashable, dict[Hashable, T]] = {}
@@ -178,7 +165,7 @@ class Answers(Generic[T]):
 
 def _blank(arg: object) -> Hashable:
     """The arguments of a call without its operands."""
-    if isinstance(arg, Operand):
+    if isinstance(arg, ir.Operand):
         return "%"
     return tuple(map(_blank, arg)) if isinstance(arg, tuple) else exact(_number(arg))
 

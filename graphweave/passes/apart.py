@@ -13,15 +13,19 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import Extract, is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Kept, Program, Ref, Type
 
 
 def made_instead(
-    facts: Facts, saved: Iterable[Ref], exposed: frozenset[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...],
+    facts: Facts,
+    saved: Iterable[ir.Ref],
+    exposed: frozenset[ir.Ref],
+    roots: Iterable[ir.Ref],
+    tangents: tuple[ir.Ref, ...],
     statistics: Statistics,
-) -> tuple[Ref, ...]:  # fmt: skip
+) -> tuple[ir.Ref, ...]:
     """`saved` with each exposed value replaced by what the backward computes from it first, where that is smaller."""
     kept, roots, joint = set(saved), tuple(roots), facts.program
     late = facts.flow.depending(frozenset(tangents))
@@ -33,7 +37,7 @@ def made_instead(
     return tuple(sorted(kept))
 
 
-def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: frozenset[Ref]) -> Extract:
+def with_copies(part: Extract, first: int, saved: tuple[ir.Ref, ...], copied: frozenset[ir.Ref]) -> Extract:
     """The forward program `part` with copies of the values `copied` among its outputs. Its outputs from `first` on are
     `saved`."""
     program = part.program
@@ -41,15 +45,15 @@ def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: froze
     outputs = list(program.outputs)
     for i, ref in enumerate(saved, start=first):
         if ref in copied:
-            outputs[i] = build.add(Kept(part.where[ref]))
+            outputs[i] = build.add(ir.Kept(part.where[ref]))
     return Extract(build.program(outputs, program.spaces), part.where)
 
 
 def _made_first(
-    facts: Facts, ref: Ref, needed: set[Ref], late: frozenset[Ref], exposed: frozenset[Ref]
-) -> set[Ref] | None:
+    facts: Facts, ref: ir.Ref, needed: set[ir.Ref], late: frozenset[ir.Ref], exposed: frozenset[ir.Ref]
+) -> set[ir.Ref] | None:
     """The first values outside exposed memory that the backward computes from `ref`; None if a gradient reads `ref`."""
-    found, used_by = set[Ref](), facts.flow.users
+    found, used_by = set[ir.Ref](), facts.flow.users
     todo = [u for u in used_by[ref] if u in needed]
     while todo:
         user = todo.pop()
@@ -62,12 +66,12 @@ def _made_first(
     return found
 
 
-def _bytes(joint: Program, refs: Iterable[Ref], statistics: Statistics) -> float:
+def _bytes(joint: ir.Program, refs: Iterable[ir.Ref], statistics: Statistics) -> float:
     """About how many bytes `refs` hold; infinity if the type of one does not say."""
     total = 0.0
     for ref in refs:
         t = joint.types[ref]
-        if not isinstance(t, Type):
+        if not isinstance(t, ir.Type):
             return float("inf")
         total += numel(t.shape) * t.dtype.itemsize * statistics.rows(t.space)
     return total

@@ -19,9 +19,9 @@ from graphweave.core.calls import named
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import AllReduce, Aten, Concat, Operand, Program, Ref, Reshape, Slice, Type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -31,64 +31,66 @@ from graphweave.passes.substitute import substitute
 class BucketSums:
     name: str = "bucket-sums"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with sums over all ranks joined; the same object on one rank, which has none."""
         buckets = [refs for refs in _buckets(program, facts) if len(refs) > 1]
         if not buckets:
             return unchanged(program)
         build = Builder.of(program)
-        replaced: dict[Ref, Ref] = {}
+        replaced: dict[ir.Ref, ir.Ref] = {}
         for refs in buckets:
             _join(build, refs, dict(program.spaces), replaced)
         return substitute(build, len(build.nodes), replaced, program.outputs, facts.keep, program.spaces)
 
 
-def _buckets(program: Program, given: PassFacts) -> list[list[Ref]]:
+def _buckets(program: ir.Program, given: PassFacts) -> list[list[ir.Ref]]:
     """Sums of the backward by element type and ranks, each needed by no other exchange."""
     facts = given.of(program)
     late = facts.flow.depending(given.tangents_of(program))
-    needed: set[Ref] = set()  # by a node in which ranks take part
+    needed: set[ir.Ref] = set()  # by a node in which ranks take part
     for ref in reversed(range(len(program.nodes))):
         if ref in needed or isinstance(program.nodes[ref], BETWEEN_RANKS):
             needed.update(facts.flow.operands[ref])
-    found: dict[tuple[str, DType], list[Ref]] = defaultdict(list)
+    found: dict[tuple[str, DType], list[ir.Ref]] = defaultdict(list)
     rows = dict(program.spaces)
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
-        if not isinstance(node, AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
+        if not isinstance(node, ir.AllReduce) or node.fold is not Fold.sum or ref not in late or ref in needed:
             continue
-        if isinstance(t, Type) and (t.space == UNIT or isinstance(rows.get(t.space), int)):
+        if isinstance(t, ir.Type) and (t.space == UNIT or isinstance(rows.get(t.space), int)):
             found[(node.group, t.dtype)].append(ref)
     return list(found.values())
 
 
-def _join(build: Builder, refs: list[Ref], rows: Mapping[Space, Size | None], replaced: dict[Ref, Ref]) -> None:
+def _join(
+    build: Builder, refs: list[ir.Ref], rows: Mapping[Space, Size | None], replaced: dict[ir.Ref, ir.Ref]
+) -> None:
     first = build.nodes[refs[0]]
-    assert isinstance(first, AllReduce)
-    loc, flat, shapes = build.locs[refs[0]], list[Ref](), list[tuple[int, ...]]()
+    assert isinstance(first, ir.AllReduce)
+    loc, flat, shapes = build.locs[refs[0]], list[ir.Ref](), list[tuple[int, ...]]()
     for ref in refs:
         node, t = build.nodes[ref], build.types[ref]
-        assert isinstance(node, AllReduce)
-        assert isinstance(t, Type)
+        assert isinstance(node, ir.AllReduce)
+        assert isinstance(t, ir.Type)
         count = rows.get(t.space)
         shapes.append((count, *t.shape) if isinstance(count, int) else t.shape)
         flat.append(_reshaped(build, node.x, replace(t, space=UNIT, shape=(numel(shapes[-1]),)), build.locs[ref]))
-    total = build.add(AllReduce(build.add(Concat(tuple(flat), 0), loc), first.fold, first.group), loc)
+    total = build.add(ir.AllReduce(build.add(ir.Concat(tuple(flat), 0), loc), first.fold, first.group), loc)
     start = 0
     for ref, shape in zip(refs, shapes, strict=True):
         t = build.types[ref]
-        assert isinstance(t, Type)
+        assert isinstance(t, ir.Type)
         stop = start + numel(shape)
-        part = build.add(Slice(total, 0, start, stop), build.locs[ref])
+        part = build.add(ir.Slice(total, 0, start, stop), build.locs[ref])
         replaced[ref] = _reshaped(build, part, t, build.locs[ref], shape)
         start = stop
 
 
-def _reshaped(build: Builder, ref: Ref, to: Type, loc: Location, shape: tuple[int, ...] | None = None) -> Ref:
+def _reshaped(build: Builder, ref: ir.Ref, to: ir.Type, loc: Location, shape: tuple[int, ...] | None = None) -> ir.Ref:
     """The elements of `ref`, in order, as a value of type `to`. Rows become numbers of shared data and come back by a
     view of PyTorch's, with the whole `shape`."""
     t = build.types[ref]
-    assert isinstance(t, Type)
+    assert isinstance(t, ir.Type)
     if t.space == to.space:
-        return build.add(Reshape(ref, to.shape), loc)
-    return build.add(Aten(named.RESHAPE, (Operand(ref), shape or to.shape), (), to), loc)
+        return build.add(ir.Reshape(ref, to.shape), loc)
+    return build.add(ir.Aten(named.RESHAPE, (ir.Operand(ref), shape or to.shape), (), to), loc)

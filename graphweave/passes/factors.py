@@ -13,7 +13,6 @@ from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
@@ -22,7 +21,7 @@ _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Perm
 class Factor:
     """The value `ref`, viewed as `shape` (its own shape up to dims of size 1); a divisor if `inverse`."""
 
-    ref: Ref
+    ref: ir.Ref
     shape: tuple[int, ...]
     inverse: bool = False
 
@@ -36,13 +35,13 @@ class Product:
     shape: tuple[int, ...]
 
 
-def value_type(build: Builder, ref: Ref) -> ir.Type:
+def value_type(build: Builder, ref: ir.Ref) -> ir.Type:
     t = build.types[ref]
     assert isinstance(t, ir.Type)
     return t
 
 
-def product(build: Builder, ref: Ref) -> Product:
+def product(build: Builder, ref: ir.Ref) -> Product:
     """`ref` as a product, through mul, div, neg, broadcasts and reshapes that add or drop dims of size 1.
 
     A value of more than `_MAX_FACTORS` factors, or below `_MAX_DEPTH` nested operations, stays one factor.
@@ -56,7 +55,7 @@ _MAX_DEPTH = 64
 """A product is taken apart through at most this many nested operations."""
 
 
-def _product(build: Builder, ref: Ref, done: dict[Ref, Product], depth: int) -> Product:
+def _product(build: Builder, ref: ir.Ref, done: dict[ir.Ref, Product], depth: int) -> Product:
     if ref not in done:
         t = value_type(build, ref)
         found = _opened(build, ref, t, done, depth) if depth else None
@@ -65,7 +64,7 @@ def _product(build: Builder, ref: Ref, done: dict[Ref, Product], depth: int) -> 
     return done[ref]
 
 
-def _opened(build: Builder, ref: Ref, t: ir.Type, done: dict[Ref, Product], depth: int) -> Product | None:
+def _opened(build: Builder, ref: ir.Ref, t: ir.Type, done: dict[ir.Ref, Product], depth: int) -> Product | None:
     match build.nodes[ref]:
         case ir.Pointwise(Op.mul | Op.div as op, args):
             p, q = (_product(build, a, done, depth - 1) for a in args)
@@ -101,7 +100,7 @@ def _padded(p: Product, shape: tuple[int, ...]) -> tuple[Factor, ...]:
     return tuple(replace(f, shape=(*ones, *f.shape)) for f in p.factors)
 
 
-def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: Location) -> Ref:
+def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: Location) -> ir.Ref:
     """The product of `factors`, narrow ones first; their order in `factors` does not matter.
 
     A divisor narrower than the whole product becomes a reciprocal: one division a row instead of one an element. No
@@ -109,7 +108,7 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
     """
     factors = list(factors)
     widest = max((numel(f.shape) for f in factors), default=0)
-    total: Ref | None = None
+    total: ir.Ref | None = None
     for f in sorted(factors, key=lambda f: (numel(f.shape), f.inverse, f.ref)):
         value = viewed(build, f, loc)
         if total is None or (f.inverse and numel(f.shape) < widest):
@@ -123,7 +122,7 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
     return one if total is None else build.add(ir.Pointwise(Op.mul, (one, total)), loc)
 
 
-def viewed(build: Builder, f: Factor, loc: Location) -> Ref:
+def viewed(build: Builder, f: Factor, loc: Location) -> ir.Ref:
     own = value_type(build, f.ref).shape
     if (1,) * (len(f.shape) - len(own)) + own == f.shape:
         return f.ref
@@ -132,21 +131,21 @@ def viewed(build: Builder, f: Factor, loc: Location) -> Ref:
     return build.add(ir.Reshape(below_reshapes(build, f.ref), f.shape), loc)
 
 
-def below_reshapes(build: Builder, ref: Ref) -> Ref:
+def below_reshapes(build: Builder, ref: ir.Ref) -> ir.Ref:
     while isinstance(node := build.nodes[ref], ir.Reshape):
         ref = node.x
     return ref
 
 
-def _inverse(build: Builder, ref: Ref, dtype: DType, loc: Location) -> Ref:
+def _inverse(build: Builder, ref: ir.Ref, dtype: DType, loc: Location) -> ir.Ref:
     return build.add(ir.Pointwise(Op.div, (build.add(ir.Const(1.0, ir.Type(UNIT, (), dtype)), loc), ref)), loc)
 
 
-def negated(build: Builder, ref: Ref, sign: int, loc: Location) -> Ref:
+def negated(build: Builder, ref: ir.Ref, sign: int, loc: Location) -> ir.Ref:
     return ref if sign > 0 else build.add(ir.Pointwise(Op.neg, (ref,)), loc)
 
 
-def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: Location) -> Ref:
+def shaped(build: Builder, ref: ir.Ref, shape: tuple[int, ...], loc: Location) -> ir.Ref:
     """`ref` with exactly this shape: reshaped if it has as many elements, else broadcast."""
     own = value_type(build, ref).shape
     if own == shape:
@@ -156,7 +155,7 @@ def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: Location) -> R
     return build.add(ir.Broadcast(ref, shape), loc)
 
 
-def lifted(build: Builder, ref: Ref, m: Ref) -> Ref | None:
+def lifted(build: Builder, ref: ir.Ref, m: ir.Ref) -> ir.Ref | None:
     """The value on the codomain of `m` whose pull along `m` is `ref`; None where there is none.
 
     It exists where `ref` is row-wise work, of at most `_MAX_LIFTED` nodes, on shared data and values pulled along `m`.
@@ -170,7 +169,7 @@ _MAX_LIFTED = 64
 """Row-wise work is lifted from edges to rows if it has at most this many nodes."""
 
 
-def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
+def _can_lift(build: Builder, ref: ir.Ref, m: ir.Ref, seen: set[ir.Ref]) -> bool:
     if ref in seen:
         return True
     seen.add(ref)
@@ -187,7 +186,7 @@ def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
     return isinstance(node, _ROW_WISE) and all(_can_lift(build, r, m, seen) for r in operands(node))
 
 
-def _lift(build: Builder, ref: Ref, m: Ref, done: dict[Ref, Ref]) -> Ref:
+def _lift(build: Builder, ref: ir.Ref, m: ir.Ref, done: dict[ir.Ref, ir.Ref]) -> ir.Ref:
     if ref in done:
         return done[ref]
     node, t, mt = build.nodes[ref], value_type(build, ref), build.types[m]

@@ -29,7 +29,6 @@ from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.factors import value_type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -40,7 +39,7 @@ from graphweave.passes.substitute import substitute
 class HaloTotals:
     name: str = "halo-totals"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with sums that need not be sent back; the same object on one rank."""
         if facts.sharding is None:
             return unchanged(program)
@@ -59,7 +58,7 @@ class _Totals:
         self.program, self.statistics, self.build = program, statistics, Builder.of(program)
         self.users = facts.flow.users
         self.twins: dict[Space, Space] = {}  # a space -> that of own and halo rows
-        self.sent: dict[Ref, Ref] = {}  # values that the ranks have with halo rows anyway
+        self.sent: dict[ir.Ref, ir.Ref] = {}  # values that the ranks have with halo rows anyway
         self.halo: dict[Space, int] = {}
         mean = dict(sharding.mean_halo)
         for ref, node in enumerate(program.nodes):
@@ -69,8 +68,8 @@ class _Totals:
                     self.sent.setdefault(node.x, ref)
             elif isinstance(node, ir.ExchangeBack):
                 self.halo[node.space] = mean[node.link.node_type]
-        self._with_halo: dict[Ref, Ref | None] = {}
-        self._parts: dict[Ref, Ref] = {}
+        self._with_halo: dict[ir.Ref, ir.Ref | None] = {}
+        self._parts: dict[ir.Ref, ir.Ref] = {}
         self.backs = frozenset(
             r for r, n in enumerate(program.nodes)
             if isinstance(n, ir.ExchangeBack) and n.fold is Fold.sum and self._type(r).dtype.is_float
@@ -84,10 +83,10 @@ class _Totals:
 
     # -------------------------------------------------------- what is computed from sums that are sent back
 
-    def _below(self) -> tuple[set[Ref], list[Ref], set[Ref]]:
+    def _below(self) -> tuple[set[ir.Ref], list[ir.Ref], set[ir.Ref]]:
         """The values that are computed from `backs` row by row, their totals, and those of the former that are needed
         whole."""
-        partial, totals, whole = set(self.backs), list[Ref](), set[Ref]()
+        partial, totals, whole = set(self.backs), list[ir.Ref](), set[ir.Ref]()
         for ref, node in enumerate(self.program.nodes):
             parts = {r for r in operands(node) if r in partial}
             if not parts:
@@ -100,7 +99,7 @@ class _Totals:
                 whole |= parts
         return partial, totals, whole | partial.intersection(r for r in self.program.outputs if r is not None)
 
-    def _is_total(self, ref: Ref, partial: set[Ref]) -> bool:
+    def _is_total(self, ref: ir.Ref, partial: set[ir.Ref]) -> bool:
         """Whether `ref` is a sum over all rows that the ranks add, of which each factor is known on halo rows."""
         node = self.program.nodes[ref]
         summed = all(
@@ -114,7 +113,7 @@ class _Totals:
             return False
         return self.with_halo(node.y if node.x in partial else node.x) is not None
 
-    def _is_row_wise(self, ref: Ref, partial: set[Ref]) -> bool:
+    def _is_row_wise(self, ref: ir.Ref, partial: set[ir.Ref]) -> bool:
         """Whether `ref` is linear in its partial operands, row by row. Summands may be whole, and factors are known on
         halo rows."""
         node = self.program.nodes[ref]
@@ -127,13 +126,13 @@ class _Totals:
 
     # -------------------------------------------------------- values on own and halo rows
 
-    def with_halo(self, ref: Ref) -> Ref | None:
+    def with_halo(self, ref: ir.Ref) -> ir.Ref | None:
         """The value on own and halo rows, if the rank has that anyway or can compute it from what it has."""
         if ref not in self._with_halo:
             self._with_halo[ref] = self._found_with_halo(ref)
         return self._with_halo[ref]
 
-    def _found_with_halo(self, ref: Ref) -> Ref | None:
+    def _found_with_halo(self, ref: ir.Ref) -> ir.Ref | None:
         node, t, loc = self.program.nodes[ref], self.program.types[ref], self.program.locs[ref]
         if not isinstance(t, ir.Type) or t.space == UNIT:
             return ref
@@ -156,14 +155,14 @@ class _Totals:
             return None
         return self.build.add(with_operands(node, lambda r: x if (x := found[r]) is not None else r), loc)
 
-    def _scaled(self, ref: Ref) -> Ref | None:
+    def _scaled(self, ref: ir.Ref) -> ir.Ref | None:
         """The value of which an own summand is a multiple by what all rows share, if its rows are no wider."""
         node, space = self.program.nodes[ref], self._type(ref).space
         rows = [r for r in operands(node) if row_space(self.program, r) == space]
         scaled = isinstance(node, ROW_WISE) and len(rows) == 1 and is_linear(self.program, node, set(rows))
         return rows[0] if scaled and self._bytes(rows[0]) <= self._bytes(ref) else None
 
-    def _extended(self, ref: Ref) -> Ref:
+    def _extended(self, ref: ir.Ref) -> ir.Ref:
         """An own summand, with zeros for halo rows. They are put where its rows are narrowest."""
         node, t, loc = self.program.nodes[ref], self._type(ref), self.program.locs[ref]
         narrower = self._scaled(ref)
@@ -173,13 +172,13 @@ class _Totals:
         zeros = self.build.add(ir.Const(0.0, ir.Type(halo_of(t.space), t.shape, t.dtype)), loc)
         return self.build.add(ir.Join((ref, zeros), self.twins[t.space]), loc)
 
-    def moved(self, ref: Ref) -> Ref:
+    def moved(self, ref: ir.Ref) -> ir.Ref:
         """A partial value, or a total, computed on own and halo rows."""
         if ref not in self._parts:
             self._parts[ref] = self._moved(ref)
         return self._parts[ref]
 
-    def _moved(self, ref: Ref) -> Ref:
+    def _moved(self, ref: ir.Ref) -> ir.Ref:
         node, loc = self.program.nodes[ref], self.program.locs[ref]
         if isinstance(node, ir.ExchangeBack):
             return node.x
@@ -188,7 +187,7 @@ class _Totals:
             return self.build.add(replace(node, x=self.moved(node.x), map=self.build.add(ir.ToUnit(space), loc)), loc)
         adds = self._adds(ref)
 
-        def operand(r: Ref) -> Ref:
+        def operand(r: ir.Ref) -> ir.Ref:
             if r in self.partial:
                 return self.moved(r)
             if adds:
@@ -218,22 +217,22 @@ class _Totals:
                     saved -= 2 * self.statistics.rows(self._type(r).space) * self._narrowest(r) / BANDWIDTH
         return saved
 
-    def _adds(self, ref: Ref) -> bool:
+    def _adds(self, ref: ir.Ref) -> bool:
         node = self.program.nodes[ref]
         return isinstance(node, ir.Pointwise) and node.op in (Op.add, Op.sub)
 
-    def _narrowest(self, ref: Ref) -> int:
+    def _narrowest(self, ref: ir.Ref) -> int:
         """Bytes a row of what is copied to be extended by zeros."""
         while (narrower := self._scaled(ref)) is not None:
             ref = narrower
         return self._bytes(ref)
 
-    def _halo_rows(self, ref: Ref) -> int:
+    def _halo_rows(self, ref: ir.Ref) -> int:
         return self.halo.get(self._type(ref).space, 0)
 
-    def _bytes(self, ref: Ref) -> int:
+    def _bytes(self, ref: ir.Ref) -> int:
         t = self._type(ref)
         return numel(t.shape) * t.dtype.itemsize
 
-    def _type(self, ref: Ref) -> ir.Type:
+    def _type(self, ref: ir.Ref) -> ir.Type:
         return type_of(self.program, ref)

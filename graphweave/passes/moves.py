@@ -12,7 +12,6 @@ from graphweave.analysis.typed import below, gathered, is_typed_product
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.narrow_sites import narrow_sites
 from graphweave.passes.rules import (
     compact,
@@ -41,7 +40,7 @@ class Move:
     """`rules`, in order of preference, to be tried at each of `sites` and at the nodes that they put there."""
 
     rules: tuple[Rule, ...]
-    sites: tuple[Ref, ...]
+    sites: tuple[ir.Ref, ...]
 
     def without(self, names: frozenset[str]) -> Move:
         """The move without the rules that are named; the same object if it has none of them."""
@@ -56,7 +55,7 @@ def joined(moves: Sequence[Move]) -> Move:
     return Move(tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(sites)))
 
 
-Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
+Moves: TypeAlias = Callable[[Facts, frozenset[ir.Ref]], Iterator[Move]]
 """Lists the moves of a program in the order in which they are tried. Its second argument is the set of nodes that need
 tangents."""
 
@@ -69,14 +68,14 @@ ALONE = (
 )  # fmt: skip
 
 
-def linear(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def linear(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """Everything linear on edges at once: the forward's product leaves the edges only if the backward's does too."""
     sites = tuple(r for r, n in enumerate(facts.program.nodes) if isinstance(n, ir.Slice | ir.Push) or _shared(n))
     if sites:
         yield Move(TO_NODES, sites)
 
 
-def reorderings(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def reorderings(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """Products of weights before products with rows: everywhere at once, then around each typed product alone."""
     program = facts.program
     products = [r for r, n in enumerate(program.nodes) if is_typed_product(n)]
@@ -87,9 +86,9 @@ def reorderings(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
             yield Move(typed_reorder.RULES, tuple(_around(facts, ref)))
 
 
-def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
+def _around(facts: Facts, ref: ir.Ref) -> Iterator[ir.Ref]:
     """Products, pushes and reductions that read a typed product's rows, through reshapes and pointwise operations."""
-    todo, seen = [ref], set[Ref]()
+    todo, seen = [ref], set[ir.Ref]()
     while todo:
         at = todo.pop()
         if at in seen:
@@ -102,30 +101,30 @@ def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
             todo.extend(facts.flow.users[at])
 
 
-def compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def compactions(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """For each pair of maps that meet in a typed product all that edges compute from them; forward pairs first."""
     program = facts.program
-    found: dict[tuple[Ref, Ref], bool] = {}
+    found: dict[tuple[ir.Ref, ir.Ref], bool] = {}
     for ref, pairs in _pairs_by_node(program):
         for pair in pairs:
             found[pair] = found.get(pair, True) and ref in late
     yield from _compacting(facts, sorted(found, key=lambda pair: found[pair]))
 
 
-def forward_compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def forward_compactions(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """The same for the pairs of maps that meet in a typed product of the forward, such as Hector's (source,
     relation)."""
-    nodes, found = facts.program.nodes, dict[tuple[Ref, Ref], None]()
+    nodes, found = facts.program.nodes, dict[tuple[ir.Ref, ir.Ref], None]()
     for ref, pairs in _pairs_by_node(facts.program):
         if isinstance(nodes[ref], ir.MatMul) and ref not in late:
             found.update(dict.fromkeys(pairs))
     yield from _compacting(facts, found)
 
 
-def _compacting(facts: Facts, pairs: Iterable[tuple[Ref, Ref]]) -> Iterator[Move]:
+def _compacting(facts: Facts, pairs: Iterable[tuple[ir.Ref, ir.Ref]]) -> Iterator[Move]:
     """For each pair of maps the move that tries its rule at all that reads a value of these edges."""
     types = facts.program.types
-    readers: dict[Space, list[Ref]] = {}
+    readers: dict[Space, list[ir.Ref]] = {}
     for ref, used in enumerate(facts.flow.operands):
         for space in {said.space for r in used if isinstance(said := types[r], ir.Type)}:
             readers.setdefault(space, []).append(ref)
@@ -135,12 +134,12 @@ def _compacting(facts: Facts, pairs: Iterable[tuple[Ref, Ref]]) -> Iterator[Move
         yield Move((compact.compact(m, t),), tuple(readers[along.dom]))
 
 
-def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
+def pairs_in(program: ir.Program) -> tuple[tuple[ir.Ref, ir.Ref], ...]:
     """Every two maps that meet in a typed product."""
     return tuple(dict.fromkeys(pair for _, pairs in _pairs_by_node(program) for pair in pairs))
 
 
-def _pairs_by_node(program: Program) -> Iterator[tuple[Ref, list[tuple[Ref, Ref]]]]:
+def _pairs_by_node(program: ir.Program) -> Iterator[tuple[ir.Ref, list[tuple[ir.Ref, ir.Ref]]]]:
     """Nodes at which two maps of edges meet, and these maps. Unique pairs are not edges: pairs of pairs are the same
     pairs."""
     made = {t.space for t in program.types if isinstance(t, ir.DistinctType)}
@@ -150,7 +149,7 @@ def _pairs_by_node(program: Program) -> Iterator[tuple[Ref, list[tuple[Ref, Ref]
             yield ref, pairs
 
 
-def _meeting(program: Program, node: ir.Node) -> list[tuple[Ref | None, Ref]]:
+def _meeting(program: ir.Program, node: ir.Node) -> list[tuple[ir.Ref | None, ir.Ref]]:
     """Maps that meet in a typed product, or in a push of one."""
     if isinstance(node, ir.MatMul) and node.map is not None:
         return [(_pull_map(program, node.x), node.map)]
@@ -161,10 +160,10 @@ def _meeting(program: Program, node: ir.Node) -> list[tuple[Ref | None, Ref]]:
     return []
 
 
-def _types_behind(program: Program, ref: Ref) -> list[Ref]:
+def _types_behind(program: ir.Program, ref: ir.Ref) -> list[ir.Ref]:
     """Maps of the typed products whose values, up to factors and sums, are the value `ref`."""
 
-    def nearer(r: Ref) -> Iterable[Ref]:
+    def nearer(r: ir.Ref) -> Iterable[ir.Ref]:
         node = program.nodes[r]
         if isinstance(node, ir.Reshape):
             return (below(program, r),)
@@ -178,25 +177,25 @@ def _shared(node: ir.Node) -> bool:
     return isinstance(node, ir.MatMul | ir.Gram) and node.map is None
 
 
-def _pull_map(program: Program, ref: Ref) -> Ref | None:
+def _pull_map(program: ir.Program, ref: ir.Ref) -> ir.Ref | None:
     return gathered(program, ref).map
 
 
-def _may_pair(program: Program, m: Ref, t: Ref, made: set[Space]) -> bool:
+def _may_pair(program: ir.Program, m: ir.Ref, t: ir.Ref, made: set[Space]) -> bool:
     """Whether `m` and `t` are two maps of edges. The spaces that are `made` are none of edges."""
     a, b, along = program.nodes[m], program.nodes[t], program.types[m]
     two = isinstance(a, ir.MapOf) and isinstance(b, ir.MapOf) and a.index != b.index
     return two and isinstance(along, ir.MapType) and along.dom not in made
 
 
-def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def bases(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """All products with matrices that are combinations of few bases, which can then become products of nodes."""
     sites = tuple(r for r, n in enumerate(facts.program.nodes) if is_typed_product(n))
     if sites:
         yield Move((factored_bases.RULE, postpone.RULE), sites)
 
 
-def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def typed_pushes(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """All pushes of typed products at once, as a product's rows go only when all of its are fused; then each alone."""
     program = facts.program
     open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, ir.Push) and not n.fused)
@@ -208,10 +207,10 @@ def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
             yield Move((typed_push.RULE,), (ref,))
 
 
-def products_of_push(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def products_of_push(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """For each push all products that read it, so that its rows are not needed any more."""
     program = facts.program
-    readers: dict[Ref, list[Ref]] = {}
+    readers: dict[ir.Ref, list[ir.Ref]] = {}
     for ref, node in enumerate(program.nodes):
         if _shared(node):
             for r in dict.fromkeys(operands(node)):
@@ -221,7 +220,7 @@ def products_of_push(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
         yield Move(NARROWER, tuple(sites))
 
 
-def narrower(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def narrower(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """For each weight and the sums along maps that it meets, all products with these and their transposes, so that no
     edge needs a wide row any more; then all such at once."""
     groups = narrow_sites(facts)
@@ -231,10 +230,10 @@ def narrower(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
         yield Move((narrow_sums.RULE,), tuple(r for sites in groups for r in sites))
 
 
-def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def pushes(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     """All pushes along one map in one half of the program, then each alone."""
     program = facts.program
-    found: dict[tuple[Ref, bool], list[Ref]] = {}
+    found: dict[tuple[ir.Ref, bool], list[ir.Ref]] = {}
     for ref, node in enumerate(program.nodes):
         if isinstance(node, ir.Push) and isinstance(program.nodes[node.map], ir.MapOf):
             found.setdefault((node.map, ref in late), []).append(ref)
@@ -246,7 +245,7 @@ def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
                 yield Move(OUT_OF_PUSH, (ref,))
 
 
-def singles(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+def singles(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     sites = _computing(facts.program)
     for rule in ALONE:
         for ref in sites:
@@ -254,7 +253,7 @@ def singles(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
                 yield Move((rule,), (ref,))
 
 
-def _moves_by_graph(facts: Facts, ref: Ref) -> bool:
+def _moves_by_graph(facts: Facts, ref: ir.Ref) -> bool:
     """Whether the maps along which `ref` and its operand move rows depend on the graph alone. A composed map is then
     made once a graph; otherwise each call pays for its index, and for the formats of that."""
     nodes, outer = facts.program.nodes, facts.program.nodes[ref]
@@ -266,7 +265,7 @@ def _moves_by_graph(facts: Facts, ref: Ref) -> bool:
 def added(rules: Sequence[Rule]) -> Moves:
     """Each of `rules` at all nodes at once, since some pay only together, then at each node alone."""
 
-    def moves(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+    def moves(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
         sites = _computing(facts.program)
         for rule in rules:
             yield Move((rule,), sites)
@@ -276,7 +275,7 @@ def added(rules: Sequence[Rule]) -> Moves:
     return moves
 
 
-def _computing(program: Program) -> tuple[Ref, ...]:
+def _computing(program: ir.Program) -> tuple[ir.Ref, ...]:
     return tuple(
         r
         for r, n in enumerate(program.nodes)
@@ -293,13 +292,13 @@ RULES = (
 """Every rule that a move may apply."""
 
 
-def _pushes_behind(program: Program, ref: Ref) -> list[Ref]:
+def _pushes_behind(program: ir.Program, ref: ir.Ref) -> list[ir.Ref]:
     """The pushes whose value `ref` is, up to reshapes and pointwise operations that keep its type.
 
     A value that many sums of residuals lead to is looked at once.
     """
 
-    def nearer(r: Ref) -> Iterable[Ref]:
+    def nearer(r: ir.Ref) -> Iterable[ir.Ref]:
         node = program.nodes[r]
         if isinstance(node, ir.Reshape):
             return (node.x,)
@@ -308,6 +307,6 @@ def _pushes_behind(program: Program, ref: Ref) -> list[Ref]:
     return sorted(r for r in reached([ref], nearer) if isinstance(program.nodes[r], ir.Push))
 
 
-def _like(program: Program, ref: Ref, refs: Iterable[Ref]) -> Iterable[Ref]:
+def _like(program: ir.Program, ref: ir.Ref, refs: Iterable[ir.Ref]) -> Iterable[ir.Ref]:
     """Those of `refs` that have the type of `ref`."""
     return (r for r in refs if program.types[r] == program.types[ref])

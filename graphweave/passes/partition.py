@@ -19,7 +19,6 @@ from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import recomputed, repeatable
@@ -36,15 +35,15 @@ class Split:
 
     forward: Extract
     backward: Extract
-    saved: tuple[Ref, ...]
-    tangents: tuple[Ref, ...]
-    copied: frozenset[Ref] = frozenset()
+    saved: tuple[ir.Ref, ...]
+    tangents: tuple[ir.Ref, ...]
+    copied: frozenset[ir.Ref] = frozenset()
     num_forward: int = 0
 
 
 def split(
-    joint: Program, num_forward: int, given: PassFacts, constants: frozenset[Ref] = frozenset(),
-    exposed: frozenset[Ref] = frozenset(),
+    joint: ir.Program, num_forward: int, given: PassFacts, constants: frozenset[ir.Ref] = frozenset(),
+    exposed: frozenset[ir.Ref] = frozenset(),
 ) -> Split:  # fmt: skip
     """Divide a joint program, whose first `num_forward` outputs are the forward's; `given.keep` must run in the
     forward.
@@ -80,16 +79,16 @@ def split(
 
 
 def saved_values(
-    facts: Facts, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
-) -> tuple[Ref, ...]:
+    facts: Facts, forward: set[ir.Ref], roots: Iterable[ir.Ref], tangents: tuple[ir.Ref, ...], recompute: Recompute
+) -> tuple[ir.Ref, ...]:
     """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
     kept = _parts_compared(facts, forward, recompute)
     if recompute == "auto":
         kept |= facts.saved_rows(frozenset(tangents))
     after_tangent = facts.flow.depending(frozenset(tangents))
-    saved: set[Ref] = set()
-    seen: set[Ref] = set()
+    saved: set[ir.Ref] = set()
+    seen: set[ir.Ref] = set()
     todo = list(roots)
     while todo:
         ref = todo.pop()
@@ -110,7 +109,7 @@ def saved_values(
     return tuple(sorted(saved))
 
 
-def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> frozenset[Ref]:
+def _parts_compared(facts: Facts, forward: set[ir.Ref], recompute: Recompute) -> frozenset[ir.Ref]:
     """Parts of messages that are compared with their maximum or minimum, and would have other bits in the backward.
 
     The gradient of a maximum goes to the messages that equal it. So messages that are computed again must have the bits
@@ -118,7 +117,7 @@ def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> fr
     function outside of the loop over the message's features: for one number, or for a vector of them. A product has the
     same bits where both halves compute it in tiles, which takes two maps of the edges. The rest is saved.
     """
-    joint, found, seen = facts.program, set[Ref](), set[Ref]()
+    joint, found, seen = facts.program, set[ir.Ref](), set[ir.Ref]()
     todo = [
         (other, _width(joint, other), push.map)
         for node in joint.nodes
@@ -142,7 +141,7 @@ def _parts_compared(facts: Facts, forward: set[Ref], recompute: Recompute) -> fr
     return frozenset(found)
 
 
-def _maps_to(joint: Program, ref: Ref) -> set[Ref]:
+def _maps_to(joint: ir.Program, ref: ir.Ref) -> set[ir.Ref]:
     """The maps along which rows are read to compute `ref`, on its own space."""
     space = _space(joint, ref)
     pulls = (
@@ -151,17 +150,17 @@ def _maps_to(joint: Program, ref: Ref) -> set[Ref]:
     return {n.map for n in pulls}
 
 
-def _space(joint: Program, ref: Ref) -> Space | None:
+def _space(joint: ir.Program, ref: ir.Ref) -> Space | None:
     t = joint.types[ref]
     return t.space if isinstance(t, ir.Type) else None
 
 
-def _width(joint: Program, ref: Ref) -> int:
+def _width(joint: ir.Program, ref: ir.Ref) -> int:
     t = joint.types[ref]
     return numel(t.shape) if isinstance(t, ir.Type) else 0
 
 
-def _extreme(joint: Program, ref: Ref) -> ir.Push | None:
+def _extreme(joint: ir.Program, ref: ir.Ref) -> ir.Push | None:
     """The push whose maximum or minimum the value is, of the row itself or pulled to other rows; None for others."""
     node = joint.nodes[ref]
     while isinstance(node, ir.Pull | ir.Cast | ir.Reshape | ir.Broadcast | ir.Permute):
@@ -169,7 +168,7 @@ def _extreme(joint: Program, ref: Ref) -> ir.Push | None:
     return node if isinstance(node, ir.Push) and node.fold in (Fold.max, Fold.min) else None
 
 
-def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], kept: frozenset[Ref]) -> set[Ref]:
+def _made_of_others(facts: Facts, saved: set[ir.Ref], free: frozenset[ir.Ref], kept: frozenset[ir.Ref]) -> set[ir.Ref]:
     """`saved` without rows on nodes that cost little to compute again from others of `saved`.
 
     So only one of an activation's input and output is kept, and of a softmax over classes its input, which a gradient
@@ -189,9 +188,9 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref], kept: f
     return saved
 
 
-def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Ref]:
+def _origins(facts: Facts, ref: ir.Ref, there: set[ir.Ref] | frozenset[ir.Ref]) -> set[ir.Ref]:
     """The values from which `ref` can be computed again: the first that are `there`, inputs, or expensive to repeat."""
-    found, joint = set[Ref](), facts.program
+    found, joint = set[ir.Ref](), facts.program
     todo = list(operands(joint.nodes[ref]))
     while todo:
         r = todo.pop()
@@ -203,19 +202,19 @@ def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Re
     return found
 
 
-def _bytes_of(program: Program, refs: Iterable[Ref]) -> int:
+def _bytes_of(program: ir.Program, refs: Iterable[ir.Ref]) -> int:
     return sum(_row_bytes(program, r) for r in refs)
 
 
-def _row_bytes(program: Program, ref: Ref) -> int:
+def _row_bytes(program: ir.Program, ref: ir.Ref) -> int:
     """Bytes of a row. Shared data counts as 0, as it has only one row."""
     t = program.types[ref]
     return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) and t.space != UNIT else 0
 
 
 def _sizes_to_save(
-    joint: Program, saved: tuple[Ref, ...], roots: Iterable[Ref], tangents: tuple[Ref, ...]
-) -> tuple[Ref, ...]:
+    joint: ir.Program, saved: tuple[ir.Ref, ...], roots: Iterable[ir.Ref], tangents: tuple[ir.Ref, ...]
+) -> tuple[ir.Ref, ...]:
     """Sizes that give the backward the row counts of spaces on which it is handed no value.
 
     A value on a union of spaces does not tell the rows of its parts, so all sizes in the sum are given.
@@ -232,8 +231,8 @@ def _sizes_to_save(
 
 
 def _riders(
-    facts: Facts, forward: set[Ref], backward_outputs: Iterable[Ref | None], tangents: tuple[Ref, ...]
-) -> set[Ref]:
+    facts: Facts, forward: set[ir.Ref], backward_outputs: Iterable[ir.Ref | None], tangents: tuple[ir.Ref, ...]
+) -> set[ir.Ref]:
     """Pushes of forward values that only the backward needs, along maps that the forward walks anyway.
 
     Together with the forward's pushes each costs an accumulator; in the backward it would be a walk of its own with all
@@ -250,7 +249,7 @@ def _riders(
     }  # fmt: skip
 
 
-def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
+def _with_items(joint: ir.Program, forward: set[ir.Ref]) -> set[ir.Ref]:
     """`forward` and every item of its tuples: a tuple cannot be saved, but an item that only the backward reads can."""
     items = {
         r for r, n in enumerate(joint.nodes)

@@ -21,7 +21,6 @@ from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 
 """Which values the backward computes again.
 
@@ -39,7 +38,7 @@ _MAX_REPEATED_UNIT = 4096
 """Shared data of at most this many elements is computed again rather than saved."""
 
 
-def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
+def recomputed(policy: Recompute, facts: Facts, ref: ir.Ref) -> bool:
     """Whether the backward computes the forward's value `ref` again."""
     program = facts.program
     node, t = program.nodes[ref], program.types[ref]
@@ -62,7 +61,7 @@ def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
     )
 
 
-def repeatable(facts: Facts, ref: Ref) -> bool:
+def repeatable(facts: Facts, ref: ir.Ref) -> bool:
     """Whether a kernel computes rows of the node value `ref` from its operands at about the cost of reading them.
 
     Elementary functions and reductions cost more than reading their results.
@@ -73,7 +72,7 @@ def repeatable(facts: Facts, ref: Ref) -> bool:
     return not isinstance(node, ir.Pointwise) or not node.op.facts.dear
 
 
-def _drawn(program: Program, ref: Ref) -> bool:
+def _drawn(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether `ref` is pointwise work on random and constant numbers alone: a mask."""
     node = program.nodes[ref]
     if isinstance(node, ir.Const | ir.Random):

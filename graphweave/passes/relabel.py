@@ -22,7 +22,6 @@ from graphweave.core.locality import RowOrder
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -40,7 +39,7 @@ class Relabel:
 
     name: str = "relabel"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with the rows of each space in an order of its own that edges with both ends in it give; the same
         object where there is none."""
         asked = facts.choices.relabel
@@ -69,7 +68,7 @@ def _told(order: RowOrder | None, why: str) -> tuple[RowOrder | None, tuple[str,
     return order, (f"relabel: {'no order' if order is None else order}, {why}",)
 
 
-def _ends(facts: Facts) -> dict[Space, tuple[Ref, Ref]]:
+def _ends(facts: Facts) -> dict[Space, tuple[ir.Ref, ir.Ref]]:
     """For each space of known row count, two maps into it from the same edges that depend on the graph alone.
 
     Spaces that have a twin, and twins, are left out.
@@ -79,8 +78,8 @@ def _ends(facts: Facts) -> dict[Space, tuple[Ref, Ref]]:
     known -= {
         n.of if isinstance(n, ir.Places) else n.space for n in program.nodes if isinstance(n, ir.Places | ir.Inverse)
     }
-    first: dict[tuple[Space, Space], Ref] = {}
-    found: dict[Space, tuple[Ref, Ref]] = {}
+    first: dict[tuple[Space, Space], ir.Ref] = {}
+    found: dict[Space, tuple[ir.Ref, ir.Ref]] = {}
     for ref, node in enumerate(program.nodes):
         if isinstance(node, ir.MapOf) and node.cod in known and node.index in only:
             t = program.types[ref]
@@ -97,16 +96,16 @@ class _Relabelled:
     twin space (`near`), or, once somebody asks for it, in both."""
 
     def __init__(
-        self, program: Program, ends: dict[Space, tuple[Ref, Ref]], order: RowOrder, steady: frozenset[str]
+        self, program: ir.Program, ends: dict[Space, tuple[ir.Ref, ir.Ref]], order: RowOrder, steady: frozenset[str]
     ) -> None:
         self._program, self._ends, self._order, self._steady = program, ends, order, steady
         self.build = Builder()
         self.near_space = {space: Space(f"{space.name}_near") for space in ends}
         rows = dict(program.spaces)
         self.spaces = (*program.spaces, *((near, rows[space]) for space, near in self.near_space.items()))
-        self._given: dict[Ref, Ref] = {}
-        self._near: dict[Ref, Ref] = {}
-        self._rank: dict[Space, Ref] = {}
+        self._given: dict[ir.Ref, ir.Ref] = {}
+        self._near: dict[ir.Ref, ir.Ref] = {}
+        self._rank: dict[Space, ir.Ref] = {}
         for ref, node in enumerate(program.nodes):
             if isinstance(node, ir.Input):  # inputs stay in their order
                 self._given[ref] = self.build.add(node, program.locs[ref])
@@ -115,7 +114,7 @@ class _Relabelled:
 
     # -------------------------------------------------------- values in either order
 
-    def given(self, ref: Ref) -> Ref:
+    def given(self, ref: ir.Ref) -> ir.Ref:
         """The node in the user's order."""
         if ref not in self._given:
             if ref in self._near:
@@ -126,11 +125,11 @@ class _Relabelled:
                 self._given[ref] = self._copied(ref)
         return self._given[ref]
 
-    def somewhere(self, ref: Ref) -> Ref:
+    def somewhere(self, ref: ir.Ref) -> ir.Ref:
         """The node, in the user's order if it exists in that."""
         return self._given[ref] if ref in self._given else self._near[ref]
 
-    def near(self, ref: Ref) -> Ref:
+    def near(self, ref: ir.Ref) -> ir.Ref:
         """The value in the order of the twin space; a value on any other space as it is."""
         space = row_space(self._program, ref)
         if space not in self.near_space:
@@ -146,7 +145,7 @@ class _Relabelled:
             self._near[ref] = self.build.add(made, loc)
         return self._near[ref]
 
-    def near_map(self, ref: Ref) -> Ref:
+    def near_map(self, ref: ir.Ref) -> ir.Ref:
         """The map `ref` between twin spaces, where its ends have them."""
         node, t, loc = self._program.nodes[ref], self._program.types[ref], self._loc(ref)
         assert isinstance(t, ir.MapType)
@@ -163,7 +162,7 @@ class _Relabelled:
 
     # -------------------------------------------------------- one node
 
-    def _add(self, ref: Ref) -> None:
+    def _add(self, ref: ir.Ref) -> None:
         node, t = self._program.nodes[ref], self._program.types[ref]
         if ref in self._given or isinstance(node, ir.MapOf | ir.ToUnit):
             return  # maps are made where they are used
@@ -179,21 +178,21 @@ class _Relabelled:
         added = self.build.add(new, self._loc(ref))
         (self._near if moved else self._given)[ref] = added
 
-    def _copied(self, ref: Ref) -> Ref:
+    def _copied(self, ref: ir.Ref) -> ir.Ref:
         return self.build.add(with_operands(self._program.nodes[ref], self.given), self._loc(ref))
 
-    def _near_operand(self, ref: Ref) -> Ref:
+    def _near_operand(self, ref: ir.Ref) -> ir.Ref:
         return self.near_map(ref) if isinstance(self._program.types[ref], ir.MapType) else self.near(ref)
 
-    def _touches(self, ref: Ref) -> bool:
+    def _touches(self, ref: ir.Ref) -> bool:
         t = self._program.types[ref]
         ends = (t.dom, t.cod) if isinstance(t, ir.MapType) else (row_space(self._program, ref),)
         return any(space in self.near_space for space in ends)
 
-    def _loc(self, ref: Ref) -> Location:
+    def _loc(self, ref: ir.Ref) -> Location:
         return self._program.locs[ref]
 
-    def _ranks(self, space: Space) -> Ref:
+    def _ranks(self, space: Space) -> ir.Ref:
         """The place of each row of `space`."""
         if space not in self._rank:
             src, dst = (self._program.nodes[m] for m in self._ends[space])

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from graphweave.core.lines import Location
 from graphweave.core.types import UNIT, Fold, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Node, Pointwise, Pull, Push, Ref, Reshape, Type, ValueType
 from graphweave.passes.factors import below_reshapes, negated, shaped, value_type
 from graphweave.passes.finite import finite_without_edges, keeps_zero
 from graphweave.passes.rules.factor import where_edges
@@ -28,39 +28,39 @@ class NodesAndTypes(Protocol):
     """Nodes and their types: a program, or a builder."""
 
     @property
-    def nodes(self) -> Sequence[Node]: ...
+    def nodes(self) -> Sequence[ir.Node]: ...
     @property
-    def types(self) -> Sequence[ValueType]: ...
+    def types(self) -> Sequence[ir.ValueType]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowOperator:
     """The value `ref` is a linear operator of the values `bases`. `steps` are the operator's nodes, operands first."""
 
-    ref: Ref
-    steps: tuple[Ref, ...]
-    bases: tuple[Ref, ...]
+    ref: ir.Ref
+    steps: tuple[ir.Ref, ...]
+    bases: tuple[ir.Ref, ...]
 
 
-def row_operator(program: NodesAndTypes, ref: Ref, whole: Collection[Ref] = ()) -> RowOperator | None:
+def row_operator(program: NodesAndTypes, ref: ir.Ref, whole: Collection[ir.Ref] = ()) -> RowOperator | None:
     """`ref` as an operator that sums along a map; None if it is none. Nodes of `whole` are not looked into.
 
     Row-wise sums below which no row moves are bases: (x + y) W is cheaper than x W + y W.
     """
-    moving: dict[Ref, bool] = {}
+    moving: dict[ir.Ref, bool] = {}
 
-    def moves(r: Ref) -> bool:
+    def moves(r: ir.Ref) -> bool:
         """Whether `r` is a step below which rows are copied or summed along a map."""
         if r not in moving:
             moving[r] = False
             if len(moving) <= _MAX_NODES and r not in whole:
                 below = [moves(x) for x in linear_operands(program, r)]
-                moving[r] = any(below) or (bool(below) and isinstance(program.nodes[r], Push | Pull))
+                moving[r] = any(below) or (bool(below) and isinstance(program.nodes[r], ir.Push | ir.Pull))
         return moving[r]
 
     if not moves(ref):
         return None
-    steps, bases, todo = set[Ref](), set[Ref](), [ref]
+    steps, bases, todo = set[ir.Ref](), set[ir.Ref](), [ref]
     while todo:
         r = todo.pop()
         inner = () if r in whole else linear_operands(program, r)
@@ -70,103 +70,103 @@ def row_operator(program: NodesAndTypes, ref: Ref, whole: Collection[Ref] = ()) 
                 todo.extend(inner)
         else:
             bases.add(r)
-    if not any(isinstance(program.nodes[r], Push) for r in steps):
+    if not any(isinstance(program.nodes[r], ir.Push) for r in steps):
         return None
     return RowOperator(ref, tuple(sorted(steps)), tuple(sorted(bases)))
 
 
-def linear_operands(program: NodesAndTypes, ref: Ref) -> tuple[Ref, ...]:
+def linear_operands(program: NodesAndTypes, ref: ir.Ref) -> tuple[ir.Ref, ...]:
     """The operands of which the node is a linear operator on rows; none if it is no such step."""
     node = program.nodes[ref]
     match node:
-        case Push(x, m, Fold.sum, 0, False) | Pull(x, m) if isinstance(program.nodes[m], MapOf):
+        case ir.Push(x, m, Fold.sum, 0, False) | ir.Pull(x, m) if isinstance(program.nodes[m], ir.MapOf):
             return (x,)
-        case Reshape(x) | Pointwise(Op.neg, (x,)):
+        case ir.Reshape(x) | ir.Pointwise(Op.neg, (x,)):
             return (x,)
-        case Pointwise(Op.mul | Op.div, _):
+        case ir.Pointwise(Op.mul | Op.div, _):
             return () if (found := _scaled(program, ref)) is None else found[:1]
-        case Pointwise(Op.add | Op.sub, (a, b)) if program.types[a] == program.types[b] == program.types[ref]:
+        case ir.Pointwise(Op.add | Op.sub, (a, b)) if program.types[a] == program.types[b] == program.types[ref]:
             return a, b
         case _:
             return ()
 
 
-def _scaled(program: NodesAndTypes, ref: Ref) -> tuple[Ref, Ref] | None:
+def _scaled(program: NodesAndTypes, ref: ir.Ref) -> tuple[ir.Ref, ir.Ref] | None:
     """(x, s) if `ref` is x times or divided by s, one number a row or for all rows."""
     node = program.nodes[ref]
-    assert isinstance(node, Pointwise)
+    assert isinstance(node, ir.Pointwise)
     x, s = node.args
     if node.op is Op.mul and not _is_number(program, s):
         x, s = s, x
     return (x, s) if _is_number(program, s) and program.types[x] == program.types[ref] else None
 
 
-def _is_number(program: NodesAndTypes, ref: Ref) -> bool:
+def _is_number(program: NodesAndTypes, ref: ir.Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, Type) and numel(t.shape) == 1
+    return isinstance(t, ir.Type) and numel(t.shape) == 1
 
 
-def applied(build: Builder, op: RowOperator, values: Mapping[Ref, Ref], loc: Location) -> Ref:
+def applied(build: Builder, op: RowOperator, values: Mapping[ir.Ref, ir.Ref], loc: Location) -> ir.Ref:
     """The operator applied to other rows: `values` has one of the same space for each base, all of one shape."""
     done = dict(values)
     for ref in op.steps:
         node = build.nodes[ref]
         x, *more = (done[r] for r in linear_operands(build, ref))
         match node:
-            case Push(_, m):
-                done[ref] = build.add(Push(x, m, Fold.sum), loc)
-            case Pull(_, m):
-                done[ref] = build.add(Pull(x, m), loc)
-            case Pointwise(Op.sub):
-                done[ref] = build.add(Pointwise(Op.sub, (x, *more)), loc)
-            case Pointwise(Op.add):
+            case ir.Push(_, m):
+                done[ref] = build.add(ir.Push(x, m, Fold.sum), loc)
+            case ir.Pull(_, m):
+                done[ref] = build.add(ir.Pull(x, m), loc)
+            case ir.Pointwise(Op.sub):
+                done[ref] = build.add(ir.Pointwise(Op.sub, (x, *more)), loc)
+            case ir.Pointwise(Op.add):
                 done[ref] = total(build, (x, *more), loc)
             case _:
                 done[ref] = _in_row(build, ref, x, loc)
     return done[op.ref]
 
 
-def transposed(build: Builder, op: RowOperator, g: Ref, loc: Location) -> dict[Ref, Ref]:
+def transposed(build: Builder, op: RowOperator, g: ir.Ref, loc: Location) -> dict[ir.Ref, ir.Ref]:
     """The rows, one value for each base, that the transpose of the operator makes of the rows `g`."""
-    parts: dict[Ref, list[Ref]] = {op.ref: [g]}
+    parts: dict[ir.Ref, list[ir.Ref]] = {op.ref: [g]}
     for ref in reversed(op.steps):
         node, rows = build.nodes[ref], total(build, parts[ref], loc)
         first, *second = linear_operands(build, ref)
         match node:
-            case Push(_, m):
-                rows = build.add(Pull(rows, m), loc)
-            case Pull(_, m):
-                rows = build.add(Push(rows, m, Fold.sum), loc)
-            case Pointwise(Op.add | Op.sub):
+            case ir.Push(_, m):
+                rows = build.add(ir.Pull(rows, m), loc)
+            case ir.Pull(_, m):
+                rows = build.add(ir.Push(rows, m, Fold.sum), loc)
+            case ir.Pointwise(Op.add | Op.sub):
                 pass
             case _:
                 rows = _in_row(build, ref, rows, loc)
         parts.setdefault(first, []).append(rows)
         for r in second:
-            sign = -1 if isinstance(node, Pointwise) and node.op is Op.sub else 1
+            sign = -1 if isinstance(node, ir.Pointwise) and node.op is Op.sub else 1
             parts.setdefault(r, []).append(negated(build, rows, sign, loc))
     return {base: total(build, parts[base], loc) for base in op.bases}
 
 
-def total(build: Builder, values: Iterable[Ref], loc: Location) -> Ref:
+def total(build: Builder, values: Iterable[ir.Ref], loc: Location) -> ir.Ref:
     """The sum of `values`; the same values in another order give the same node."""
     first, *others = sorted(values)
     for r in others:
-        first = build.add(Pointwise(Op.add, (first, r)), loc)
+        first = build.add(ir.Pointwise(Op.add, (first, r)), loc)
     return first
 
 
-def _in_row(build: Builder, ref: Ref, x: Ref, loc: Location) -> Ref:
+def _in_row(build: Builder, ref: ir.Ref, x: ir.Ref, loc: Location) -> ir.Ref:
     """The reshape, minus or number of step `ref` applied to `x`; a reshape leaves it as it is."""
     match build.nodes[ref]:
-        case Pointwise(Op.neg):
+        case ir.Pointwise(Op.neg):
             return negated(build, x, -1, loc)
-        case Pointwise(op):
+        case ir.Pointwise(op):
             found = _scaled(build, ref)
             assert found is not None
             s, rank = found[1], len(value_type(build, x).shape)
             s = s if len(value_type(build, s).shape) <= rank else shaped(build, below_reshapes(build, s), (), loc)
-            return build.add(Pointwise(op, (x, s)), loc)
+            return build.add(ir.Pointwise(op, (x, s)), loc)
         case _:
             return x
 
@@ -174,7 +174,7 @@ def _in_row(build: Builder, ref: Ref, x: Ref, loc: Location) -> Ref:
 # ---------------------------------------------------------------- rows that the operator does not read
 
 
-def with_transpose(build: Builder, ref: Ref) -> tuple[RowOperator, dict[Ref, Ref | None]] | None:
+def with_transpose(build: Builder, ref: ir.Ref) -> tuple[RowOperator, dict[ir.Ref, ir.Ref | None]] | None:
     """`ref` as an operator whose transpose is finite where it is, and the map outside of which each base is not read.
 
     A row that no edge pulls may hold anything, such as 1 / degree for degree 0, and adds nothing to A x. In
@@ -191,34 +191,34 @@ def with_transpose(build: Builder, ref: Ref) -> tuple[RowOperator, dict[Ref, Ref
         if op is None:
             return None
         pulls = _pulled_along(build, op)
-    read: dict[Ref, Ref | None] = {}
+    read: dict[ir.Ref, ir.Ref | None] = {}
     for base in op.bases:
         maps = pulls[base]
         everywhere = None in maps or any(finite_without_edges(build, base, m) for m in maps if m is not None)
         if not everywhere and len(maps) > 1:
             return None
         read[base] = None if everywhere else next(iter(maps))
-    if any(isinstance(build.nodes[r], Pull) and pulls[r] != {None} for r in op.steps):
+    if any(isinstance(build.nodes[r], ir.Pull) and pulls[r] != {None} for r in op.steps):
         return None  # of what a pull reads, another one reads only a part
     return op, read
 
 
-def _pulled_along(build: Builder, op: RowOperator) -> dict[Ref, set[Ref | None]]:
+def _pulled_along(build: Builder, op: RowOperator) -> dict[ir.Ref, set[ir.Ref | None]]:
     """For each node the maps along which the operator pulls it, itself or what is computed from it in a row; None
     among them if all its rows are read."""
-    found: dict[Ref, set[Ref | None]] = {op.ref: {None}}
+    found: dict[ir.Ref, set[ir.Ref | None]] = {op.ref: {None}}
     for ref in reversed(op.steps):
         node = build.nodes[ref]
-        maps = {node.map} if isinstance(node, Pull) else {None} if isinstance(node, Push) else found[ref]
+        maps = {node.map} if isinstance(node, ir.Pull) else {None} if isinstance(node, ir.Push) else found[ref]
         for r in linear_operands(build, ref):
             found.setdefault(r, set()).update(maps)
     return found
 
 
-def _keeps_zero(build: Builder, ref: Ref, m: Ref) -> bool:
+def _keeps_zero(build: Builder, ref: ir.Ref, m: ir.Ref) -> bool:
     """Whether the step `ref` is known to keep 0 at 0 in rows to which `m` sends no edge."""
     node = build.nodes[ref]
-    if not isinstance(node, Pointwise) or node.op not in (Op.mul, Op.div):
+    if not isinstance(node, ir.Pointwise) or node.op not in (Op.mul, Op.div):
         return True
     found = _scaled(build, ref)
     assert found is not None
@@ -226,6 +226,6 @@ def _keeps_zero(build: Builder, ref: Ref, m: Ref) -> bool:
     return value_type(build, s).space == UNIT or keeps_zero(build, s, m, divides=node.op is Op.div)
 
 
-def guarded(build: Builder, base: Ref, m: Ref | None, loc: Location) -> Ref:
+def guarded(build: Builder, base: ir.Ref, m: ir.Ref | None, loc: Location) -> ir.Ref:
     """`base`, with 0 in rows to which `m` sends no edge."""
     return base if m is None else where_edges(build, base, m, value_type(build, base).dtype, loc)

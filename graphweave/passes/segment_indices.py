@@ -20,7 +20,6 @@ from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -32,7 +31,7 @@ _Segments = tuple[Space, ...]
 class SegmentIndices:
     name: str = "segment-indices"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with indices of a part's edges joined by segments; the same object on one rank."""
         if facts.sharding is None:
             return unchanged(program)
@@ -50,7 +49,7 @@ class SegmentIndices:
 
 
 class _SegmentFinder:
-    def __init__(self, program: Program, sharding: Sharding) -> None:
+    def __init__(self, program: ir.Program, sharding: Sharding) -> None:
         self._program, self._rows = program, dict(program.spaces)
         self._owned = owned_rows(program, sharding).values
         self._unions: dict[Space, list[_Segments]] = {}
@@ -65,7 +64,7 @@ class _SegmentFinder:
         if of not in ways:
             ways.append(of)
 
-    def joined(self, ref: Ref) -> ir.JoinIndices | None:
+    def joined(self, ref: ir.Ref) -> ir.JoinIndices | None:
         """The index of a map to several segments, as numbers of their rows; None for other nodes and maps."""
         node = self._program.nodes[ref]
         if not isinstance(node, ir.MapOf) or node.cod not in self._unions:
@@ -81,12 +80,12 @@ class _SegmentFinder:
                 return ir.JoinIndices(tuple(i for i, _ in moved), of, at, wraps, row_space(self._program, node.index))
         return None
 
-    def _behind_each_other(self, index: Ref) -> tuple[Ref, ...]:
+    def _behind_each_other(self, index: ir.Ref) -> tuple[ir.Ref, ...]:
         node = self._program.nodes[index]
         joins = isinstance(node, ir.Aten) and facts_of(node.target).rows is Lead.joined and node.args[1:] in ((), (0,))
         return operands(node) if joins else (index,)
 
-    def _moved(self, index: Ref) -> tuple[Ref, Size | None]:
+    def _moved(self, index: ir.Ref) -> tuple[ir.Ref, Size | None]:
         """Numbers of rows, and the row count that was added to them."""
         node = self._program.nodes[index]
         if isinstance(node, ir.Pointwise) and node.op is Op.add:
@@ -95,7 +94,7 @@ class _SegmentFinder:
                     return x, size
         return index, 0
 
-    def _size(self, ref: Ref) -> Size | None:
+    def _size(self, ref: ir.Ref) -> Size | None:
         """The row count that a value of shared data is; None if it is something else."""
         node, t = self._program.nodes[ref], self._program.types[ref]
         match node:

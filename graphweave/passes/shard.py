@@ -32,7 +32,6 @@ from graphweave.core.sizes import Size, leaves, total
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -52,7 +51,7 @@ class Shard:
 
     name: str = "shard"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` for one of several ranks; the same object where there is one. Raises ShardError if its numbers
         would not be those of the whole graph."""
         if facts.sharding is None:
@@ -67,7 +66,7 @@ class Shard:
 class _Sharded:
     """The program in the making. `where` has each node, on the own rows of a rank if its space is sharded."""
 
-    def __init__(self, program: Program, sharding: Sharding, facts: PassFacts) -> None:
+    def __init__(self, program: ir.Program, sharding: Sharding, facts: PassFacts) -> None:
         owned = owned_rows(program, sharding)
         owned.check()
         self._program, self._sharding, self._owned, self._steady = program, sharding, owned, facts.steady
@@ -80,9 +79,9 @@ class _Sharded:
         self._symbols = {s for space, n in program.spaces if space in owned.sharded for s in leaves(n)}
         self._halo = owned.halo
         self._computed = computed_with_halo(program, owned.halo, HaloCosts(sharding, facts.statistics, facts.steady))
-        self._all: dict[Ref, Ref] = {}
+        self._all: dict[ir.Ref, ir.Ref] = {}
         self.build = Builder()
-        self.where: dict[Ref, Ref] = {}
+        self.where: dict[ir.Ref, ir.Ref] = {}
         for ref, node in enumerate(program.nodes):
             if isinstance(node, ir.Input):
                 self.where[ref] = self.build.add(node, program.locs[ref])
@@ -112,7 +111,7 @@ class _Sharded:
     def _twin(self, space: Space) -> Space:
         return self._halo.twin(space)
 
-    def _with_halo(self, ref: Ref) -> Ref:
+    def _with_halo(self, ref: ir.Ref) -> ir.Ref:
         """The value on its space's twin: own rows, then halo rows."""
         if ref not in self._all:
             node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
@@ -134,13 +133,13 @@ class _Sharded:
             self._all[ref] = made
         return self._all[ref]
 
-    def _sent(self, ref: Ref, space: Space) -> Ref:
+    def _sent(self, ref: ir.Ref, space: Space) -> ir.Ref:
         """The own rows of a value, and its halo rows as their owners send them."""
         node, loc = self._program.nodes[ref], self._program.locs[ref]
         steady = isinstance(node, ir.Input) and node.name in self._steady
         stale = self._may_be_stale and not steady and ref not in self._never_stale
 
-        def exchange(own: Ref, segment: Space, k: int) -> Ref:
+        def exchange(own: ir.Ref, segment: Space, k: int) -> ir.Ref:
             link = self._sharding.link_to(self._halo.node_types[segment])
             slot = ref + 1 + k * len(self._program.nodes) if stale else 0
             return self.build.add(ir.Exchange(own, link, self._twin(segment), slot, steady), loc)
@@ -148,8 +147,14 @@ class _Sharded:
         return self._by_segment(self.where[ref], space, exchange, loc, sends=True)
 
     def _by_segment(
-        self, whole: Ref, space: Space, change: Callable[[Ref, Space, int], Ref], loc: Location, *, sends: bool = False
-    ) -> Ref:
+        self,
+        whole: ir.Ref,
+        space: Space,
+        change: Callable[[ir.Ref, Space, int], ir.Ref],
+        loc: Location,
+        *,
+        sends: bool = False,
+    ) -> ir.Ref:
         """`change(rows, segment, number)` of each segment of `space` that has halo rows, the segments one after the
         other again. It makes own rows of own and halo rows, or with `sends` the other way round."""
         of = self._halo.unions.get(space)
@@ -163,24 +168,24 @@ class _Sharded:
         ]
         return self.build.add(ir.Join(tuple(changed), self._twin(space) if sends else space), loc)
 
-    def _beside(self, ref: Ref, space: Space) -> Ref:
+    def _beside(self, ref: ir.Ref, space: Space) -> ir.Ref:
         """An operand of row-wise work on the twin of `space`."""
         t = self._program.types[ref]
         return self._with_halo(ref) if isinstance(t, ir.Type) and t.space == space else self.where[ref]
 
-    def _map(self, ref: Ref) -> Ref:
+    def _map(self, ref: ir.Ref) -> ir.Ref:
         """A map that leaves, to the twin."""
         node = self._program.nodes[ref]
         assert isinstance(node, ir.MapOf)
         return self.build.add(ir.MapOf(self.where[node.index], self._twin(node.cod)), self._program.locs[ref])
 
-    def _leaves(self, ref: Ref) -> bool:
+    def _leaves(self, ref: ir.Ref) -> bool:
         held = self._owned.values[ref].numbers
         return isinstance(held, Numbers) and held.leaves
 
     # -------------------------------------------------------- one node
 
-    def _added(self, ref: Ref) -> Ref:
+    def _added(self, ref: ir.Ref) -> ir.Ref:
         node, loc = self._program.nodes[ref], self._program.locs[ref]
         match node:
             case ir.Push() | ir.Gram():
@@ -204,11 +209,11 @@ class _Sharded:
                 return self._reading(ref)
         return self._copied(ref)
 
-    def _copied(self, ref: Ref) -> Ref:
+    def _copied(self, ref: ir.Ref) -> ir.Ref:
         kept = self.where.__getitem__ if ref in self._forward else self._kept
         return self.build.add(with_operands(self._program.nodes[ref], kept), self._program.locs[ref])
 
-    def _kept(self, ref: Ref) -> Ref:
+    def _kept(self, ref: ir.Ref) -> ir.Ref:
         """An operand of the backward. Of a value that was sent in the forward, the backward reads the own rows among
         own and halo rows, so that they are not kept twice."""
         sent = self._all.get(ref)
@@ -218,22 +223,22 @@ class _Sharded:
             return self.where[ref]
         return self._own_rows(ref)
 
-    def _own_rows(self, ref: Ref) -> Ref:
+    def _own_rows(self, ref: ir.Ref) -> ir.Ref:
         """The rank's own rows of a value among own and halo rows, where they have been sent or computed anyway."""
         loc = self._program.locs[ref]
 
-        def own(part: Ref, segment: Space, _: int) -> Ref:
+        def own(part: ir.Ref, segment: Space, _: int) -> ir.Ref:
             return self.build.add(ir.Part(part, (segment, halo_of(segment)), 0), loc)
 
         return self._by_segment(self._with_halo(ref), row_space(self._program, ref), own, loc)
 
-    def _reading(self, ref: Ref) -> Ref:
+    def _reading(self, ref: ir.Ref) -> ir.Ref:
         """A node that reads rows along a map that leaves: a pull, or a product with a matrix for each row."""
         node = self._program.nodes[ref]
         leaving = [r for r in operands(node) if r in self._halo.leaving]
         spaces = {map_type(self._program, m).cod for m in leaving}
 
-        def operand(r: Ref) -> Ref:
+        def operand(r: ir.Ref) -> ir.Ref:
             t = self._program.types[r]
             if r in leaving:
                 return self._map(r)
@@ -246,7 +251,7 @@ class _Sharded:
 
     # -------------------------------------------------------- folds
 
-    def _folded(self, ref: Ref, node: Folded) -> Ref:
+    def _folded(self, ref: ir.Ref, node: Folded) -> ir.Ref:
         """A push or gram: on the rank's rows, then over the ranks if others have rows for the same result."""
         m, loc = node.map, self._program.locs[ref]
         source, t = self._program.types[node.x], self._program.types[ref]
@@ -265,7 +270,7 @@ class _Sharded:
         bare = self._over_ranks(self.build.add(replace(new, empty=neutral(fold, t.dtype)), loc), ref, fold)
         return self._or_empty(bare, ref, along, new.empty)
 
-    def _over_ranks(self, folded: Ref, ref: Ref, fold: Fold) -> Ref:
+    def _over_ranks(self, folded: ir.Ref, ref: ir.Ref, fold: Fold) -> ir.Ref:
         node, t, loc = self._program.nodes[ref], self._program.types[ref], self._program.locs[ref]
         assert isinstance(node, ir.Push | ir.Gram)
         assert isinstance(t, ir.Type)
@@ -273,16 +278,16 @@ class _Sharded:
             return self._sent_back(folded, fold, t.space, loc)
         return self.build.add(ir.AllReduce(folded, fold, self._sharding.group), loc)
 
-    def _sent_back(self, folded: Ref, fold: Fold, space: Space, loc: Location) -> Ref:
+    def _sent_back(self, folded: ir.Ref, fold: Fold, space: Space, loc: Location) -> ir.Ref:
         """The own rows of what was pushed to own and halo rows, with what all ranks have pushed to them."""
 
-        def back(part: Ref, segment: Space, _: int) -> Ref:
+        def back(part: ir.Ref, segment: Space, _: int) -> ir.Ref:
             link = self._sharding.link_to(self._halo.node_types[segment])
             return self.build.add(ir.ExchangeBack(part, fold, link, segment), loc)
 
         return self._by_segment(folded, space, back, loc)
 
-    def _or_empty(self, folded: Ref, ref: Ref, along: Ref, empty: Number) -> Ref:
+    def _or_empty(self, folded: ir.Ref, ref: ir.Ref, along: ir.Ref, empty: Number) -> ir.Ref:
         """`folded`, and `empty` where no rank pushes anything."""
         source, t, loc = self._types(ref), self._program.types[ref], self._program.locs[ref]
         assert isinstance(t, ir.Type)
@@ -293,7 +298,7 @@ class _Sharded:
         nothing = self.build.add(ir.Const(typed(empty, t.dtype), wide), loc)
         return self.build.add(ir.Pointwise(Op.where, (some, folded, nothing)), loc)
 
-    def _types(self, ref: Ref) -> Space:
+    def _types(self, ref: ir.Ref) -> Space:
         node = self._program.nodes[ref]
         assert isinstance(node, ir.Push)
         source = self._program.types[node.x]
@@ -302,7 +307,7 @@ class _Sharded:
 
     # -------------------------------------------------------- counts and seeds
 
-    def _differs(self, size: Ref) -> bool:
+    def _differs(self, size: ir.Ref) -> bool:
         """Whether a number is computed from numbers of rows that differ from rank to rank."""
         t = self._program.types[size]
         node = self._program.nodes[size]
@@ -310,11 +315,11 @@ class _Sharded:
             return True
         return isinstance(node, ir.Aten) and any(self._differs(r) for r in operands(node) if self._is_number(r))
 
-    def _is_number(self, ref: Ref) -> bool:
+    def _is_number(self, ref: ir.Ref) -> bool:
         t = self._program.types[ref]
         return isinstance(t, ir.AnyType) and t.dims is None and t.items is None
 
-    def _count(self, size: Ref, loc: Location) -> Ref:
+    def _count(self, size: ir.Ref, loc: Location) -> ir.Ref:
         """A number of rows over all ranks, or a function of such, as an i64 or f64 of shared data."""
         node = self._program.nodes[size]
         name = node.target.removeprefix("builtin.") if isinstance(node, ir.Aten) else ""
@@ -334,7 +339,7 @@ class _Sharded:
         cast = tuple(self._cast(a, dtype, loc) for a in args)
         return self.build.add(ir.Pointwise(_ON_SIZES.get(name, Op.div), cast), loc)
 
-    def _counted(self, arg: object, loc: Location) -> Ref:
+    def _counted(self, arg: object, loc: Location) -> ir.Ref:
         if isinstance(arg, ir.Operand):
             if self._differs(arg.ref):
                 return self._count(arg.ref, loc)
@@ -344,18 +349,18 @@ class _Sharded:
         assert isinstance(arg, int | float)
         return self._number(arg, DType.f64 if isinstance(arg, float) else DType.i64, loc)
 
-    def _dtype(self, ref: Ref) -> DType:
+    def _dtype(self, ref: ir.Ref) -> DType:
         t = self.build.types[ref]
         assert isinstance(t, ir.Type)
         return t.dtype
 
-    def _cast(self, ref: Ref, dtype: DType, loc: Location) -> Ref:
+    def _cast(self, ref: ir.Ref, dtype: DType, loc: Location) -> ir.Ref:
         return ref if self._dtype(ref) is dtype else self.build.add(ir.Cast(ref, dtype), loc)
 
-    def _number(self, value: Number, dtype: DType, loc: Location) -> Ref:
+    def _number(self, value: Number, dtype: DType, loc: Location) -> ir.Ref:
         return self.build.add(ir.Const(value, ir.Type(UNIT, (), dtype)), loc)
 
-    def _seed(self, seed: Ref, space: Space, loc: Location) -> Ref:
+    def _seed(self, seed: ir.Ref, space: Space, loc: Location) -> ir.Ref:
         """The seed of random numbers: another one on each rank for rows of its own, the same for what all have."""
         new = self.where[seed]
         if space not in self._owned.sharded:

@@ -20,7 +20,6 @@ from graphweave.analysis.facts import Facts
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, with_operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.pairs import pairs_of
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -40,7 +39,7 @@ _ROW_WISE = (ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Concat)
 class SymmetricPairs:
     name: str = "symmetric-pairs"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         if facts.sharding is not None or facts.measure is None:
             return unchanged(program)
         ends = _find_ends(facts.of(program))
@@ -55,7 +54,7 @@ class SymmetricPairs:
         )
 
 
-def _find_ends(facts: Facts) -> tuple[Space, Ref, Ref] | None:
+def _find_ends(facts: Facts) -> tuple[Space, ir.Ref, ir.Ref] | None:
     """The edges of the first difference of one value at both ends, and the two index tensors."""
     program = facts.program
     for node in program.nodes:
@@ -71,7 +70,7 @@ def _find_ends(facts: Facts) -> tuple[Space, Ref, Ref] | None:
     return None
 
 
-def _both_ends(program: Program, args: tuple[Ref, ...]) -> tuple[Ref, Ref] | None:
+def _both_ends(program: ir.Program, args: tuple[ir.Ref, ...]) -> tuple[ir.Ref, ir.Ref] | None:
     """The two maps along which one value is pulled, if these are the operands."""
     x, y = (program.nodes[r] for r in args)
     if not isinstance(x, ir.Pull) or not isinstance(y, ir.Pull) or x.x != y.x:
@@ -93,19 +92,19 @@ class _Moved:
     have the other sign.
     """
 
-    program: Program
+    program: ir.Program
     space: Space
-    a: Ref
-    b: Ref
+    a: ir.Ref
+    b: ir.Ref
     build: Builder
-    replaced: dict[Ref, Ref] = field(default_factory=dict)
-    signs: dict[Ref, Sign] = field(default_factory=dict)
-    dear: set[Ref] = field(default_factory=set)
+    replaced: dict[ir.Ref, ir.Ref] = field(default_factory=dict)
+    signs: dict[ir.Ref, Sign] = field(default_factory=dict)
+    dear: set[ir.Ref] = field(default_factory=set)
     """Even and odd values for which a product is needed."""
-    _distinct: Ref = -1
-    _pair: Ref = -1
-    _on_pairs: dict[Ref, Ref] = field(default_factory=dict)
-    _sums: dict[tuple[Ref, Sign], tuple[Ref, bool]] = field(default_factory=dict)
+    _distinct: ir.Ref = -1
+    _pair: ir.Ref = -1
+    _on_pairs: dict[ir.Ref, ir.Ref] = field(default_factory=dict)
+    _sums: dict[tuple[ir.Ref, Sign], tuple[ir.Ref, bool]] = field(default_factory=dict)
 
     def find_products(self) -> bool:
         """Find the sign of each value of edges that has one. Whether one of them takes a product."""
@@ -138,16 +137,16 @@ class _Moved:
 
     # -------------------------------------------------------- which values are even or odd
 
-    def _on_edges(self, ref: Ref) -> bool:
+    def _on_edges(self, ref: ir.Ref) -> bool:
         t = self.program.types[ref]
         return isinstance(t, ir.Type) and t.space == self.space
 
-    def _sign_of(self, ref: Ref) -> Sign:
+    def _sign_of(self, ref: ir.Ref) -> Sign:
         """The sign of an operand, 0 if it has none. Shared data are even."""
         t = self.program.types[ref]
         return 1 if isinstance(t, ir.Type) and t.space == UNIT else self.signs.get(ref, 0)
 
-    def _sign(self, ref: Ref) -> Sign:
+    def _sign(self, ref: ir.Ref) -> Sign:
         match self.program.nodes[ref]:
             case ir.Const():
                 return 1
@@ -166,14 +165,14 @@ class _Moved:
             case _:
                 return 0
 
-    def _sign_of_ends(self, op: Op, args: tuple[Ref, ...]) -> Sign:
+    def _sign_of_ends(self, op: Op, args: tuple[ir.Ref, ...]) -> Sign:
         """The sign of a sum or product of one value at both ends, each with a sign, 0 for others."""
         one, other = (self._pulled(r) for r in args)
         if one is None or other is None or one[0] != other[0] or {one[1], other[1]} != {self.a, self.b}:
             return 0
         return {Op.add: one[2] * other[2], Op.sub: -one[2] * other[2], Op.mul: 1}.get(op, 0)
 
-    def _pulled(self, ref: Ref) -> tuple[Ref, Ref, Sign] | None:
+    def _pulled(self, ref: ir.Ref) -> tuple[ir.Ref, ir.Ref, Sign] | None:
         """The value of which `ref` is the pull or its negative, the index tensor of the map, and the sign."""
         node, sign = self.program.nodes[ref], 1
         if _is_neg(node):
@@ -200,7 +199,7 @@ class _Moved:
 
     # -------------------------------------------------------- values of pairs
 
-    def _with_pairs(self, ref: Ref) -> Ref:
+    def _with_pairs(self, ref: ir.Ref) -> ir.Ref:
         """The even or odd value `ref`, or the pull that one is made of, for each pair. Shared data are themselves."""
         node, loc = self.program.nodes[ref], self.program.locs[ref]
         if ref not in self._on_pairs:
@@ -216,7 +215,7 @@ class _Moved:
             self._on_pairs[ref] = new
         return self._on_pairs[ref]
 
-    def _end(self, along: Ref) -> Ref:
+    def _end(self, along: ir.Ref) -> ir.Ref:
         """The map from pairs that corresponds to a map of edges to their ends."""
         node, loc = self.program.nodes[along], self.program.locs[along]
         assert isinstance(node, ir.MapOf)
@@ -225,7 +224,7 @@ class _Moved:
 
     # -------------------------------------------------------- sums of the edges of a pair
 
-    def _sum(self, ref: Ref, sign: Sign) -> tuple[Ref, bool]:
+    def _sum(self, ref: ir.Ref, sign: Sign) -> tuple[ir.Ref, bool]:
         """The sum over the edges of each pair of a value, times -1 for edges in the other direction if `sign` is -1,
         and whether work on edges has gone with it."""
         if (ref, sign) not in self._sums:
@@ -233,7 +232,7 @@ class _Moved:
             self._sums[ref, sign] = (self._push(ref, sign), False) if new is None else (new, True)
         return self._sums[ref, sign]
 
-    def _sum_of_linear(self, ref: Ref, sign: Sign) -> Ref | None:
+    def _sum_of_linear(self, ref: ir.Ref, sign: Sign) -> ir.Ref | None:
         node, loc, build = self.program.nodes[ref], self.program.locs[ref], self.build
         if ref in self.signs:
             return None
@@ -257,14 +256,14 @@ class _Moved:
             case _:
                 return None
 
-    def _push(self, ref: Ref, sign: Sign) -> Ref:
+    def _push(self, ref: ir.Ref, sign: Sign) -> ir.Ref:
         t, loc = self.program.types[ref], self.program.locs[ref]
         assert isinstance(t, ir.Type)
         if sign == -1:
             ref = self.build.add(ir.Pointwise(Op.mul, (ref, self._direction(t.dtype, len(t.shape)))), loc)
         return self.build.add(ir.Push(ref, self._pair, Fold.sum), loc)
 
-    def _direction(self, dtype: DType, dims: int) -> Ref:
+    def _direction(self, dtype: DType, dims: int) -> ir.Ref:
         """1 for an edge in the direction of its pair and -1 for others."""
         loc, build = self.program.locs[self.a], self.build
         same = build.add(ir.Pointwise(Op.le, (self.a, self.b)), loc)
@@ -274,7 +273,7 @@ class _Moved:
 
     # -------------------------------------------------------- where values leave the edges
 
-    def _sink(self, ref: Ref, node: ir.Node) -> Ref | None:
+    def _sink(self, ref: ir.Ref, node: ir.Node) -> ir.Ref | None:
         loc, build = self.program.locs[ref], self.build
         match node:
             case ir.Gram(x, y, None) if self._on_edges(x) and (sign := self.signs.get(x, 0)):
@@ -290,7 +289,7 @@ class _Moved:
                 return self._of_both_ends(ref, op, self.program.nodes[x], self.program.nodes[y])
         return None
 
-    def _of_both_ends(self, ref: Ref, op: Op, one: ir.Node, other: ir.Node) -> Ref | None:
+    def _of_both_ends(self, ref: ir.Ref, op: Op, one: ir.Node, other: ir.Node) -> ir.Ref | None:
         """push(z, dst) - push(z, src), and push(z, dst) + push(-z, src), with pairs for edges."""
         if not (isinstance(one, ir.Push) and isinstance(other, ir.Push) and one.fold is other.fold is Fold.sum):
             return None
@@ -313,7 +312,7 @@ class _Moved:
         pushes = [build.add(ir.Push(of[p.x], self._end(p.map), Fold.sum), loc) for p in (one, other)]
         return build.add(ir.Pointwise(op, (pushes[0], pushes[1])), loc)
 
-    def _is_minus(self, op: Op, z: Ref, other: Ref) -> bool:
+    def _is_minus(self, op: Op, z: ir.Ref, other: ir.Ref) -> bool:
         """Whether the rows that the two pushes add are those of `z` and their negatives."""
         if op is Op.sub:
             return z == other

@@ -22,8 +22,8 @@ from graphweave.analysis.facts import Facts
 from graphweave.core.locality import RowOrder, fresh_share, places_of
 from graphweave.core.log import logger
 from graphweave.core.types import Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Ref, Type
 from graphweave.tuning.machine import caches
 from graphweave.tuning.predict import LINE
 
@@ -68,16 +68,16 @@ class OrderThatPays:
     depend on the graph alone, None if they are not known. The graph is that of the first call.
     """
 
-    def __init__(self, value: Callable[[Facts, Ref], Tensor | None], rows: Mapping[Space, int]) -> None:
+    def __init__(self, value: Callable[[Facts, ir.Ref], Tensor | None], rows: Mapping[Space, int]) -> None:
         self._value, self._rows = value, rows
 
-    def __call__(self, program: Program, ends: Mapping[Space, tuple[Ref, Ref]]) -> tuple[RowOrder | None, str]:
+    def __call__(self, program: ir.Program, ends: Mapping[Space, tuple[ir.Ref, ir.Ref]]) -> tuple[RowOrder | None, str]:
         with unset_fake_temporarily(), torch.no_grad():
             chosen, why = self._chosen(program, ends)
         _log.info("%s: %s", "nodes stay in their order" if chosen is None else f"nodes in the order {chosen!r}", why)
         return chosen, why
 
-    def _chosen(self, program: Program, ends: Mapping[Space, tuple[Ref, Ref]]) -> tuple[RowOrder | None, str]:
+    def _chosen(self, program: ir.Program, ends: Mapping[Space, tuple[ir.Ref, ir.Ref]]) -> tuple[RowOrder | None, str]:
         facts = Facts(program)
         gains, cost = 0.0, 0.0
         for space, pair in ends.items():
@@ -103,33 +103,33 @@ class OrderThatPays:
         words = f"by locality gains about {1e3 * gains:.1f} ms a step, and takes {cost:.2f} s to make"
         return ("locality" if gains * STEPS > cost else None), words
 
-    def _edges(self, facts: Facts, space: Space, pair: tuple[Ref, Ref]) -> tuple[Tensor, Tensor] | None:
+    def _edges(self, facts: Facts, space: Space, pair: tuple[ir.Ref, ir.Ref]) -> tuple[Tensor, Tensor] | None:
         """Both ends of the edges; None if they are not known, or name rows that do not exist."""
         found, num_rows = [], self._rows.get(space)
         for m in pair:
             node = facts.program.nodes[m]
-            index = self._value(facts, node.index) if isinstance(node, MapOf) else None
+            index = self._value(facts, node.index) if isinstance(node, ir.MapOf) else None
             if index is None or num_rows is None or not _names_rows(index, num_rows):
                 return None
             found.append(index)
         return found[0], found[1]
 
-    def _gathers(self, program: Program, space: Space, ends: Mapping[Ref, Tensor]) -> Iterator[_Gather]:
+    def _gathers(self, program: ir.Program, space: Space, ends: Mapping[ir.Ref, Tensor]) -> Iterator[_Gather]:
         """The pulls of rows of `space` along either map whose rows do not fit into the last cache together."""
         num_rows = self._rows[space]
-        for node in dict.fromkeys(n for n in program.nodes if isinstance(n, Pull) and n.map in ends):
+        for node in dict.fromkeys(n for n in program.nodes if isinstance(n, ir.Pull) and n.map in ends):
             t = type_of(program, node.x)
             row_bytes = numel(t.shape) * t.dtype.itemsize
             if t.space == space and num_rows * row_bytes > caches().last:
                 walked = next(index for m, index in ends.items() if m != node.map)
                 yield _Gather(ends[node.map], walked, num_rows, row_bytes)
 
-    def _moved_lines(self, program: Program, space: Space) -> int:
+    def _moved_lines(self, program: ir.Program, space: Space) -> int:
         """Lines of results and of gradients that come in, which are put into another order at each step, and lines of
         inputs, which are read once more to see whether they have changed."""
         results = [r for r in program.outputs if r is not None]
-        inputs = [r for r, node in enumerate(program.nodes) if isinstance(node, Input)]
-        types = [t for r in (*results, *results, *inputs) if isinstance(t := program.types[r], Type)]
+        inputs = [r for r, node in enumerate(program.nodes) if isinstance(node, ir.Input)]
+        types = [t for r in (*results, *results, *inputs) if isinstance(t := program.types[r], ir.Type)]
         return sum(
             self._rows[space] * math.ceil(numel(t.shape) * t.dtype.itemsize / LINE) for t in types if t.space == space
         )

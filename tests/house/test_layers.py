@@ -297,3 +297,18 @@ def test_tests_stand_in_the_folder_of_a_room() -> None:
 
 def test_files_stay_short() -> None:
     assert [name_of(path) for path in FILES if len(path.read_text().splitlines()) > 500] == []
+
+
+_NAMES_OF_NODES = re.compile(r"^from graphweave\.ir\.(message|loop|tape)\.nodes import (\([^)]*\)|.*)", re.MULTILINE)
+
+
+def test_nodes_are_read_from_their_module() -> None:
+    """A file that needs more than three names of an IR imports the module (`ir.Push`), so that a reader sees which IR
+    a node is of. `extend/algebra.py` hands the names on."""
+    for path in FILES:
+        text, name = path.read_text(), name_of(path)
+        if name.startswith("ir/") or name == "extend/algebra.py":
+            continue
+        for level, names in _NAMES_OF_NODES.findall(text):
+            assert f"from graphweave.ir.{level} import nodes as" not in text, f"{name} imports nodes in two ways"
+            assert len(names.split(",")) <= 3, f"{name} imports many nodes by name"

@@ -12,7 +12,7 @@ from graphweave.codegen.names import Names
 from graphweave.codegen.spelling import template
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import dtype_of
 
 
@@ -41,13 +41,13 @@ class CppScope:
 # ---------------------------------------------------------------- addresses
 
 
-def element(array: str, index: tuple[Expr, ...], scope: CppScope) -> str:
+def element(array: str, index: tuple[loop.Expr, ...], scope: CppScope) -> str:
     """The C++ lvalue for `array[index]`."""
     base, offset = address(array, index, scope)
     return base if offset is None else f"{base}[{offset}]"
 
 
-def address(array: str, index: tuple[Expr, ...], scope: CppScope) -> tuple[str, str | None]:
+def address(array: str, index: tuple[loop.Expr, ...], scope: CppScope) -> tuple[str, str | None]:
     """A pointer, and the offset from it of `array[index]`; for a scalar its variable and None."""
     info = scope.arrays[array]
     row = index[0] if info.has_rows else None
@@ -58,20 +58,20 @@ def address(array: str, index: tuple[Expr, ...], scope: CppScope) -> tuple[str, 
     offset = offset_text(features, info.shape, scope)
     if row is None:
         return base, None if info.is_scalar else offset
-    if isinstance(row, Var) and (array, row.name) in scope.row_pointers:
+    if isinstance(row, loop.Var) and (array, row.name) in scope.row_pointers:
         return scope.row_pointers[array, row.name], offset
     row_text = row_offset(row, info.numel, scope)
     return base, row_text if offset == "0" else f"{row_text} + {offset}"
 
 
-def row_offset(row: Expr, numel: int, scope: CppScope) -> str:
+def row_offset(row: loop.Expr, numel: int, scope: CppScope) -> str:
     """The number of elements before row `row`, converted to 64 bits before the multiplication."""
     text = expression(row, scope)
     wide = text if dtype_of(row, scope.types) is DType.i64 else f"(int64_t){_atom(text)}"
     return wide if numel == 1 else f"{_atom(wide) if ' ' in wide else wide} * {numel}"
 
 
-def offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: CppScope) -> str:
+def offset_text(features: tuple[loop.Expr, ...], shape: tuple[int, ...], scope: CppScope) -> str:
     """The element offset of feature indices in a contiguous block of `shape`."""
     affine, rest = flatten(features, shape)
     parts = []
@@ -99,29 +99,29 @@ def _atom(text: str) -> str:
 # ---------------------------------------------------------------- values
 
 
-def expression(expr: Expr, scope: CppScope) -> str:
+def expression(expr: loop.Expr, scope: CppScope) -> str:
     """`expr` as a C++ expression, parenthesised so that it may stand as an operand."""
     match expr:
-        case Var(name):
+        case loop.Var(name):
             return scope.names.of(name)
-        case Lit(value, dtype):
+        case loop.Lit(value, dtype):
             return literal(value, dtype)
-        case Load(array, index):
+        case loop.Load(array, index):
             return element(array, index, scope)
-        case CastTo(x, dtype):
+        case loop.CastTo(x, dtype):
             return _cast(x, dtype, scope)
-        case IndexSum():
+        case loop.IndexSum():
             return _index_sum(expr, scope)
-        case Degree(csr, row):
+        case loop.Degree(csr, row):
             if csr in scope.runs:
                 return scope.names.derived(csr, "degree")
             indptr, r = scope.names.derived(csr, "indptr"), expression(row, scope)
             return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
-        case Uniform(seed, row, size, index, dtype):
+        case loop.Uniform(seed, row, size, index, dtype):
             scope.headers.add("random")
             position = f"{row_offset(row, size, scope)} + {offset_text((index,), (size,), scope)}"
             return f"gw_uniform_{dtype.value}({expression(seed, scope)}, {position})"
-        case Call(op, args):
+        case loop.Call(op, args):
             return _call(op, args, scope)
 
 
@@ -132,7 +132,7 @@ def begin_of(csr: str, row: str, scope: CppScope) -> str:
     return f"{scope.names.derived(csr, 'indptr')}[{row}]"
 
 
-def _cast(x: Expr, dtype: DType, scope: CppScope) -> str:
+def _cast(x: loop.Expr, dtype: DType, scope: CppScope) -> str:
     text, source = expression(x, scope), dtype_of(x, scope.types)
     if source is dtype:
         return text
@@ -145,7 +145,7 @@ def _cast(x: Expr, dtype: DType, scope: CppScope) -> str:
     return f"({ctype(dtype)}){_atom(text)}"
 
 
-def _index_sum(index: IndexSum, scope: CppScope) -> str:
+def _index_sum(index: loop.IndexSum, scope: CppScope) -> str:
     parts = []
     for name, coefficient in index.terms:
         variable = scope.names.of(name)
@@ -165,10 +165,10 @@ _POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "gw_squared({x})", 3.0: "gw_cubed({x})
            -0.5: "({one} / gw_sqrt({x}))", -1.0: "({one} / {x})", -2.0: "({one} / gw_squared({x}))"}  # fmt: skip
 
 
-def constant_power(op: Op, args: tuple[Expr, ...]) -> str | None:
+def constant_power(op: Op, args: tuple[loop.Expr, ...]) -> str | None:
     """The template of a power with a constant exponent that needs no logarithm; None for any other operation."""
     exponent = args[1] if op is Op.pow else None
-    return _POWERS.get(float(exponent.value)) if isinstance(exponent, Lit) else None
+    return _POWERS.get(float(exponent.value)) if isinstance(exponent, loop.Lit) else None
 
 
 def filled(text: str, operands: list[str], **more: str) -> str:
@@ -177,7 +177,7 @@ def filled(text: str, operands: list[str], **more: str) -> str:
     return text.format_map(more | values | {f"({name})": _atom(value) for name, value in values.items()})
 
 
-def _call(op: Op, args: tuple[Expr, ...], scope: CppScope) -> str:
+def _call(op: Op, args: tuple[loop.Expr, ...], scope: CppScope) -> str:
     dtype = dtype_of(args[-1], scope.types)
     return _written(op, dtype, [expression(arg, scope) for arg in args], scope, constant_power(op, args))
 
@@ -196,13 +196,13 @@ def _truth(text: str, dtype: DType) -> str:
     return _atom(text) if dtype is DType.bool else f"({text} != 0)"
 
 
-def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: CppScope) -> str:
+def accumulated(fold: Fold, dtype: DType, target: str, value: loop.Expr, scope: CppScope) -> str:
     """Folds like `folded`, but adds a product in one step, rounded once.
 
     That is allowed since sums, unlike other values, are never compared with what another kernel computes again.
     """
     match value:
-        case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
+        case loop.Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
             scope.headers.add("numbers")
             return f"{target} = gw_madd({expression(a, scope)}, {expression(b, scope)}, {target})"
     return folded(fold, dtype, target, expression(value, scope), scope)

@@ -17,7 +17,7 @@ from graphweave.codegen.cpp.lane_expr import Vector
 from graphweave.codegen.cpp.printer import SHORT
 from graphweave.codegen.cpp.walk import lanes_used
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Call, Expr, FoldLanes, Load
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 _VECTOR = 8
@@ -28,7 +28,7 @@ _DEAR = 8
 """Operations of a function such as `exp`."""
 
 
-def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
+def is_cheaper_across(vector: Vector, stmt: loop.FoldLanes) -> bool:
     """Whether the fold for each lane of `vector` costs less by vectors of these lanes than by vectors of its terms.
 
     Both ways are counted in vector operations; an element that is gathered counts as one.
@@ -41,11 +41,11 @@ def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
     across = float(terms * -(-vector.extent // _VECTOR))
     for part in parts:
         match part:
-            case Call(op):
+            case loop.Call(op):
                 work = _DEAR if op.facts.dear else 1
                 along += work * terms / _VECTOR
                 across += work * terms * -(-vector.extent // _VECTOR)
-            case Load(array, index):
+            case loop.Load(array, index):
                 step = _step(vector.scope, array, index, (lane,), partial(_names, lane=lane))
                 along += terms if step is None or step > 1 else step * terms / _VECTOR
                 step = _step(vector.scope, array, index, vector.lanes, vector.differs)
@@ -56,16 +56,20 @@ def is_cheaper_across(vector: Vector, stmt: FoldLanes) -> bool:
     return across < along * vector.extent
 
 
-def _values(stmt: FoldLanes) -> list[Expr]:
+def _values(stmt: loop.FoldLanes) -> list[loop.Expr]:
     return [stmt.value, *(expr for inner in statements(stmt.body) for expr in expressions(inner))]
 
 
-def _names(expr: Expr, lane: str) -> bool:
+def _names(expr: loop.Expr, lane: str) -> bool:
     return lane in lanes_used((), (expr,))
 
 
 def _step(
-    scope: CppScope, array: str, index: tuple[Expr, ...], lanes: Collection[str], differs: Callable[[Expr], bool]
+    scope: CppScope,
+    array: str,
+    index: tuple[loop.Expr, ...],
+    lanes: Collection[str],
+    differs: Callable[[loop.Expr], bool],
 ) -> int | None:
     """How many elements of `array` neighbours among `lanes` are apart; None if that is not one number. `differs` says
     which expressions depend on these lanes."""

@@ -13,7 +13,7 @@ from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, rows_of
 from graphweave.codegen.cpp.printer import CppPrinter
 from graphweave.core.types import HALF, DType
-from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import statements
 
 _NUMBERS_PER_ELEMENT = {DType.bf16: 2, DType.f16: 1}
@@ -24,14 +24,14 @@ _MIN_COLUMNS = 4
 """A packed matrix is padded to at least this many columns."""
 
 
-def half_of(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> DType | None:
+def half_of(stmt: loop.TileMatMul | loop.TileGram, arrays: Mapping[str, Array]) -> DType | None:
     """The half-precision type in which the product takes its operands; None if none of them is of half precision."""
-    others = (stmt.w, stmt.add) if isinstance(stmt, TileMatMul) else (stmt.y,)
+    others = (stmt.w, stmt.add) if isinstance(stmt, loop.TileMatMul) else (stmt.y,)
     found = (arrays[array_of(place)].dtype for place in (stmt.x, stmt.out, *others) if place is not None)
     return next((dtype for dtype in found if dtype in HALF), None)
 
 
-def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
+def packed(kernel: loop.Kernel, arrays: Mapping[str, Array]) -> list[loop.Alloc]:
     """Arrays for the packed matrices."""
     found = {}
     for stmt in _products(kernel):
@@ -39,11 +39,11 @@ def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
         if dtype is not None:
             k, j = extents(stmt, arrays)
             elements = stmt.blocks * -(-k // _NUMBERS_PER_ELEMENT[dtype]) * max(j, _MIN_COLUMNS)
-            found[_packed_name(stmt)] = Alloc(_packed_name(stmt), _ELEMENT_TYPE[dtype], (elements,), None)
+            found[_packed_name(stmt)] = loop.Alloc(_packed_name(stmt), _ELEMENT_TYPE[dtype], (elements,), None)
     return list(found.values())
 
 
-def pack_before_rows(p: CppPrinter, kernel: Kernel) -> None:
+def pack_before_rows(p: CppPrinter, kernel: loop.Kernel) -> None:
     """Declares arrays for packed matrices, except large ones, which lie in the thread's scratch; packs shared ones."""
     for alloc in packed(kernel, p.scope.arrays):
         if alloc.name not in p.heap:
@@ -55,21 +55,21 @@ def pack_before_rows(p: CppPrinter, kernel: Kernel) -> None:
         _pack(p, stmt)
 
 
-def pack_for_row(p: CppPrinter, tiles: Tiles, first: str) -> None:
+def pack_for_row(p: CppPrinter, tiles: loop.Tiles, first: str) -> None:
     """Packs the matrices that the row chooses, in the row's first tile."""
     for stmt in tiles.body:
-        if isinstance(stmt, TileMatMul) and stmt.row is not None and half_of(stmt, p.scope.arrays):
+        if isinstance(stmt, loop.TileMatMul) and stmt.row is not None and half_of(stmt, p.scope.arrays):
             p.packed.add(_packed_name(stmt))
             with p.w.block(f"if ({first})"):
                 _pack(p, stmt)
 
 
-def print_half(p: CppPrinter, stmt: TileMatMul | TileGram, half: DType) -> None:
+def print_half(p: CppPrinter, stmt: loop.TileMatMul | loop.TileGram, half: DType) -> None:
     tile = stmt.tile
     p.scope.headers.add("half_products")
     template = ", ".join(map(str, (ctype(half), stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
     x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
-    if isinstance(stmt, TileGram):
+    if isinstance(stmt, loop.TileGram):
         y = rows_of(p, stmt.y, tile, "const ")
         p.w.line(f"gw_half_gram<{template}>({p.scope.names.of(stmt.out)}, {x}, {y}, {n}, {adds(p, stmt)});")
         return
@@ -81,7 +81,7 @@ def print_half(p: CppPrinter, stmt: TileMatMul | TileGram, half: DType) -> None:
     p.w.line(f"gw_half_matmul<{template}>({out}, {x}, {w}, {add}, {n});")
 
 
-def _pack(p: CppPrinter, stmt: TileMatMul) -> None:
+def _pack(p: CppPrinter, stmt: loop.TileMatMul) -> None:
     half = half_of(stmt, p.scope.arrays)
     assert half is not None
     k, j = extents(stmt, p.scope.arrays)
@@ -89,9 +89,9 @@ def _pack(p: CppPrinter, stmt: TileMatMul) -> None:
     p.w.line(f"gw_pack_matrices<{template}>({p.scope.names.of(_packed_name(stmt))}, {matrix(p, stmt)});")
 
 
-def _products(kernel: Kernel) -> Iterator[TileMatMul]:
-    return (stmt for stmt in statements(kernel.body) if isinstance(stmt, TileMatMul))
+def _products(kernel: loop.Kernel) -> Iterator[loop.TileMatMul]:
+    return (stmt for stmt in statements(kernel.body) if isinstance(stmt, loop.TileMatMul))
 
 
-def _packed_name(stmt: TileMatMul) -> str:
+def _packed_name(stmt: loop.TileMatMul) -> str:
     return f"{stmt.w}_packed{'_turned' if stmt.transposed else ''}"

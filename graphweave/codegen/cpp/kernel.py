@@ -29,7 +29,7 @@ from graphweave.codegen.cpp.stream import declare, streamed
 from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
@@ -41,7 +41,7 @@ _ALIGN = 64
 """Scratch and totals are aligned to this many bytes."""
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: loop.Kernel) -> str:
     """The C++ text of a well-formed kernel; equal kernels give equal text.
 
     Raises:
@@ -61,7 +61,7 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 class _CppUnit:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: loop.Kernel) -> None:
         self.kernel = kernel
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
@@ -94,31 +94,33 @@ class _CppUnit:
         self.heap = [
             stmt
             for stmt in (*statements(kernel.body), *rearranged)
-            if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
+            if isinstance(stmt, loop.Alloc | loop.TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
         sums = sums_of(kernel, arrays).items()
         self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
-        self.totals = [b for b in kernel.buffers if b.role is Role.total and b.rows is None]
-        self.over_items = [b for b in kernel.buffers if b.role is Role.total and b.rows is not None]
-        self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
+        self.totals = [b for b in kernel.buffers if b.role is loop.Role.total and b.rows is None]
+        self.over_items = [b for b in kernel.buffers if b.role is loop.Role.total and b.rows is not None]
+        self.private: list[loop.Stash | loop.Alloc | loop.TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
-        edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
+        edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, loop.Edges | loop.Tiles)]
         self.walked = csrs_around(kernel)
-        hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
+        hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, loop.Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
-        adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
-        self.shared: set[Place | None] = {p for stmt in adding for p in (stmt.add, stmt.out)}  # may be the same memory
+        adding = [s for s in statements(kernel.body) if isinstance(s, loop.TileMatMul) and s.add is not None]
+        self.shared: set[loop.Place | None] = {
+            p for stmt in adding for p in (stmt.add, stmt.out)
+        }  # may be the same memory
         self.streamed = [b for b in streamed(kernel) if b.name not in self.shared]
         self.counts_rows = bool(self.prefetching or self.streamed)
         self.counts_items = bool(self.streamed) and kernel.items is not None
         self.stored = [csr for csr in kernel.csrs if csr.positions is None]
         self.csrs = [self.names.derived(csr.name, "degree" if csr.positions else "indptr") for csr in kernel.csrs]
 
-    def _local_bytes(self, stmt: Alloc | TileArray) -> int:
-        rows = self.tiles[stmt.tile] if isinstance(stmt, TileArray) else 1
+    def _local_bytes(self, stmt: loop.Alloc | loop.TileArray) -> int:
+        rows = self.tiles[stmt.tile] if isinstance(stmt, loop.TileArray) else 1
         return rows * self.scope.arrays[stmt.name].numel * stmt.dtype.itemsize
 
     @property
@@ -261,7 +263,7 @@ class _CppUnit:
         failed = "free(scratch); return 1;" if self.scratch else "return 1;"
         w.line(f"if (parts == nullptr) {{ {failed} }}")
 
-    def _part_bytes(self, buffer: Buffer) -> int:
+    def _part_bytes(self, buffer: loop.Buffer) -> int:
         return _padded(self.scope.arrays[buffer.name].numel * buffer.dtype.itemsize)
 
     def _parts(self, w: Writer, suffix: str) -> dict[str, str]:
@@ -275,7 +277,7 @@ class _CppUnit:
             at += self._part_bytes(buffer)
         return pointers
 
-    def _fill(self, w: Writer, buffer: Buffer, pointer: str, first: str = "0", end: str = "1") -> None:
+    def _fill(self, w: Writer, buffer: loop.Buffer, pointer: str, first: str = "0", end: str = "1") -> None:
         assert buffer.fold is not None
         neutral = literal(identity(buffer.fold, buffer.dtype).value, buffer.dtype)
         numel = self.scope.arrays[buffer.name].numel
@@ -313,7 +315,7 @@ class _CppUnit:
         with w.block("if (chunks[chunk] >= 0)"):
             w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'gw_next < 0 ? ~gw_next : gw_next'])});")
 
-    def _rows_of_item(self, buffer: Buffer) -> str:
+    def _rows_of_item(self, buffer: loop.Buffer) -> str:
         """Where the rows of a buffer begin that the body reads or writes."""
         name = self.names.of(buffer.name)
         if not buffer.items:
@@ -335,8 +337,8 @@ class _CppUnit:
         w.line("free(parts);")
 
 
-def _pointee(buffer: Buffer) -> str:
-    const = buffer.role not in (Role.output, Role.total)
+def _pointee(buffer: loop.Buffer) -> str:
+    const = buffer.role not in (loop.Role.output, loop.Role.total)
     return f"const {ctype(buffer.dtype)}" if const else ctype(buffer.dtype)
 
 

@@ -24,7 +24,7 @@ from graphweave.codegen.cpp.native import HALVES
 from graphweave.codegen.spelling import template
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op, computed
-from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Load, Uniform, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import dtype_of
 from graphweave.ir.loop.walk import subexpressions
 
@@ -52,43 +52,43 @@ class Vector:
 
     # ------------------------------------------------------------ what differs
 
-    def differs(self, expr: Expr) -> bool:
+    def differs(self, expr: loop.Expr) -> bool:
         """Whether `expr` differs from lane to lane."""
         return any(self._names(part) & (self.lanes | self.values) for part in subexpressions(expr))
 
-    def _names(self, expr: Expr) -> set[str]:
+    def _names(self, expr: loop.Expr) -> set[str]:
         match expr:
-            case Var(name):
+            case loop.Var(name):
                 return {name}
-            case IndexSum(terms) | Uniform(index=IndexSum(terms)):
+            case loop.IndexSum(terms) | loop.Uniform(index=loop.IndexSum(terms)):
                 return {name for name, coefficient in terms if coefficient}
         return set()
 
-    def _computed(self, expr: Expr) -> bool:
+    def _computed(self, expr: loop.Expr) -> bool:
         """Whether `expr` depends on values that lanes have computed or loaded, and not only on their positions."""
         parts = list(subexpressions(expr))
         if any(self._names(part) & self.values for part in parts):
             return True
-        return any(isinstance(part, Load) and self.differs(part) for part in parts)
+        return any(isinstance(part, loop.Load) and self.differs(part) for part in parts)
 
     # ------------------------------------------------------------ values
 
-    def value(self, expr: Expr) -> str:
+    def value(self, expr: loop.Expr) -> str:
         """`expr` as a vector: a mask for truths, float32 for half precision."""
         if not self.differs(expr):
             return self.spread(expression(expr, self.scope), dtype_of(expr, self.scope.types))
         match expr:
-            case Var(name) if name in self.values:
+            case loop.Var(name) if name in self.values:
                 return self.scope.names.of(name)
-            case Var() | IndexSum():
+            case loop.Var() | loop.IndexSum():
                 return self._position(expr)
-            case Load(array, index):
+            case loop.Load(array, index):
                 return self.loaded(array, index)
-            case CastTo(x, dtype):
+            case loop.CastTo(x, dtype):
                 return self._cast(x, dtype)
-            case Uniform():
+            case loop.Uniform():
                 return self._uniform(expr)
-            case Call(op, args):
+            case loop.Call(op, args):
                 return self._call(op, args)
         raise IRError(f"'{type(expr).__name__}' cannot differ from lane to lane.")
 
@@ -96,10 +96,10 @@ class Vector:
         type_ = ctype(computed(dtype))
         return f"gw_all<{self.width}, {type_}>({number})"
 
-    def _position(self, expr: Var | IndexSum) -> str:
-        if isinstance(expr, Var):
+    def _position(self, expr: loop.Var | loop.IndexSum) -> str:
+        if isinstance(expr, loop.Var):
             return f"gw_from<{self.width}>({self.variable})"
-        linear = IndexSum(expr.terms, expr.offset)
+        linear = loop.IndexSum(expr.terms, expr.offset)
         coefficients = [coefficient for name, coefficient in expr.terms if name in self.lanes]
         (coefficient,) = coefficients or (0,)
         text = f"gw_from<{self.width}, {coefficient}>({expression(linear, self.scope)})"
@@ -108,12 +108,12 @@ class Vector:
 
     # ------------------------------------------------------------ memory
 
-    def _template(self, array: str, index: tuple[Expr, ...]) -> str:
+    def _template(self, array: str, index: tuple[loop.Expr, ...]) -> str:
         """Template arguments for the lanes to load or store. In a whole padded array these are always full vectors: a
         partly stored vector would have to reach the cache before it could be loaded again."""
         return self.width if self.rest is None or self.is_whole(array, index) else f"{self.width}, {self.rest}"
 
-    def is_whole(self, array: str, index: tuple[Expr, ...]) -> bool:
+    def is_whole(self, array: str, index: tuple[loop.Expr, ...]) -> bool:
         """Whether the loop goes over all elements of a padded array that do not fill vectors of 16 bytes."""
         info = self.scope.arrays[array]
         if info.has_rows or info.numel != self.extent or not self.padded(array):
@@ -123,7 +123,7 @@ class Vector:
         affine, rest = flatten(index, info.shape)
         return not rest and affine.offset == 0 and {name for name, c in affine.terms.items() if c} <= self.lanes
 
-    def _place(self, array: str, index: tuple[Expr, ...]) -> tuple[str, int]:
+    def _place(self, array: str, index: tuple[loop.Expr, ...]) -> tuple[str, int]:
         """Arguments that say where the lanes find `array[index]`, and the step between them. If that is not constant,
         it is given as 0, and the last argument is a function from lanes to offsets."""
         info = self.scope.arrays[array]
@@ -138,7 +138,7 @@ class Vector:
             base, offset = self.scope.names.of(array), f"{row_offset(index[0], info.numel, self.scope)} + {offset}"
         return f"{base}, {self.variable}, [&](int64_t {self.variable}) {{ return {offset}; }}", 0
 
-    def _computed_place(self, array: str, index: tuple[Expr, ...]) -> str | None:
+    def _computed_place(self, array: str, index: tuple[loop.Expr, ...]) -> str | None:
         """The place that `_place` gives, with a vector of offsets; None unless lanes have computed them."""
         if not any(self._computed(part) for part in index):
             return None
@@ -148,7 +148,7 @@ class Vector:
         offsets = " + ".join(f"gw_converted<int64_t>({self.value(part)}) * {stride}" for part, stride in parts)
         return f"{self.scope.names.of(array)}, {offsets}"
 
-    def loaded(self, array: str, index: tuple[Expr, ...]) -> str:
+    def loaded(self, array: str, index: tuple[loop.Expr, ...]) -> str:
         template, computed_ = self._template(array, index), self._computed_place(array, index)
         if computed_ is not None:
             return f"gw_gather_at<{template}>({computed_})"
@@ -159,14 +159,14 @@ class Vector:
             return f"gw_load_steps<{step}, {within}, {template}>({first})"
         return f"{'gw_load' if step else 'gw_gather'}<{template}>({place})"
 
-    def _within_step(self, array: str, index: tuple[Expr, ...], step: int) -> int:
+    def _within_step(self, array: str, index: tuple[loop.Expr, ...], step: int) -> int:
         """How far `constants` move a place within a step. Loads begin that much earlier, so that neighbours load the
         same vectors."""
         info = self.scope.arrays[array]
         affine, _ = flatten(index[1:] if info.has_rows else index, info.shape)
         return sum(c * self.constants.get(name, 0) for name, c in affine.terms.items() if c > 0) % step
 
-    def stored(self, array: str, index: tuple[Expr, ...], value: str) -> str:
+    def stored(self, array: str, index: tuple[loop.Expr, ...], value: str) -> str:
         """The statement that stores the vector `value`, without its semicolon."""
         template, computed_ = self._template(array, index), self._computed_place(array, index)
         if computed_ is not None:
@@ -178,7 +178,7 @@ class Vector:
 
     # ------------------------------------------------------------ operators
 
-    def _cast(self, x: Expr, dtype: DType) -> str:
+    def _cast(self, x: loop.Expr, dtype: DType) -> str:
         source, text = dtype_of(x, self.scope.types), self.value(x)
         if dtype in HALVES:
             self.scope.headers.add(HALVES[dtype])
@@ -197,7 +197,7 @@ class Vector:
             text = f"gw_converted<int64_t>({text})"  # wraps, where the direct conversion is undefined
         return f"gw_converted<{ctype(dtype)}>({text})"
 
-    def _uniform(self, expr: Uniform) -> str:
+    def _uniform(self, expr: loop.Uniform) -> str:
         self.scope.headers.add("random")
         if self._computed(expr.row) or self.differs(expr.seed):
             raise IRError("a random number's seed and row must not depend on values that lanes compute.")
@@ -213,7 +213,7 @@ class Vector:
         )
         return f"gw_uniform_{expr.dtype.value}({seed}, gw_from<{self.width}, {step}>({first}))"
 
-    def _call(self, op: Op, args: tuple[Expr, ...]) -> str:
+    def _call(self, op: Op, args: tuple[loop.Expr, ...]) -> str:
         dtype = dtype_of(args[-1], self.scope.types)
         if op is Op.where:
             self.scope.headers.add("lanes")
@@ -241,23 +241,23 @@ class Vector:
         self.scope.headers.add("folds")
         return f"{functor(fold, dtype)}({old}, {new})"
 
-    def widest(self, exprs: list[Expr]) -> int:
+    def widest(self, exprs: list[loop.Expr]) -> int:
         """Bytes of the widest value that differs from lane to lane, at least 4."""
         return max([4, *(size for expr in exprs for size in self._sizes(expr))])
 
-    def _sizes(self, expr: Expr) -> list[int]:
+    def _sizes(self, expr: loop.Expr) -> list[int]:
         if not self.differs(expr):
             return []
         match expr:
-            case Load(_, index):
+            case loop.Load(_, index):
                 inner = [8] if any(self._computed(part) for part in index) else []
-            case CastTo(x, _):
+            case loop.CastTo(x, _):
                 inner = self._sizes(x)
                 if dtype_of(x, self.scope.types).is_float and expr.dtype in (DType.u8, DType.i8, DType.i16):
                     inner = [8]
-            case Call(_, args):
+            case loop.Call(_, args):
                 inner = [size for arg in args for size in self._sizes(arg)]
-            case Uniform():
+            case loop.Uniform():
                 inner = [8]
             case _:
                 inner = []

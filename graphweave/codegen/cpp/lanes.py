@@ -20,7 +20,7 @@ from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.core.types import HALF, DType, Fold, Op
-from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
+from graphweave.ir.loop import nodes as loop_ir
 from graphweave.ir.loop.types import POSITION, identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
@@ -34,11 +34,11 @@ spherical harmonic are so few that a vector for each fold would be mostly empty,
 work."""
 
 
-def is_short(stmt: FoldLanes) -> bool:
+def is_short(stmt: loop_ir.FoldLanes) -> bool:
     return 0 < _terms(stmt) <= SHORT
 
 
-def _terms(stmt: FoldLanes) -> int:
+def _terms(stmt: loop_ir.FoldLanes) -> int:
     return prod(extent for _, extent in stmt.lanes)
 
 
@@ -55,7 +55,9 @@ def parts_of(extent: int, dtype: DType) -> int:
 # ---------------------------------------------------------------- nests of loops
 
 
-def nest(p: CppPrinter, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> list[Loop]:
+def nest(
+    p: CppPrinter, lanes: tuple[Loop, ...], body: tuple[loop_ir.Stmt, ...], values: tuple[loop_ir.Expr, ...]
+) -> list[Loop]:
     """The loops over `lanes`, without those of one iteration, and with neighbours fused that walk memory linearly."""
     for name, _ in lanes:
         p.bind(name, POSITION)
@@ -102,7 +104,7 @@ def vector_of(p: CppPrinter, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
 # ---------------------------------------------------------------- loops
 
 
-def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
+def print_lanes(p: CppPrinter, stmt: loop_ir.Lanes) -> None:
     loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
     if p.walked:
         loops = loops or list(stmt.lanes[-1:])  # without edges, the compiler may vectorise the loop over rows instead
@@ -117,74 +119,76 @@ def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
         exprs = [expr for inner in statements(stmt.body) for expr in _values(inner)]
         vector = vector_of(p, loop, stmt.lanes)
         learn(p, vector, stmt.body)
-        targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, Store | Accum)]
+        targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, loop_ir.Store | loop_ir.Accum)]
         # A partly stored vector would have to reach the cache before it could be loaded again.
         full = any(buffer in p.local and not vector.is_whole(buffer, index) for buffer, index in targets)
         stored = max((p.scope.types[buffer].itemsize for buffer, _ in targets), default=1)
         vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), full=full, stored=stored)
 
 
-def _values(stmt: Stmt) -> tuple[Expr, ...]:
+def _values(stmt: loop_ir.Stmt) -> tuple[loop_ir.Expr, ...]:
     match stmt:
-        case Store(value=value) | Accum(value=value):
+        case loop_ir.Store(value=value) | loop_ir.Accum(value=value):
             return (value,)
     return expressions(stmt)
 
 
-def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
+def _is_long(loop: Loop, body: tuple[loop_ir.Stmt, ...]) -> bool:
     """Whether a loop has enough lanes for vectors; one is enough if an operation is expensive or would be a branch."""
     calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
-    return loop[1] >= SHORT or any(isinstance(c, Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
+    return loop[1] >= SHORT or any(isinstance(c, loop_ir.Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
 
 
-def _vectorised(p: CppPrinter, stmt: Lanes, loops: list[Loop]) -> Loop | None:
+def _vectorised(p: CppPrinter, stmt: loop_ir.Lanes, loops: list[Loop]) -> Loop | None:
     """The one of `loops` that is printed over vectors: the last, or one whose vectors make folds inside cheaper."""
     if loops and _is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1]):
         return loops[-1]
     return next((loop for loop in reversed(loops) if _takes_folds(p, stmt, loop)), None)
 
 
-def _takes_folds(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
+def _takes_folds(p: CppPrinter, stmt: loop_ir.Lanes, loop: Loop) -> bool:
     """Whether there are folds inside of `loop` that are cheaper over its vectors, one term after the other."""
     vector = vector_of(p, loop, stmt.lanes)
     learn(p, vector, stmt.body)
-    taken = [is_cheaper_across(vector, s) for s in stmt.body if isinstance(s, FoldLanes) and not is_short(s)]
+    taken = [is_cheaper_across(vector, s) for s in stmt.body if isinstance(s, loop_ir.FoldLanes) and not is_short(s)]
     return bool(taken) and all(taken) and _fits(p, stmt, loop)
 
 
-def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
+def _fits(p: CppPrinter, stmt: loop_ir.Lanes, loop: Loop) -> bool:
     """Whether vectors can do all that is inside `loop`."""
     inner = list(statements(stmt.body))
-    if not all(isinstance(s, Let | Store | Accum | Comment | FoldLanes) for s in inner):
+    if not all(
+        isinstance(s, loop_ir.Let | loop_ir.Store | loop_ir.Accum | loop_ir.Comment | loop_ir.FoldLanes) for s in inner
+    ):
         return False
     vector = vector_of(p, loop, stmt.lanes)
     learn(p, vector, stmt.body)
-    folds = [s for s in inner if isinstance(s, FoldLanes)]
+    folds = [s for s in inner if isinstance(s, loop_ir.FoldLanes)]
     if not all(is_short(s) or _is_unrolled(vector, s) or is_cheaper_across(vector, s) for s in folds):
         return False
-    targets = [s.index for s in inner if isinstance(s, Store | Accum)]
+    targets = [s.index for s in inner if isinstance(s, loop_ir.Store | loop_ir.Accum)]
     return all(any(vector.differs(part) for part in index) for index in targets)
 
 
-def _is_unrolled(vector: Vector, stmt: FoldLanes) -> bool:
+def _is_unrolled(vector: Vector, stmt: loop_ir.FoldLanes) -> bool:
     """Whether a fold that is not short is unrolled in the loop over `vector`. One of 8 lanes fills a vector itself."""
     terms = _terms(stmt)
     return SHORT < terms <= min(_MOST_UNROLLED, vector.extent) and terms != 8 and _differs(vector, stmt)
 
 
-def learn(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
+def learn(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None:
     """Note the types of the variables of `body`, and which of them differ from lane to lane."""
     for stmt in body:
-        if isinstance(stmt, FoldLanes):
+        if isinstance(stmt, loop_ir.FoldLanes):
             learn(p, vector, stmt.body)
-        if isinstance(stmt, Let | FoldLanes):
+        if isinstance(stmt, loop_ir.Let | loop_ir.FoldLanes):
             p.scope.types[stmt.name] = stmt.dtype
             if vector.differs(stmt.value):
                 vector.values.add(stmt.name)
 
 
 def vector_loop(
-    p: CppPrinter, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, full: bool = False,
+    p: CppPrinter, vector: Vector, exprs: list[loop_ir.Expr], body: Callable[[Vector], None], *, full: bool = False,
     stored: int = 1,
 ) -> None:  # fmt: skip
     """Prints `body` for all lanes of `vector`, whose values are `exprs`: in whole vectors, then for lanes left over. If
@@ -222,43 +226,47 @@ def _widths(extent: int, size: int, most: int | None) -> Iterator[int]:
         yield width
 
 
-def _body(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
+def _body(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None:
     for i, stmt in enumerate(body):
         match stmt:
-            case Let(name, dtype, value) if vector.differs(value):
+            case loop_ir.Let(name, dtype, value) if vector.differs(value):
                 text = vector.value(value)
                 p.w.line(f"const auto {p.bind(name, dtype)} = {text};")
                 vector.values.add(name)
-            case FoldLanes() if _differs(vector, stmt):
+            case loop_ir.FoldLanes() if _differs(vector, stmt):
                 written_out = is_short(stmt) or _is_unrolled(vector, stmt)
                 (_fold_unrolled if written_out else _fold_across)(p, vector, stmt)
-            case Store(buffer, index, value):
-                if isinstance(value, CastTo) and value.dtype in HALF and p.scope.arrays[buffer].dtype is value.dtype:
-                    value = CastTo(value.x, DType.f32)  # the store rounds
+            case loop_ir.Store(buffer, index, value):
+                if (
+                    isinstance(value, loop_ir.CastTo)
+                    and value.dtype in HALF
+                    and p.scope.arrays[buffer].dtype is value.dtype
+                ):
+                    value = loop_ir.CastTo(value.x, DType.f32)  # the store rounds
                 p.w.line(f"{vector.stored(buffer, index, vector.value(value))};")
-            case Accum(buffer, index):
+            case loop_ir.Accum(buffer, index):
                 p.w.line(f"{vector.stored(buffer, index, _accumulated(p, vector, stmt))};")
             case _:
                 p.statement(stmt, body[i + 1 :])
 
 
-def _accumulated(p: CppPrinter, vector: Vector, stmt: Accum) -> str:
+def _accumulated(p: CppPrinter, vector: Vector, stmt: loop_ir.Accum) -> str:
     """The new value of the element; a product is added in one step, as by `expr.accumulated`."""
     dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
     match stmt.value:
-        case Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
+        case loop_ir.Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
             return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"
     return vector.folded(stmt.fold, dtype, old, vector.value(stmt.value))
 
 
-def _differs(vector: Vector, stmt: FoldLanes) -> bool:
+def _differs(vector: Vector, stmt: loop_ir.FoldLanes) -> bool:
     return any(vector.differs(expr) for expr in (stmt.value, *(let.value for let in stmt.body)))
 
 
 # ---------------------------------------------------------------- folds
 
 
-def print_fold(p: CppPrinter, stmt: FoldLanes) -> None:
+def print_fold(p: CppPrinter, stmt: loop_ir.FoldLanes) -> None:
     if is_short(stmt):
         _fold_unrolled(p, None, stmt)
         return
@@ -269,7 +277,7 @@ def print_fold(p: CppPrinter, stmt: FoldLanes) -> None:
     _fold_vectors(p, stmt, loops)
 
 
-def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> None:
+def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: loop_ir.FoldLanes) -> None:
     """Prints a fold over few lanes one lane after the other, so that the loop around them can be over vectors."""
     name, start = p.bind(stmt.name, stmt.dtype), literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)
     if vector is None:
@@ -295,7 +303,7 @@ def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> Non
         vector.values.add(stmt.name)
 
 
-def _fold_across(p: CppPrinter, vector: Vector, stmt: FoldLanes) -> None:
+def _fold_across(p: CppPrinter, vector: Vector, stmt: loop_ir.FoldLanes) -> None:
     """Prints a fold for each lane of `vector`, all of them at once, with the partial folds of `_fold_vectors`."""
     p.scope.headers.add("folds")
     ((lane, extent),), dtype = stmt.lanes, stmt.dtype
@@ -318,7 +326,7 @@ def _fold_across(p: CppPrinter, vector: Vector, stmt: FoldLanes) -> None:
     vector.values.add(stmt.name)
 
 
-def _fold_numbers(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
+def _fold_numbers(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> None:
     name = p.bind(stmt.name, stmt.dtype)
     p.w.line(f"{ctype(stmt.dtype)} {name} = {literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)};")
     used = lanes_used(stmt.body, (stmt.value,))
@@ -327,7 +335,7 @@ def _fold_numbers(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
         p.w.line(f"{folded(stmt.fold, stmt.dtype, name, expression(stmt.value, p.scope), p.scope)};")
 
 
-def _fold_vectors(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
+def _fold_vectors(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> None:
     """Prints `parts_of` partial folds in vectors; the vectors are halved at last, in one order on all machines."""
     p.scope.headers.add("folds")
     names, extent = p.scope.names, loops[-1][1]

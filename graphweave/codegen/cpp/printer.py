@@ -11,7 +11,7 @@ from graphweave.codegen.sums import Sum
 from graphweave.codegen.walk import accesses
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Buffer, Stash, Stmt, Var
+from graphweave.ir.loop import nodes as loop
 
 SHORT = 4
 """A fold over at most this many lanes is written out lane by lane; a loop over at least as many is made of vectors."""
@@ -28,39 +28,39 @@ class CppPrinter:
 
     w: Writer
     scope: CppScope
-    stashes: dict[str, Stash]
+    stashes: dict[str, loop.Stash]
     heap: frozenset[str]
     tiles: dict[str, int]
     row: str
     walked: tuple[str, ...]
-    streamed: list[Buffer]
+    streamed: list[loop.Buffer]
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
     packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
     totals: frozenset[str] = frozenset()
     local: set[str] = field(default_factory=set)  # arrays of a row or an edge
-    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by their walks and by their statements that add
+    begun: dict[loop.Stmt, FirstEdge] = field(default_factory=dict)  # by their walks and by their statements that add
 
-    def body(self, body: tuple[Stmt, ...]) -> None:
+    def body(self, body: tuple[loop.Stmt, ...]) -> None:
         """Prints statements of every kind, one after the other; see `stmt.Statements`."""
         raise NotImplementedError
 
-    def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
+    def statement(self, stmt: loop.Stmt, rest: tuple[loop.Stmt, ...]) -> None:
         """Prints one statement; `rest` follows it in its block."""
         raise NotImplementedError
 
-    def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
+    def row_pointers(self, variable: str, rest: tuple[loop.Stmt, ...]) -> None:
         """Prints a pointer to row `variable` of each array that `rest` reads or writes there, outside of lane loops."""
         for array, index in dict.fromkeys(accesses(rest)):
             info = self.scope.arrays[array]
             key = (array, variable)
-            if not info.has_rows or index[0] != Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
+            if not info.has_rows or index[0] != loop.Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
                 continue
             if array in self.stashes or array in self.tile_of:
                 continue
             base, pointer = self.scope.names.of(array), self.scope.names.derived(array, variable)
-            offset = row_offset(Var(variable), info.numel, self.scope)
+            offset = row_offset(loop.Var(variable), info.numel, self.scope)
             self.w.line(f"auto* const {pointer} = {base} + {offset};")
             self.scope.row_pointers[key] = pointer
 

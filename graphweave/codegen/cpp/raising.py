@@ -11,10 +11,10 @@ from graphweave.codegen.cpp.lanes import Loop, innermost_last, nest, opened, vec
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import lanes_used
-from graphweave.ir.loop.nodes import Expr, Load, Raise, Rescaled, Stmt, Store, Var
+from graphweave.ir.loop import nodes as loop
 
 
-def print_raise(p: CppPrinter, stmt: Raise) -> None:
+def print_raise(p: CppPrinter, stmt: loop.Raise) -> None:
     """Prints one comparison a tile; the rescaling after it is rare, as few tiles of a long row raise the maximum."""
     scope = p.scope
     scope.headers |= {"online_softmax", "lanes"}
@@ -28,7 +28,7 @@ def print_raise(p: CppPrinter, stmt: Raise) -> None:
             p.w.line(f"{ctype(info.dtype)} {factor}[{stmt.lane[1]}];")
             _store_each(p, stmt, factor, "gw_factor")
             for s in stmt.sums:
-                _rescale(p, s, Load(factor, (s.of,)))
+                _rescale(p, s, loop.Load(factor, (s.of,)))
     _store_each(p, stmt, stmt.reference, "gw_max")
 
 
@@ -38,9 +38,9 @@ def _begun(p: CppPrinter, tile: str) -> str:
     return f"{names.derived(tile, 'begin')} > {names.derived(p.csr_of[tile], 'begin')}"
 
 
-def _compare(p: CppPrinter, stmt: Raise, raised: str) -> None:
+def _compare(p: CppPrinter, stmt: loop.Raise, raised: str) -> None:
     """Sets `raised` if any value is above its reference, or NaN."""
-    reference = Load(stmt.reference, (Var(stmt.lane[0]),))
+    reference = loop.Load(stmt.reference, (loop.Var(stmt.lane[0]),))
 
     def numbers() -> None:
         value = expression(stmt.value, p.scope)
@@ -53,10 +53,10 @@ def _compare(p: CppPrinter, stmt: Raise, raised: str) -> None:
     _loops(p, (stmt.lane,), (), (stmt.value,), numbers, vectors)
 
 
-def _store_each(p: CppPrinter, stmt: Raise, target: str, function: str) -> None:
+def _store_each(p: CppPrinter, stmt: loop.Raise, target: str, function: str) -> None:
     """target[i] = function(reference[i], value)"""
-    at = (Var(stmt.lane[0]),)
-    old = Load(stmt.reference, at)
+    at = (loop.Var(stmt.lane[0]),)
+    old = loop.Load(stmt.reference, at)
 
     def numbers() -> None:
         arguments = f"{expression(old, p.scope)}, {expression(stmt.value, p.scope)}"
@@ -68,8 +68,8 @@ def _store_each(p: CppPrinter, stmt: Raise, target: str, function: str) -> None:
     _loops(p, (stmt.lane,), (), (stmt.value, old), numbers, vectors)
 
 
-def _rescale(p: CppPrinter, s: Rescaled, factor: Load) -> None:
-    old = Load(s.buffer, s.index)
+def _rescale(p: CppPrinter, s: loop.Rescaled, factor: loop.Load) -> None:
+    old = loop.Load(s.buffer, s.index)
 
     def numbers() -> None:
         target = element(s.buffer, s.index, p.scope)
@@ -78,14 +78,14 @@ def _rescale(p: CppPrinter, s: Rescaled, factor: Load) -> None:
     def vectors(v: Vector) -> None:
         p.w.line(f"{v.stored(s.buffer, s.index, f'gw_rescaled({v.value(old)}, {v.value(factor)})')};")
 
-    _loops(p, s.lanes, (Store(s.buffer, s.index, factor),), (factor, old), numbers, vectors)
+    _loops(p, s.lanes, (loop.Store(s.buffer, s.index, factor),), (factor, old), numbers, vectors)
 
 
 def _loops(
     p: CppPrinter,
     lanes: tuple[Loop, ...],
-    body: tuple[Stmt, ...],
-    values: tuple[Expr, ...],
+    body: tuple[loop.Stmt, ...],
+    values: tuple[loop.Expr, ...],
     numbers: Callable[[], None],
     vectors: Callable[[Vector], None],
 ) -> None:

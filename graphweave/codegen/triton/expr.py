@@ -14,41 +14,41 @@ from graphweave.codegen.triton.registers import read
 from graphweave.codegen.triton.scope import Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import dtype_of
 
 
-def expression(expr: Expr, scope: TritonScope) -> Printed:
+def expression(expr: loop.Expr, scope: TritonScope) -> Printed:
     """`expr` for all rows, edges and lanes around it, parenthesised so that it may stand as an operand."""
     match expr:
-        case Var(name):
+        case loop.Var(name):
             v = scope.variables[name]
             return Printed(aligned(v.text, v.dims, scope.dims), v.axes, bool(v.dims))
-        case Lit(value, dtype):
+        case loop.Lit(value, dtype):
             return Printed(literal(value, dtype))
-        case Load(buffer, index):
+        case loop.Load(buffer, index):
             return _load(buffer, index, scope)
-        case CastTo(x, dtype):
+        case loop.CastTo(x, dtype):
             return _cast(x, dtype, scope)
-        case IndexSum():
+        case loop.IndexSum():
             return _index_sum(expr, scope)
-        case Degree(csr, row):
+        case loop.Degree(csr, row):
             return _degree(csr, row, scope)
-        case Uniform(seed, row, size, index, dtype):
+        case loop.Uniform(seed, row, size, index, dtype):
             return _uniform(seed, row, size, index, dtype, scope)
-        case Call(op, args):
+        case loop.Call(op, args):
             return _call(op, args, scope)
 
 
-def tensor(expr: Expr, scope: TritonScope) -> Printed:
+def tensor(expr: loop.Expr, scope: TritonScope) -> Printed:
     """`expr` as a tensor of its type; to Triton a bare number is none."""
-    if isinstance(expr, Lit):
+    if isinstance(expr, loop.Lit):
         text = f"tl.full([], {_number(expr)}, {ttype(expr.dtype)})"
         return Printed(text)
     return expression(expr, scope)
 
 
-def _number(lit: Lit) -> str:
+def _number(lit: loop.Lit) -> str:
     if lit.dtype is DType.bool:
         return str(int(bool(lit.value)))
     if not lit.dtype.is_float:
@@ -59,7 +59,7 @@ def _number(lit: Lit) -> str:
 # ---------------------------------------------------------------- memory
 
 
-def pointer(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed:
+def pointer(buffer: str, index: tuple[loop.Expr, ...], scope: TritonScope) -> Printed:
     """Address of `buffer[index]`; row numbers are converted to 64 bits before they are multiplied."""
     info = scope.arrays[buffer]
     features = index[1:] if info.has_rows else index
@@ -74,13 +74,13 @@ def pointer(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed
     return _joined(" + ".join(p.text for p in parts), parts)
 
 
-def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: TritonScope) -> list[Printed]:
+def offset(features: tuple[loop.Expr, ...], extents: tuple[int, ...], scope: TritonScope) -> list[Printed]:
     """The terms of an element's offset in a contiguous block."""
     affine, rest = flatten(features, extents)
     out = []
     for name, coefficient in affine.terms.items():
         if coefficient:
-            lane = expression(Var(name), scope)
+            lane = expression(loop.Var(name), scope)
             out.append(lane if coefficient == 1 else Printed(f"{lane.text} * {coefficient}", lane.axes, lane.ranked))
     for expr, stride in rest:
         part = expression(expr, scope)
@@ -90,7 +90,7 @@ def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: TritonSc
     return out
 
 
-def _load(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed:
+def _load(buffer: str, index: tuple[loop.Expr, ...], scope: TritonScope) -> Printed:
     if buffer in scope.held:
         return read(scope, scope.held[buffer], scope.position(buffer, index))
     if buffer not in scope.arrays:
@@ -113,10 +113,10 @@ def _joined(text: str, parts: Sequence[Printed]) -> Printed:
     return Printed(text, frozenset().union(*(p.axes for p in parts)), any(p.ranked for p in parts))
 
 
-def _index_sum(index: IndexSum, scope: TritonScope) -> Printed:
+def _index_sum(index: loop.IndexSum, scope: TritonScope) -> Printed:
     parts = []
     for name, coefficient in index.terms:
-        lane = expression(Var(name), scope)
+        lane = expression(loop.Var(name), scope)
         parts.append(lane if coefficient == 1 else Printed(f"{lane.text} * {coefficient}", lane.axes, lane.ranked))
     if index.offset or not parts:
         parts.append(Printed(str(index.offset)))
@@ -128,7 +128,7 @@ def _index_sum(index: IndexSum, scope: TritonScope) -> Printed:
     return _joined(text, parts)
 
 
-def _degree(csr: str, row: Expr, scope: TritonScope) -> Printed:
+def _degree(csr: str, row: loop.Expr, scope: TritonScope) -> Printed:
     indptr, at = scope.names.derived(csr, "indptr"), expression(row, scope)
     mask = scope.mask(at.axes)
     masked = f", mask={mask}, other=0" if mask else ""
@@ -136,7 +136,9 @@ def _degree(csr: str, row: Expr, scope: TritonScope) -> Printed:
     return Printed(f"({' - '.join(ends)}).to(tl.int64)", at.axes, at.ranked)
 
 
-def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, scope: TritonScope) -> Printed:
+def _uniform(
+    seed: loop.Expr, row: loop.Expr, size: int, index: loop.IndexSum, dtype: DType, scope: TritonScope
+) -> Printed:
     scope.helpers.add(f"gw_uniform_{dtype.value}")
     s, r = expression(seed, scope), expression(row, scope)
     # The position is converted to int64, so that it does not overflow.
@@ -145,12 +147,16 @@ def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, sc
     return _joined(text, [s, *parts])
 
 
-def _cast(x: Expr, dtype: DType, scope: TritonScope) -> Printed:
+def _cast(x: loop.Expr, dtype: DType, scope: TritonScope) -> Printed:
     value, source = expression(x, scope), dtype_of(x, scope.types)
     if source is dtype:
         return value
-    text = value.text if value.ranked or isinstance(x, Load | Var) else f"tl.full([], {value.text}, {ttype(source)})"
-    if isinstance(x, Var | IndexSum | Degree) and not value.ranked:
+    text = (
+        value.text
+        if value.ranked or isinstance(x, loop.Load | loop.Var)
+        else f"tl.full([], {value.text}, {ttype(source)})"
+    )
+    if isinstance(x, loop.Var | loop.IndexSum | loop.Degree) and not value.ranked:
         text = f"({value.text} + tl.full([], 0, tl.int64))"
     if dtype is DType.bool:
         return Printed(f"({value.text} != 0)", value.axes, value.ranked)
@@ -167,19 +173,19 @@ _POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.
 _ROOTS = {0.5: Op.sqrt, -0.5: Op.rsqrt, -1.0: Op.reciprocal}
 
 
-def _call(op: Op, args: tuple[Expr, ...], scope: TritonScope) -> Printed:
+def _call(op: Op, args: tuple[loop.Expr, ...], scope: TritonScope) -> Printed:
     dtype = dtype_of(args[-1], scope.types)
     # Triton could not tell the type of a `where` between two bare numbers.
-    bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
+    bare = op is Op.where and all(isinstance(arg, loop.Lit) for arg in args[1:])
     parts = [tensor(arg, scope) if bare else expression(arg, scope) for arg in args]
     texts = [p.text for p in parts]
     exponent = args[1] if op is Op.pow else None
-    if isinstance(exponent, Lit):
+    if isinstance(exponent, loop.Lit):
         text = _power(texts[0], float(exponent.value), texts[1], dtype, scope)
     else:
         text = _written(op, dtype, texts, scope)
     whole = _joined(text, parts)
-    if op.facts.gives_bool and not whole.ranked and not all(isinstance(arg, Lit) for arg in args):
+    if op.facts.gives_bool and not whole.ranked and not all(isinstance(arg, loop.Lit) for arg in args):
         # Triton's interpreter (3.9) broadcasts a scalar truth as a number of the type that was compared.
         return Printed(f"({text}.to(tl.int32) != 0)")
     return whole

@@ -23,14 +23,14 @@ from graphweave.codegen.triton.stmt import TritonPrinter, filled
 from graphweave.codegen.walk import arrays_of, binders
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
-from graphweave.ir.loop.nodes import Buffer, Kernel, Role, TileGram
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
 _HEAD = "import triton\nimport triton.language as tl\n"
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: loop.Kernel) -> str:
     """The text of a Python module with the well-formed `kernel` in it; equal kernels give equal text.
 
     Raises:
@@ -43,14 +43,14 @@ def print_kernel(kernel: Kernel) -> str:
     return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
 
 
-def programs_of_a_row(kernel: Kernel) -> int:
+def programs_of_a_row(kernel: loop.Kernel) -> int:
     """The number of programs that share the work of a row."""
     arrays = arrays_of(kernel)
     return parts_of(kernel, arrays, sums_of(kernel, arrays, rounded=True)).count
 
 
 class _TritonUnit:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: loop.Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
         if kernel.items is not None:
@@ -62,7 +62,7 @@ class _TritonUnit:
         )
         self.w = Writer("    ", braces=False)
         self.scope = TritonScope(self.w, names, arrays, parameter_types(kernel))
-        self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
+        self.totals = [buffer for buffer in kernel.buffers if buffer.role is loop.Role.total]
         inner = list(statements(kernel.body))
         around = csrs_around(kernel)
         self.walked = [csr.name for csr in kernel.csrs if csr.name in around and around[csr.name] is None]
@@ -70,7 +70,7 @@ class _TritonUnit:
         self.scope.parts = self.parts = parts_of(kernel, arrays, self.sums)
         self.grams: dict[str, tuple[str, str]] = {}
         for s in inner:
-            if isinstance(s, TileGram) and s.out not in self.sums:
+            if isinstance(s, loop.TileGram) and s.out not in self.sums:
                 if not isinstance(s.x, str) or not isinstance(s.y, str):
                     raise IRError("a Triton kernel cannot add a gram of gathered rows to a total.")
                 self.grams[s.out] = s.x, s.y
@@ -121,7 +121,7 @@ class _TritonUnit:
 
     # ------------------------------------------------------------ totals
 
-    def _start(self, buffer: Buffer) -> None:
+    def _start(self, buffer: loop.Buffer) -> None:
         scope = self.scope
         assert buffer.fold is not None
         info, dtype = scope.arrays[buffer.name], buffer.dtype
@@ -134,7 +134,7 @@ class _TritonUnit:
         scope.held[buffer.name] = held
         self.w.line(f"{name} = {filled(held, identity(buffer.fold, dtype).value)}")
 
-    def _finish(self, buffer: Buffer) -> None:
+    def _finish(self, buffer: loop.Buffer) -> None:
         scope, held = self.scope, self.scope.held[buffer.name]
         base = f"{scope.names.of(buffer.name)} + program * {held.numel}"
         if held.padded == 0:

@@ -14,7 +14,7 @@ from graphweave.codegen.arrays import Affine, Array, flatten, strides
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.walk import accesses
-from graphweave.ir.loop.nodes import Alloc, Expr, FoldLanes, Kernel, Lanes, Role, Rows, TileGram, TileRows, Tiles
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import statements
 
 DOT = 16
@@ -60,9 +60,9 @@ class Parts:
     elements: int = 0
 
 
-def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum]) -> Parts:
+def parts_of(kernel: loop.Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum]) -> Parts:
     """How the programs of a row share its arrays; one program has them all if they fit."""
-    if any(buffer.role is Role.total for buffer in kernel.buffers):
+    if any(buffer.role is loop.Role.total for buffer in kernel.buffers):
         return Parts()
     wide = [found for found in sums.values() if gram_room(found.gram, arrays) > LARGEST_GRAM]
     if len(wide) == 1 and wide[0].copy is not None:
@@ -72,14 +72,14 @@ def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum
     return Parts(-(-elements // RUN), elements=elements) if elements > LARGEST_ARRAY else Parts()
 
 
-def gram_extents(gram: TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]:
+def gram_extents(gram: loop.TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]:
     """Rows and columns of each block of a gram."""
-    names = (place.buffer if isinstance(place, Rows) else place for place in (gram.x, gram.y))
+    names = (place.buffer if isinstance(place, loop.Rows) else place for place in (gram.x, gram.y))
     i, j = (arrays[name].numel // gram.blocks for name in names)
     return i, j
 
 
-def gram_room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+def gram_room(gram: loop.TileGram, arrays: Mapping[str, Array]) -> int:
     """The number of elements that a gram's blocks take in registers."""
     i, j = gram_extents(gram, arrays)
     return gram.blocks * max(padded(i) * padded(j), MIN_BLOCK_ELEMENTS)
@@ -90,26 +90,30 @@ def padded(n: int) -> int:
     return max(power_of_two(n), DOT)
 
 
-def _tiles(gram: TileGram, arrays: Mapping[str, Array]) -> GramTiles:
+def _tiles(gram: loop.TileGram, arrays: Mapping[str, Array]) -> GramTiles:
     extents = gram_extents(gram, arrays)
     i, j = (min(padded(n), MAX_TILE_SIDE) for n in extents)
     return GramTiles(gram.blocks, -(-extents[0] // i), -(-extents[1] // j), i, j)
 
 
-def _walked_in_order(kernel: Kernel, arrays: Mapping[str, Array]) -> int:
+def _walked_in_order(kernel: loop.Kernel, arrays: Mapping[str, Array]) -> int:
     """The elements of each array of the row if the kernel only does the same for every element, in order; else 0."""
     inner = list(statements(kernel.body))
-    own = {s.name for s in inner if isinstance(s, Alloc)}
-    lanes = [s for s in inner if isinstance(s, Lanes)]
+    own = {s.name for s in inner if isinstance(s, loop.Alloc)}
+    lanes = [s for s in inner if isinstance(s, loop.Lanes)]
     sizes = {arrays[name].numel for name in own} | {math.prod(n for _, n in s.lanes) for s in lanes}
     touched = [(s, name, index) for s in lanes for name, index in accesses(s.body) if name in own]
     every = [name for name, _ in accesses(kernel.body) if name in own]
-    if len(sizes) != 1 or len(touched) != len(every) or any(isinstance(s, FoldLanes | Tiles | TileRows) for s in inner):
+    if (
+        len(sizes) != 1
+        or len(touched) != len(every)
+        or any(isinstance(s, loop.FoldLanes | loop.Tiles | loop.TileRows) for s in inner)
+    ):
         return 0
     return sizes.pop() if all(_in_order(s, flatten(index, arrays[name].shape)) for s, name, index in touched) else 0
 
 
-def _in_order(stmt: Lanes, at: tuple[Affine, list[tuple[Expr, int]]]) -> bool:
+def _in_order(stmt: loop.Lanes, at: tuple[Affine, list[tuple[loop.Expr, int]]]) -> bool:
     """Whether the lanes walk the array from its first element to its last."""
     affine, rest = at
     steps = zip(stmt.lanes, strides(tuple(n for _, n in stmt.lanes)), strict=True)

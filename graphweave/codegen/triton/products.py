@@ -19,7 +19,7 @@ from graphweave.codegen.triton.registers import gather
 from graphweave.codegen.triton.scope import Held, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, computed
-from graphweave.ir.loop.nodes import Kernel, Place, Rows, TileGram, TileMatMul
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import statements
 
 MAX_STEP_ELEMENTS = 1 << 14
@@ -36,18 +36,18 @@ MAX_STEP_ROWS = 32
 fit into the registers: for sm_80 some KB a thread are spilled (Triton 3.9)."""
 
 
-def takes_one_row(kernel: Kernel) -> bool:
+def takes_one_row(kernel: loop.Kernel) -> bool:
     """Whether programs of the kernel take one row at a time, since products have a matrix or a sum for each row."""
     arrays = {b.name for b in kernel.buffers}
     return any(
-        (isinstance(s, TileMatMul) and not _is_plain(s)) or (isinstance(s, TileGram) and s.out not in arrays)
+        (isinstance(s, loop.TileMatMul) and not _is_plain(s)) or (isinstance(s, loop.TileGram) and s.out not in arrays)
         for s in statements(kernel.body)
     )
 
 
-def _is_plain(stmt: TileMatMul) -> bool:
+def _is_plain(stmt: loop.TileMatMul) -> bool:
     """Whether one matrix multiplies all rows, as it lies in memory, and no rows are gathered or scattered."""
-    rows = any(isinstance(place, Rows) for place in (stmt.x, stmt.out))
+    rows = any(isinstance(place, loop.Rows) for place in (stmt.x, stmt.out))
     return stmt.blocks == 1 and stmt.row is None and not stmt.transposed and not rows
 
 
@@ -70,7 +70,7 @@ class Tile:
         return cls(row, "R", "row_ok")
 
 
-def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
+def print_matmul(scope: TritonScope, stmt: loop.TileMatMul, tile: Tile) -> None:
     arrays, w = scope.arrays, scope.w
     i, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
     matrix = _Matrix.of(scope, stmt, i, j)
@@ -78,7 +78,7 @@ def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
     begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
     if stmt.blocks > 1 and out.padded:
         raise IRError("a Triton kernel can store rows of several diagonal blocks only to memory, not to registers.")
-    adds = isinstance(stmt.add, Rows)
+    adds = isinstance(stmt.add, loop.Rows)
     step, columns = _steps(x, out, i, j, MAX_WHOLE_MATRIX if not adds else 0)
     acc = ttype(computed(arrays[stmt.w].dtype))
     total, at_i, at_j = (scope.fresh(stmt.w, part) for part in ("product", "i", "j"))
@@ -98,7 +98,7 @@ def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
             _write(scope, out, tile, total, at_j, b * j, j)
 
 
-def print_gram(scope: TritonScope, stmt: TileGram, tile: Tile) -> None:
+def print_gram(scope: TritonScope, stmt: loop.TileGram, tile: Tile) -> None:
     """Prints a gram that is added to the matrices of `start_sum`, or to a total of the kernel."""
     x, y = (_operand(scope, place, tile) for place in (stmt.x, stmt.y))
     if stmt.blocks > 1 and (x.padded or y.padded):
@@ -175,7 +175,7 @@ class _GramPart:
     block: str = ""
 
 
-def _gram_parts(scope: TritonScope, gram: TileGram) -> list[_GramPart]:
+def _gram_parts(scope: TritonScope, gram: loop.TileGram) -> list[_GramPart]:
     """The parts of the gram that the program sums: a matrix for each block, or one tile of one block."""
     i, j = gram_extents(gram, scope.arrays)
     tiles = scope.parts.gram
@@ -222,10 +222,10 @@ class _Operand:
         return f"tl.sum(tl.where({chosen}, tl.reshape({self.text}, [{tile.count}, {parts}, {size}]), 0.0), axis=1)"
 
 
-def _operand(scope: TritonScope, place: Place, tile: Tile, *, written: bool = False) -> _Operand:
+def _operand(scope: TritonScope, place: loop.Place, tile: Tile, *, written: bool = False) -> _Operand:
     """The rows of `place`. Rows in registers that are read get 0 in their padding."""
     info = scope.arrays[_array(place)]
-    if isinstance(place, Rows):
+    if isinstance(place, loop.Rows):
         return _Operand(_numbers(scope, place, tile), info.numel, info.dtype, 0, place.buffer)
     held = scope.held.get(place)
     if held is None:
@@ -242,7 +242,7 @@ def _operand(scope: TritonScope, place: Place, tile: Tile, *, written: bool = Fa
     return _Operand(text, info.numel, info.dtype, held.padded, place)
 
 
-def _numbers(scope: TritonScope, place: Rows, tile: Tile) -> str:
+def _numbers(scope: TritonScope, place: loop.Rows, tile: Tile) -> str:
     """Prints the numbers of the rows that `place` gathers or scatters, [R * K]; their name."""
     at = scope.variables[tile.positions].text
     if place.shift is not None:
@@ -265,7 +265,7 @@ class _Matrix:
     transposed: bool
 
     @classmethod
-    def of(cls, scope: TritonScope, stmt: TileMatMul, i: int, j: int) -> _Matrix:
+    def of(cls, scope: TritonScope, stmt: loop.TileMatMul, i: int, j: int) -> _Matrix:
         info, base = scope.arrays[stmt.w], scope.names.of(stmt.w)
         if stmt.row is not None:
             base = f"{base} + {_one(scope, stmt.row)} * {info.numel}"
@@ -330,8 +330,8 @@ def _dot(scope: TritonScope, x: str, y: str, total: str, acc: str, dtypes: tuple
     return f"gw_dot_half({x}, {y}, {total})"
 
 
-def _array(place: Place) -> str:
-    return place.buffer if isinstance(place, Rows) else place
+def _array(place: loop.Place) -> str:
+    return place.buffer if isinstance(place, loop.Rows) else place
 
 
 def _sum_name(scope: TritonScope, name: str, block: int) -> str:

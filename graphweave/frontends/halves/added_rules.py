@@ -11,9 +11,9 @@ from graphweave.compiler.compile import optimise
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.lines import NOWHERE, Location
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.rules.rule import AddedRules, Rule
 
@@ -47,7 +47,7 @@ class Firing:
     """One application of a rule. The two outputs of `program` are the node and what the rule puts in its place."""
 
     rule: str
-    program: Program
+    program: ir.Program
 
     @property
     def line(self) -> Location:
@@ -75,7 +75,7 @@ class Firing:
 class Suspects:
     """A program that added rules have rewritten, kept so that the rule which changed a value can be found."""
 
-    program: Program
+    program: ir.Program
     given: PassFacts
 
     def firings(self) -> list[Firing]:
@@ -83,7 +83,7 @@ class Suspects:
         seen: list[Firing] = []
 
         def watched(rule: Rule) -> Rule:
-            def apply(build: Builder, ref: Ref) -> Ref | None:
+            def apply(build: Builder, ref: ir.Ref) -> ir.Ref | None:
                 new = rule.apply(build, ref)
                 if new is not None:
                     seen.append(Firing(rule.name, self._alone(build, ref, new)))
@@ -103,18 +103,23 @@ class Suspects:
         """
         rows: dict[Space, int] = {}
         for node in self.program.nodes:
-            if isinstance(node, Input) and node.name in data and isinstance(t := node.type, Type) and t.space != UNIT:
+            if (
+                isinstance(node, ir.Input)
+                and node.name in data
+                and isinstance(t := node.type, ir.Type)
+                and t.space != UNIT
+            ):
                 rows[t.space] = data[node.name].shape[0]
         for firing in self.firings():
-            inputs = {n.name for n in firing.program.nodes if isinstance(n, Input)}
+            inputs = {n.name for n in firing.program.nodes if isinstance(n, ir.Input)}
             if inputs <= data.keys() and firing.changes({name: data[name] for name in inputs}, rows, differs):
                 return firing
         return None
 
-    def _alone(self, build: Builder, *refs: Ref) -> Program:
+    def _alone(self, build: Builder, *refs: ir.Ref) -> ir.Program:
         """The part of the program under rewriting that `refs` need."""
         kept = Builder()
-        where: dict[Ref, Ref] = {}
+        where: dict[ir.Ref, ir.Ref] = {}
         for ref in sorted(reached(refs, lambda r: operands(build.nodes[r]))):
             where[ref] = kept.add(with_operands(build.nodes[ref], where.__getitem__), build.locs[ref])
         return kept.program([where[r] for r in refs], self.program.spaces)

@@ -26,9 +26,9 @@ from graphweave.execute.executable import Executable
 from graphweave.frontends.calls.captured_sizes import expression
 from graphweave.frontends.halves.reference import Reference, checked_backward, checked_forward
 from graphweave.frontends.importing.importer import Imported
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
 from graphweave.passes.partition import Split
 
 Boxed = Callable[[list[Any]], list[Any]]
@@ -62,7 +62,7 @@ def split_modules(
     run = ahead if reference is None else checked_forward(reference, ahead, names)
     forward = _call(graph, run, str(ahead.plan.name), primals)
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
-    saved: dict[Ref, fx.Node] = {}
+    saved: dict[ir.Ref, fx.Node] = {}
     for i, ref in enumerate(partition.saved):
         given = None if ref in partition.copied else place.get(ref)
         saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
@@ -159,16 +159,16 @@ def handed(module: fx.GraphModule) -> Handed | None:
     return Handed(call.target.executable, tuple(n.name for n in position), takes, tuple(gives))
 
 
-def fake_of(imported: Imported, ref: Ref) -> Tensor:
+def fake_of(imported: Imported, ref: ir.Ref) -> Tensor:
     """The fake tensor of a value that is saved for the backward."""
     if ref in imported.vals:
         return imported.vals[ref]
     t, node = imported.program.types[ref], imported.program.nodes[ref]
     # a size that belongs to no captured call
-    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:
+    if isinstance(node, ir.Aten) and isinstance(t, ir.AnyType) and t.size is not None:
         fakes = {r: fake_of(imported, r) for r in operands(node)}
         return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
-    assert isinstance(t, Type), f"%{ref} has no fake value"
+    assert isinstance(t, ir.Type), f"%{ref} has no fake value"
     tensors = [v for v in imported.vals.values() if isinstance(v, torch.Tensor)]
     example = max(tensors, key=lambda v: v.device.type != "cpu")
     sizes = t.shape if t.space == UNIT else (imported.space_rows[t.space], *t.shape)
@@ -176,7 +176,7 @@ def fake_of(imported: Imported, ref: Ref) -> Tensor:
 
 
 def row_counts(
-    program: Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
+    program: ir.Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
 ) -> dict[Space, Any]:
     """The row count of each space of a rewritten program: that of the import, or a symbol if data decides it.
 
@@ -209,11 +209,11 @@ _OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
 """Functions of sizes that take PyTorch's symbolic numbers."""
 
 
-def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
+def _input_refs(executable: Executable, where: dict[ir.Ref, ir.Ref]) -> list[ir.Ref]:
     """The inputs of an executable, in its order, as positions of the joint program."""
     back = {new: old for old, new in where.items()}
     plan = executable.plan
-    named = ((i, n) for i, n in enumerate(plan.program.nodes) if isinstance(n, Input))
+    named = ((i, n) for i, n in enumerate(plan.program.nodes) if isinstance(n, ir.Input))
     return [back[i] for i, n in named if n.name not in plan.constants]
 
 

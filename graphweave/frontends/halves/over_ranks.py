@@ -24,9 +24,9 @@ from graphweave.core.errors import ShardError
 from graphweave.core.log import logger
 from graphweave.core.sizes import Symbol, leaves
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.fingerprint import program_fingerprint
-from graphweave.ir.message.nodes import AnyType, Input, Program, Ref, Type
 from graphweave.passes.pass_facts import Measure
 from graphweave.runtime.rank_link import RankGroup, RankLink
 
@@ -55,7 +55,7 @@ class OverRanks:
     _halo: dict[str, int] = field(default_factory=dict)
 
     def agreed(
-        self, program: Program, values: Mapping[str, Any], rows: Mapping[Space, int]
+        self, program: ir.Program, values: Mapping[str, Any], rows: Mapping[Space, int]
     ) -> tuple[Sharding, Statistics]:
         """How `program` lies on the ranks, and mean row counts. `values` are the inputs of this call by name.
 
@@ -120,16 +120,20 @@ class OverRanks:
                     f"{other['program'][:8]}). Call the model on every rank, with arguments of the same kinds."
                 )
 
-    def _rows_compiled_in(self, program: Program, values: Mapping[str, object], besides: frozenset[str]) -> list[str]:
+    def _rows_compiled_in(
+        self, program: ir.Program, values: Mapping[str, object], besides: frozenset[str]
+    ) -> list[str]:
         """Arguments with a row for each of this rank's nodes or edges whose number is no symbol in `program`."""
-        fixed = [n.name for n in program.nodes if isinstance(n, Input) and _is_fixed(n.type) and n.name not in besides]
+        fixed = [
+            n.name for n in program.nodes if isinstance(n, ir.Input) and _is_fixed(n.type) and n.name not in besides
+        ]
         given = {name: values.get(name) for name in fixed}
         return [
             f"{list(value.shape)} of {name}" for name, value in given.items()
             if isinstance(value, Tensor) and value.dim() and value.shape[0] in self.counts
         ]  # fmt: skip
 
-    def _too_few(self, program: Program, values: Mapping[str, Tensor | int]) -> str:
+    def _too_few(self, program: ir.Program, values: Mapping[str, Tensor | int]) -> str:
         """In words, an argument with fewer rows on this rank than `program` holds for; its stand-in has enough.
 
         The call after the dry one would compile again, on this rank alone, which others do not expect.
@@ -138,33 +142,33 @@ class OverRanks:
         bounds = {} if env is None else {str(symbol): known.lower for symbol, known in env.var_to_range.items()}
         sizes = dict(program.spaces)
         for node in program.nodes:
-            value = values.get(node.name) if isinstance(node, Input) else None
-            if not isinstance(node, Input) or not isinstance(value, Tensor):
+            value = values.get(node.name) if isinstance(node, ir.Input) else None
+            if not isinstance(node, ir.Input) or not isinstance(value, Tensor):
                 continue
             rows = next((n for stand_in, n in self._rows if _same(stand_in, value)), None)
             if rows is None:
                 continue
             t = node.type
-            dims = t.dims or () if isinstance(t, AnyType) else ()
-            size = sizes.get(t.space) if isinstance(t, Type) else dims[int(is_pair(value))] if dims else 0
+            dims = t.dims or () if isinstance(t, ir.AnyType) else ()
+            size = sizes.get(t.space) if isinstance(t, ir.Type) else dims[int(is_pair(value))] if dims else 0
             bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
             if bool(rows < bound):  # a number of SymPy's, or minus infinity
                 return f"{bound} of {node.name}, of which rank {self.rank} has {rows}"
         return self._too_few_unread(program, values, bounds)
 
-    def _too_few_unread(self, program: Program, values: Mapping[str, object], bounds: Mapping[str, Any]) -> str:
+    def _too_few_unread(self, program: ir.Program, values: Mapping[str, object], bounds: Mapping[str, Any]) -> str:
         """Like `_too_few`, for arguments of which `program` reads nothing but the number of rows. Which number is whose
         is not known, so that all of them must have enough."""
         read = [value for value in values.values() if isinstance(value, Tensor)]
         rows = [n for stand_in, n in self._rows if not any(_same(stand_in, value) for value in read)]
         for node in program.nodes:
-            size = node.type.size if isinstance(node, Input) and isinstance(node.type, AnyType) else None
+            size = node.type.size if isinstance(node, ir.Input) and isinstance(node.type, ir.AnyType) else None
             bound = bounds.get(size.name, 0) if isinstance(size, Symbol) else 0
             if few := [n for n in rows if bool(n < bound)]:
                 return f"{bound} of a tensor of which only the size is read, of which rank {self.rank} has {few[0]}"
         return ""
 
-    def _check_sizes(self, program: Program) -> None:
+    def _check_sizes(self, program: ir.Program) -> None:
         """ShardError if `program` computes with the size of a tensor that it has not, so that nobody knows whether
         ranks have the same."""
         env = _shape_env()
@@ -172,11 +176,11 @@ class OverRanks:
             return
         sources = {str(symbol): found for symbol, found in env.var_to_sources.items()}
         known = {s for _, size in program.spaces for s in leaves(size)}
-        known |= {s for t in program.types if isinstance(t, AnyType) for size in t.dims or () for s in leaves(size)}
+        known |= {s for t in program.types if isinstance(t, ir.AnyType) for size in t.dims or () for s in leaves(size)}
         read = {r for node in program.nodes for r in operands(node)}
         for ref, t in enumerate(program.types):
-            size = t.size if isinstance(t, AnyType) and ref in read else None
-            if not isinstance(program.nodes[ref], Input) or not isinstance(size, Symbol) or size in known:
+            size = t.size if isinstance(t, ir.AnyType) and ref in read else None
+            if not isinstance(program.nodes[ref], ir.Input) or not isinstance(size, Symbol) or size in known:
                 continue
             of_tensor = [s for s in sources.get(size.name, ()) if isinstance(s, TensorPropertySource)]
             if of_tensor:
@@ -190,7 +194,7 @@ class OverRanks:
     def mean_of(self, measure: Measure) -> Measure:
         """`measure`, its mean over the ranks. Every rank must call it for the same values, in the same order."""
 
-        def mean(facts: Facts, ref: Ref) -> int | None:
+        def mean(facts: Facts, ref: ir.Ref) -> int | None:
             own = measure(facts, ref)
             with unset_fake_temporarily():
                 known = [n for n in self.group.all_gather(own) if n is not None]
@@ -263,6 +267,6 @@ def _shape_env() -> Any:
 
 def _is_fixed(t: object) -> bool:
     """Whether the first dimension of a tensor was compiled in."""
-    if isinstance(t, Type):
+    if isinstance(t, ir.Type):
         return t.space == UNIT and bool(t.shape)
-    return isinstance(t, AnyType) and isinstance((t.dims or (None,))[0], int)
+    return isinstance(t, ir.AnyType) and isinstance((t.dims or (None,))[0], int)

@@ -35,12 +35,11 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 
 _LONGEST_RUN = 1024
 """Longer runs are not told from other edges: several threads share a long row, for which they need its CSR."""
 
-Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
+Handler: TypeAlias = "Callable[[Context, fx.Node], ir.Ref | None]"
 """Translates one call. It returns None, or raises IRError with the reason, if the call has to stay an ATen call."""
 
 
@@ -55,14 +54,14 @@ class Context:
     def __init__(self, spaces: Spaces) -> None:
         self.builder = Builder()
         self.spaces = spaces
-        self.refs: dict[fx.Node, Ref] = {}
-        self.sizes: dict[Any, Ref] = {}
-        self.attributes: dict[Ref, Any] = {}
-        self.arranged: dict[Ref, range] = {}
+        self.refs: dict[fx.Node, ir.Ref] = {}
+        self.sizes: dict[Any, ir.Ref] = {}
+        self.attributes: dict[ir.Ref, Any] = {}
+        self.arranged: dict[ir.Ref, range] = {}
         """Attributes that are numbers at equal distances."""
-        self.effects: list[Ref] = []
+        self.effects: list[ir.Ref] = []
         self.formulas = NumberFormulas()
-        self.columns: set[Ref] = set()
+        self.columns: set[ir.Ref] = set()
         """Values that name a column of the row that they were found in."""
         self.seeded: set[str] = set()
         self.loc = NOWHERE
@@ -71,16 +70,16 @@ class Context:
 
     # ------------------------------------------------------------ values
 
-    def emit(self, node: ir.Node) -> Ref:
+    def emit(self, node: ir.Node) -> ir.Ref:
         return self.builder.add(node, self.loc)
 
-    def type(self, ref: Ref) -> ir.Type:
+    def type(self, ref: ir.Ref) -> ir.Type:
         t = self.builder.types[ref]
         if not isinstance(t, ir.Type):
             raise IRError("operand is ", t, ", not a value on a space")
         return t
 
-    def value(self, arg: Any) -> Ref:
+    def value(self, arg: Any) -> ir.Ref:
         """The translation of a tensor operand; IRError if it is outside the algebra."""
         if not is_tensor(arg):
             raise IRError(f"operand {arg!r} is no tensor")
@@ -108,11 +107,11 @@ class Context:
 
     # ------------------------------------------------------------ constants and casts
 
-    def const(self, value: Number, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
+    def const(self, value: Number, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> ir.Ref:
         """`value` everywhere. IRError if it is no number of `dtype`: then PyTorch says what it means."""
         return self.emit(ir.Const(typed(value, dtype), ir.Type(space, features, dtype)))
 
-    def number_of(self, ref: Ref) -> Number | None:
+    def number_of(self, ref: ir.Ref) -> Number | None:
         """The number that all elements of a value are; None unless they are known to be one number."""
         node = self.builder.nodes[ref]
         match node:
@@ -131,7 +130,7 @@ class Context:
             case _:
                 return None
 
-    def counted(self, ref: Ref, position: int) -> int | None:
+    def counted(self, ref: ir.Ref, position: int) -> int | None:
         """The number at `position` of shared numbers that `arange` made; None for any other value."""
         node = self.builder.nodes[ref]
         if isinstance(node, ir.Reshape):
@@ -139,7 +138,7 @@ class Context:
         counted = self.arranged.get(ref)
         return None if counted is None else counted[position]
 
-    def cast(self, ref: Ref, dtype: DType) -> Ref:
+    def cast(self, ref: ir.Ref, dtype: DType) -> ir.Ref:
         t = self.type(ref)
         if t.dtype is dtype:
             return ref
@@ -147,7 +146,7 @@ class Context:
         number = converted(node.value, t.dtype, dtype) if isinstance(node, ir.Const) else None
         return self.emit(ir.Cast(ref, dtype)) if number is None else self.const(number, dtype, t.space, t.shape)
 
-    def scalar(self, arg: Any, dtype: DType) -> Ref:
+    def scalar(self, arg: Any, dtype: DType) -> ir.Ref:
         """A Python number, or a number that is only known during a call, as a unit value."""
         if isinstance(arg, bool | int | float):
             return self.const(arg, dtype)
@@ -158,7 +157,7 @@ class Context:
             raise IRError(f"{arg!r} is no number")
         return self.measured(self.refs[self.spaces.rep(arg)], dtype)
 
-    def arange(self, start: int, stop: int, step: int, dtype: DType) -> Ref:
+    def arange(self, start: int, stop: int, step: int, dtype: DType) -> ir.Ref:
         """start, start + step, ... before stop, as shared data."""
         with unset_fake_temporarily():
             value = torch.arange(start, stop, step, dtype=TORCH_DTYPE[dtype])
@@ -168,7 +167,7 @@ class Context:
         self.arranged[ref] = range(start, stop, step)
         return ref
 
-    def assert_index(self, index: Ref, size: int) -> None:
+    def assert_index(self, index: ir.Ref, size: int) -> None:
         """Add a check that runs before everything else: IndexRangeError unless `index` lies in 0..size-1."""
         ref = self.emit(ir.AssertIndex(index, size))
         if ref not in self.effects:
@@ -186,12 +185,12 @@ class Context:
         if ref not in self.effects:
             self.effects.append(ref)
 
-    def measured(self, size: Ref, dtype: DType) -> Ref:
+    def measured(self, size: ir.Ref, dtype: DType) -> ir.Ref:
         """A unit value from a symbolic number."""
         kwargs: tuple[tuple[str, ir.Arg], ...] = (("dtype", ir.Atom(str(TORCH_DTYPE[dtype]))),)
         return self.emit(ir.Aten(named.TENSOR_OF_SIZE, (ir.Operand(size),), kwargs, ir.Type(UNIT, (), dtype)))
 
-    def rows(self, node: fx.Node, dtype: DType) -> Ref:
+    def rows(self, node: fx.Node, dtype: DType) -> ir.Ref:
         """The number of rows of `node` as a unit value."""
         size = shape(node)[0]
         known = fixed(size)
@@ -201,20 +200,20 @@ class Context:
         found = self.size(size)
         return self.measured(found if found is not None else self.size_of(node, 0), dtype)
 
-    def size(self, size: torch.SymInt) -> Ref | None:
+    def size(self, size: torch.SymInt) -> ir.Ref | None:
         """A symbolic size, computed from sizes that the program has, so that no tensor is needed only for its size.
 
         None if these sizes do not suffice.
         """
         return self._computed(size.node.expr)
 
-    def size_of(self, node: fx.Node, dim: int, ref: Ref | None = None) -> Ref:
+    def size_of(self, node: fx.Node, dim: int, ref: ir.Ref | None = None) -> ir.Ref:
         """The size of a dim of a value, which is `ref` if `node` has no translation yet."""
         ref = self.refs[self.spaces.rep(node)] if ref is None else ref
         described = ir.AnyType(size=expression(shape(node)[dim]))
         return self.emit(ir.Aten(named.SIZE, (ir.Operand(ref), dim), (), described))
 
-    def _computed(self, expr: Any) -> Ref | None:
+    def _computed(self, expr: Any) -> ir.Ref | None:
         if expr in self.sizes:
             return self.sizes[expr]
         name = _OF_SIZES.get(type(expr).__name__)
@@ -238,7 +237,7 @@ class Context:
 
     # ------------------------------------------------------------ row by row
 
-    def aligned(self, arg: Any, node: fx.Node, dtype: DType | None) -> Ref:
+    def aligned(self, arg: Any, node: fx.Node, dtype: DType | None) -> ir.Ref:
         """Operand `arg` of a broadcasting call `node`, for use row by row; it is cast to `dtype` unless that is None.
 
         Broadcasting aligns dims from the right, so a value on the space of the result must have all dims of the
@@ -258,7 +257,7 @@ class Context:
             raise IRError("a value on ", t.space, " against ", space)
         return ref if dtype is None else self.cast(ref, dtype)
 
-    def map(self, op: Op, *args: Ref) -> Ref:
+    def map(self, op: Op, *args: ir.Ref) -> ir.Ref:
         """op(args), row by row. Shared data that was spread over rows is used without the spreading."""
         types = [self.type(a) for a in args]
         space = next((t.space for t in types if t.space != UNIT), UNIT)
@@ -271,7 +270,7 @@ class Context:
             return self.spread(self.emit(ir.Pointwise(op, tuple(b for b in before if b is not None))), space)
         return self.emit(ir.Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
 
-    def _before_spread(self, ref: Ref) -> Ref | None:
+    def _before_spread(self, ref: ir.Ref) -> ir.Ref | None:
         """The unit value that `ref` repeats for each row; `ref` itself if it is a unit value; None if its rows may
         differ."""
         t, node = self.type(ref), self.builder.nodes[ref]
@@ -283,7 +282,7 @@ class Context:
             return node.x
         return None
 
-    def spread(self, ref: Ref, space: Space) -> Ref:
+    def spread(self, ref: ir.Ref, space: Space) -> ir.Ref:
         """A unit value repeated for every row of `space`."""
         t, node = self.type(ref), self.builder.nodes[ref]
         if space == UNIT or t.space == space:
@@ -292,7 +291,7 @@ class Context:
             return self.const(node.value, t.dtype, space, t.shape)
         return self.emit(ir.Pull(ref, self.emit(ir.ToUnit(space))))
 
-    def reshape(self, ref: Ref, features: tuple[int, ...]) -> Ref:
+    def reshape(self, ref: ir.Ref, features: tuple[int, ...]) -> ir.Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
         if t.shape == features:
             return ref
@@ -304,7 +303,7 @@ class Context:
             return self.reshape(node.x, features)
         return self.emit(ir.Reshape(ref, features))
 
-    def permute(self, ref: Ref, perm: tuple[int, ...]) -> Ref:
+    def permute(self, ref: ir.Ref, perm: tuple[int, ...]) -> ir.Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
         if isinstance(node, ir.Permute):
             return self.permute(node.x, tuple(node.perm[p] for p in perm))
@@ -317,7 +316,7 @@ class Context:
             return self.reshape(ref, shape)  # only dims of size 1 change places
         return self.emit(ir.Permute(ref, perm))
 
-    def broadcast(self, ref: Ref, features: tuple[int, ...]) -> Ref:
+    def broadcast(self, ref: ir.Ref, features: tuple[int, ...]) -> ir.Ref:
         t, node = self.type(ref), self.builder.nodes[ref]
         if t.shape == features:
             return ref
@@ -325,12 +324,12 @@ class Context:
             return self.const(node.value, t.dtype, t.space, features)
         return self.emit(ir.Broadcast(ref, features))
 
-    def reduce(self, ref: Ref, fold: Fold, dims: tuple[int, ...], keepdim: bool) -> Ref:
+    def reduce(self, ref: ir.Ref, fold: Fold, dims: tuple[int, ...], keepdim: bool) -> ir.Ref:
         return self.emit(ir.Reduce(ref, fold, dims, keepdim)) if dims else ref
 
     # ------------------------------------------------------------ along maps
 
-    def map_of(self, index: fx.Node, x: fx.Node, wrap: bool) -> Ref:
+    def map_of(self, index: fx.Node, x: fx.Node, wrap: bool) -> ir.Ref:
         """The map r -> index[r] into the rows of `x`; `index` holds one number a row."""
         ref = self.value(index)
         features = self.type(ref).shape
@@ -350,7 +349,7 @@ class Context:
         wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
         return self.emit(ir.MapOf(index_of_rows, cod, wraps))
 
-    def _item_map(self, index: fx.Node, x: fx.Node) -> Ref | None:
+    def _item_map(self, index: fx.Node, x: fx.Node) -> ir.Ref | None:
         """The map by which `index` picks rows in each item of a batch, if it picks them so from `x`."""
         gather = self.formulas.of_each_item(index, shape(x)[0])
         found = None if gather is None else pulled(gather)
@@ -364,7 +363,7 @@ class Context:
         short = count is not None and runs is not None and count <= _LONGEST_RUN * runs
         return short and self.formulas.counts_runs(index, shape(x)[0])
 
-    def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> Ref:
+    def positions(self, node: fx.Node, start: Size = 0, step: int = 1) -> ir.Ref:
         """start, start + step, ... for the rows of `node` in order, as an i64 value on their space."""
         space, rows = self.spaces.space_of(node), shape(node)[0]
         if space == UNIT:
@@ -382,7 +381,7 @@ class Context:
         ends = (self._count(start), self._count(start + rows * step), step)
         return self.emit(ir.Aten(named.ARANGE_OF_STEPS, ends, kwargs, t))
 
-    def count(self, size: Size, dtype: DType) -> Ref:
+    def count(self, size: Size, dtype: DType) -> ir.Ref:
         """A size as a unit value."""
         counted = self._count(size)
         return self.measured(counted.ref, dtype) if isinstance(counted, ir.Operand) else self.const(counted, dtype)
@@ -397,7 +396,7 @@ class Context:
             raise IRError(f"a size {size} that the program does not have")
         return ir.Operand(found)
 
-    def push(self, x: Ref, map_: Ref, fold: Fold, empty: Number = 0) -> Ref:
+    def push(self, x: ir.Ref, map_: ir.Ref, fold: Fold, empty: Number = 0) -> ir.Ref:
         number = typed(empty, self.type(x).dtype)
         return self.emit(ir.Push(x, map_, fold, 0 if alike(number, 0, self.type(x).dtype) else number))
 

@@ -51,7 +51,6 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import Promise
-from graphweave.ir.message.nodes import Program, Ref
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **SOFTMAX, **COLUMNS, **CHOICES, **RANDOM}
 """Call -> the function that translates it. All other calls stay ATen calls."""
@@ -78,16 +77,16 @@ class Imported:
     them, in order. `refused` says why ATen calls in the middle of message passing were not translated.
     """
 
-    program: Program
-    inputs: tuple[Ref, ...]
-    vals: dict[Ref, Any]
+    program: ir.Program
+    inputs: tuple[ir.Ref, ...]
+    vals: dict[ir.Ref, Any]
     space_rows: dict[Space, Size]
-    refused: dict[Ref, Reason]
-    effects: tuple[Ref, ...]
-    attributes: dict[Ref, Any]
-    drawn: dict[str, Ref]
+    refused: dict[ir.Ref, Reason]
+    effects: tuple[ir.Ref, ...]
+    attributes: dict[ir.Ref, Any]
+    drawn: dict[str, ir.Ref]
     promises: tuple[Promise | None, ...] = ()
-    origins: Mapping[str, Ref] = field(default_factory=dict)
+    origins: Mapping[str, ir.Ref] = field(default_factory=dict)
     seeded: frozenset[str] = frozenset()
 
 
@@ -111,16 +110,16 @@ class _Importer:
         self.same_as = number(gm.graph)
         self.spaces = Spaces(self.same_as)
         self.cx = Context(self.spaces)
-        self.inputs: list[Ref] = []
-        self.vals: dict[Ref, Any] = {}
-        self.refused: dict[Ref, Reason] = {}
-        self.drawn: dict[str, Ref] = {}
+        self.inputs: list[ir.Ref] = []
+        self.vals: dict[ir.Ref, Any] = {}
+        self.refused: dict[ir.Ref, Reason] = {}
+        self.drawn: dict[str, ir.Ref] = {}
         self.promises: list[Promise | None] = []
-        self.bases: dict[fx.Node, Ref] = {}
-        self.origins: dict[str, Ref] = {}
+        self.bases: dict[fx.Node, ir.Ref] = {}
+        self.origins: dict[str, ir.Ref] = {}
 
     def run(self) -> Imported:
-        outputs: list[Ref | None] = []
+        outputs: list[ir.Ref | None] = []
         for node in self.gm.graph.nodes:
             self.cx.loc = location_of(node)
             if node.op == "output":
@@ -130,7 +129,7 @@ class _Importer:
                 self._keep(node, ref)
         return self._finish(outputs)
 
-    def _keep(self, node: fx.Node, ref: Ref) -> None:
+    def _keep(self, node: fx.Node, ref: ir.Ref) -> None:
         self.cx.refs[node] = ref
         self.origins[node.name] = ref
         value = val(node)
@@ -141,7 +140,7 @@ class _Importer:
         if isinstance(value, torch.SymInt):
             self.cx.sizes.setdefault(value.node.expr, ref)
 
-    def _seed(self, ref: Ref) -> Ref:
+    def _seed(self, ref: ir.Ref) -> ir.Ref:
         """The seed of random numbers that are functions of a seed; for any other random call, `ref` itself."""
         made = self.cx.builder.nodes[ref]
         while isinstance(made, ir.Cast):
@@ -150,7 +149,7 @@ class _Importer:
 
     # ------------------------------------------------------------ nodes
 
-    def _leaf(self, node: fx.Node) -> Ref:
+    def _leaf(self, node: fx.Node) -> ir.Ref:
         if node.op == "placeholder":
             ref = self.cx.emit(ir.Input(node.name, self.cx.wanted(node)))
             self.inputs.append(ref)
@@ -166,7 +165,7 @@ class _Importer:
         self.cx.attributes[ref] = value
         return ref
 
-    def _call(self, node: fx.Node) -> Ref:
+    def _call(self, node: fx.Node) -> ir.Ref:
         value = val(node)
         if isinstance(value, torch.SymInt):
             found = self.cx.size(value)
@@ -187,7 +186,7 @@ class _Importer:
             self.refused.setdefault(ref, why)
         return ref
 
-    def _assert_rows(self, node: fx.Node, ref: Ref) -> None:
+    def _assert_rows(self, node: fx.Node, ref: ir.Ref) -> None:
         """Check, if data decides how many rows a call gives, and the capture found their number equal to a size known
         before, that later calls give as many. PyTorch forgets what it asserted of this when it traces again."""
         call = _choosing_call(node)
@@ -211,7 +210,7 @@ class _Importer:
             check = self.cx.emit(ir.Aten(named.ASSERT_SIZE, (condition, words), (), ir.NOTHING))
             self.cx.effects.append(check)
 
-    def _outside(self, node: fx.Node) -> Ref:
+    def _outside(self, node: fx.Node) -> ir.Ref:
         """Keep the call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
         row = row_of(node)
         if row is not None:
@@ -238,10 +237,10 @@ class _Importer:
             self.cx.effects.append(ref)
         return ref
 
-    def _operand(self, node: fx.Node) -> Ref:
+    def _operand(self, node: fx.Node) -> ir.Ref:
         return self.cx.refs[self.same_as[node]]
 
-    def _laid_out(self, node: fx.Node) -> Ref:
+    def _laid_out(self, node: fx.Node) -> ir.Ref:
         """`node` with its dims in the captured order in memory. Gaps between elements are removed."""
         ref = self._operand(node)
         order = order_of(val(node))
@@ -249,7 +248,7 @@ class _Importer:
         as_given = isinstance(self.cx.builder.nodes[ref], ir.Input) and order_of(self.vals[ref]) == order
         return ref if order is None or as_given else self._in_order(node, order)
 
-    def _as_captured(self, node: fx.Node) -> Ref:
+    def _as_captured(self, node: fx.Node) -> ir.Ref:
         """`node` with the captured strides, at the captured offset in its memory."""
         if not is_tensor(node):
             return self._operand(node)
@@ -262,16 +261,16 @@ class _Importer:
             ref = self._in_order(root, order, whole=True)
         return self._viewed(ref, views_from(root, node))
 
-    def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> Ref:
+    def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> ir.Ref:
         return self._beside(node, ir.LaidOut(self._operand(node), order, whole))
 
-    def _beside(self, node: fx.Node, value: ir.Node) -> Ref:
+    def _beside(self, node: fx.Node, value: ir.Node) -> ir.Ref:
         """Another value that stands for `node`: the same numbers, in other memory or in another order."""
         ref = self.cx.emit(value)
         self.vals.setdefault(ref, val(node))
         return ref
 
-    def _viewed(self, ref: Ref, views: Iterable[fx.Node]) -> Ref:
+    def _viewed(self, ref: ir.Ref, views: Iterable[fx.Node]) -> ir.Ref:
         """The result of applying PyTorch's calls `views`, one after the other, to `ref`."""
         for view in views:
             rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
@@ -289,7 +288,7 @@ class _Importer:
 
     # ------------------------------------------------------------ the end
 
-    def _outputs(self, node: fx.Node) -> list[Ref | None]:
+    def _outputs(self, node: fx.Node) -> list[ir.Ref | None]:
         """The results, each a separate value: a copy of an input is not that input, and equal results are not one
         value.
 
@@ -298,8 +297,8 @@ class _Importer:
         results = list(_flat(node.args[0]))
         user = [r for r in results[: self.num_forward] if is_tensor(r)]
         roots = Counter(root_of(r) for r in dict.fromkeys(user))
-        given: dict[Ref, fx.Node] = {}
-        out: list[Ref | None] = []
+        given: dict[ir.Ref, fx.Node] = {}
+        out: list[ir.Ref | None] = []
         for i, result in enumerate(results):
             self.promises.append(None)
             if not isinstance(result, fx.Node):
@@ -319,7 +318,7 @@ class _Importer:
             out.append(ref)
         return out
 
-    def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
+    def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> ir.Ref | None:
         """The view that makes a result which has gaps or shares memory with an input or another result; None for
         others."""
         root = root_of(result)
@@ -348,18 +347,18 @@ class _Importer:
         same = self.same_as[node]
         return any(n is not node and s is same and aliased(n) is None for n, s in self.same_as.items())
 
-    def _clone(self, ref: Ref, result: fx.Node) -> Ref:
+    def _clone(self, ref: ir.Ref, result: fx.Node) -> ir.Ref:
         self.cx.serial += 1
         return self._beside(
             result, ir.Aten(named.CLONE, (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
         )
 
-    def _number(self, value: Any) -> Ref:
+    def _number(self, value: Any) -> ir.Ref:
         """A result that is a plain number, as a value of the program."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
         return self.cx.emit(ir.Aten(f"builtin.{name}", (value,), (), ir.AnyType(other=name)))
 
-    def _read_row_counts(self, live: set[Ref]) -> list[Ref]:
+    def _read_row_counts(self, live: set[ir.Ref]) -> list[ir.Ref]:
         """The calls that read a row count of a space in use from a tensor (`int(n)`), if nothing else needs them."""
         b = self.cx.builder
         used = {s for r in live for s in _spaces(b.types[r])}
@@ -367,7 +366,7 @@ class _Importer:
         read = (r for r, n in enumerate(b.nodes) if isinstance(n, ir.Aten) and n.target == named.ITEM)
         return [r for r in read if r not in live and getattr(b.types[r], "size", None) in symbols]
 
-    def _finish(self, outputs: list[Ref | None]) -> Imported:
+    def _finish(self, outputs: list[ir.Ref | None]) -> Imported:
         """The import without nodes that nothing needs, such as indices repeated over features and bases of zeros."""
         b = self.cx.builder
         results = _needed(b, [r for r in outputs if r is not None])
@@ -375,7 +374,7 @@ class _Importer:
         effects = sorted(r for r in {*self.cx.effects, *counts} if r not in results)
         live = results | _needed(b, self.inputs + effects)
         kept = Builder()
-        new: dict[Ref, Ref] = {}
+        new: dict[ir.Ref, ir.Ref] = {}
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
         used = {s for t in kept.types for s in _spaces(t)}
@@ -459,7 +458,7 @@ def _flat(arg: object) -> Iterable[Any]:
         yield arg
 
 
-def _needed(b: Builder, roots: Iterable[Ref]) -> set[Ref]:
+def _needed(b: Builder, roots: Iterable[ir.Ref]) -> set[ir.Ref]:
     return reached(roots, lambda ref: operands(b.nodes[ref]))
 
 

@@ -19,8 +19,8 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.frontends.calls.captured_sizes import Size, hint
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Input, Program, Ref, Type
 
 _log = logger(__name__)
 
@@ -35,19 +35,19 @@ class GraphAtHand:
         self.values = values
         self.rows: dict[Space, int] = {}
 
-    def __call__(self, facts: Facts, ref: Ref) -> int | None:
+    def __call__(self, facts: Facts, ref: ir.Ref) -> int | None:
         """The rows of `ref`; None if it depends on more than the graph, or if an input is not known."""
         value = self.value(facts, ref)
         return None if value is None else int(value.shape[0])
 
-    def value(self, facts: Facts, ref: Ref) -> Tensor | None:
+    def value(self, facts: Facts, ref: ir.Ref) -> Tensor | None:
         """The tensor `ref`; None as above."""
         program = facts.program
         if ref not in facts.flow.graph_only:
             return None
         needed = ancestors(program, (ref,))
-        inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and r in needed]
-        names = [n.name for r in inputs if isinstance(n := program.nodes[r], Input)]
+        inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input) and r in needed]
+        names = [n.name for r in inputs if isinstance(n := program.nodes[r], ir.Input)]
         if not all(name in self.values for name in names):
             return None
         part = extract(program, inputs, [ref]).program
@@ -74,12 +74,12 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
     return out
 
 
-def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
+def known_rows(program: ir.Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
     """The row counts in this call: given by shapes, or measured where data decides them."""
     rows = {space: known for space, size in sizes.items() if (known := hint(size)) is not None}
     measure.rows, facts = rows, Facts(program)
     for space in sizes:
-        on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
+        on = (r for r, t in enumerate(program.types) if isinstance(t, ir.Type) and t.space == space)
         known = next((n for r in on if (n := measure(facts, r)) is not None), None) if space not in rows else None
         if known is not None:
             rows[space] = known

@@ -15,20 +15,8 @@ from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.calls.row_rules import running_sum
 from graphweave.frontends.importing.context import Context, Table
 from graphweave.frontends.importing.ops_columns import COLUMNS
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Chosen,
-    Concat,
-    Distinct,
-    DistinctKey,
-    DistinctRow,
-    MapOf,
-    Order,
-    Pull,
-    Ref,
-    RunningSum,
-    Slice,
-)
 
 aten = torch.ops.aten
 
@@ -45,17 +33,17 @@ _MAX_KEYS = 8
 """Rows of more numbers than this are told apart by PyTorch."""
 
 
-def _order(cx: Context, node: fx.Node) -> Ref:
+def _order(cx: Context, node: fx.Node) -> ir.Ref:
     """The order into which a sort puts the rows of its operand, as an index. IRError if it does not sort rows of one
     number."""
     x = cx.value(node.args[0])
     t = cx.type(x)
     if t.space == UNIT or numel(t.shape) != 1 or dim_of(argument(node, "dim", -1), rank(node.args[0])) != 0:  # type: ignore[arg-type]
         raise IRError("sorts shared data, or several numbers a row")
-    return cx.emit(Order((cx.reshape(x, ()),), (bool(argument(node, "descending", False)),)))
+    return cx.emit(ir.Order((cx.reshape(x, ()),), (bool(argument(node, "descending", False)),)))
 
 
-def _distinct(cx: Context, call: fx.Node, item: object) -> Ref:
+def _distinct(cx: Context, call: fx.Node, item: object) -> ir.Ref:
     """The rows of one integer or a few that differ, the place among them of each row's, or how many rows are equal to
     each. IRError for other tensors, and if the distinct rows are not asked to be sorted."""
     x = cx.value(call.args[0])
@@ -68,16 +56,16 @@ def _distinct(cx: Context, call: fx.Node, item: object) -> Ref:
         raise IRError("gives the different numbers in any order")
     space = spaces.pop()
     row = cx.reshape(x, (count,))
-    keys = [cx.reshape(cx.emit(Slice(row, 0, k, k + 1)), ()) for k in range(count)]
-    distinct = cx.emit(Distinct(tuple(keys), space))
+    keys = [cx.reshape(cx.emit(ir.Slice(row, 0, k, k + 1)), ()) for k in range(count)]
+    distinct = cx.emit(ir.Distinct(tuple(keys), space))
     if item == 0:
-        found = [cx.reshape(cx.emit(DistinctKey(distinct, k)), (1,)) for k in range(count)]
-        return cx.cast(found[0] if count == 1 else cx.emit(Concat(tuple(found), 0)), t.dtype)
-    of_row = cx.emit(DistinctRow(distinct))
-    return of_row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(MapOf(of_row, space)), Fold.sum)
+        found = [cx.reshape(cx.emit(ir.DistinctKey(distinct, k)), (1,)) for k in range(count)]
+        return cx.cast(found[0] if count == 1 else cx.emit(ir.Concat(tuple(found), 0)), t.dtype)
+    of_row = cx.emit(ir.DistinctRow(distinct))
+    return of_row if item == 1 else cx.push(cx.const(1, DType.i64, t.space), cx.emit(ir.MapOf(of_row, space)), Fold.sum)
 
 
-def _item(cx: Context, node: fx.Node) -> Ref | None:
+def _item(cx: Context, node: fx.Node) -> ir.Ref | None:
     """The sorted rows, or their order, or what is asked of distinct rows; items of other calls are those of
     `COLUMNS`."""
     source, item = node.args
@@ -89,26 +77,26 @@ def _item(cx: Context, node: fx.Node) -> Ref | None:
     if item == 1:
         return cx.reshape(order, cx.result(node).shape)
     rows: Any = cx.value(source.args[0])
-    return cx.emit(Pull(rows, cx.emit(MapOf(order, cx.type(rows).space))))
+    return cx.emit(ir.Pull(rows, cx.emit(ir.MapOf(order, cx.type(rows).space))))
 
 
-def _nonzero(cx: Context, node: fx.Node) -> Ref:
+def _nonzero(cx: Context, node: fx.Node) -> ir.Ref:
     """nonzero of one number a row: the rows that the mask chooses, [rows, 1]."""
     x, t = cx.value(node.args[0]), cx.result(node)
     of = cx.type(x)
     if of.space == UNIT or t.space == UNIT or of.shape != ():
         raise IRError("lists places in shared data, or in several numbers a row")
     mask = x if of.dtype is DType.bool else cx.map(Op.ne, x, cx.const(0, of.dtype))
-    return cx.reshape(cx.emit(Chosen(mask, t.space)), t.shape)
+    return cx.reshape(cx.emit(ir.Chosen(mask, t.space)), t.shape)
 
 
-def _running_sum(cx: Context, node: fx.Node) -> Ref:
+def _running_sum(cx: Context, node: fx.Node) -> ir.Ref:
     """A running sum of rows. Other calls of cumsum and flip stay with PyTorch."""
     found, t = running_sum(node), cx.result(node)
     if found is None or t.space == UNIT:
         raise IRError(*NO_KERNEL.parts)
     x, reverse = found
-    return cx.emit(RunningSum(cx.cast(cx.value(x), t.dtype), reverse))
+    return cx.emit(ir.RunningSum(cx.cast(cx.value(x), t.dtype), reverse))
 
 
 CHOICES: Table = {

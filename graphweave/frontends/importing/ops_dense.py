@@ -11,8 +11,8 @@ from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.calls.row_rules import GRAM, PRODUCT, transposed
 from graphweave.frontends.importing.context import Context, Handler, Table
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
 
 aten = torch.ops.aten
 
@@ -21,22 +21,22 @@ OF_SHARED_DATA = Reason(("a product of shared matrices, which has no rows: the v
 grow with the graph, and no kernel would multiply them faster or save a tensor."""
 
 
-def _product(cx: Context, a: object, b: object) -> Ref:
+def _product(cx: Context, a: object, b: object) -> ir.Ref:
     """a @ b: rows times shared weights, or the sum over rows of outer products."""
     x = transposed(a)
     if x is not None and cx.spaces.space_of(x) != UNIT:
-        return cx.emit(Gram(cx.value(x), cx.value(b)))
+        return cx.emit(ir.Gram(cx.value(x), cx.value(b)))
     left = cx.value(a)
     if cx.type(left).space == UNIT:
         raise IRError(*OF_SHARED_DATA.parts)
-    return cx.emit(MatMul(left, cx.value(b)))
+    return cx.emit(ir.MatMul(left, cx.value(b)))
 
 
-def _mm(cx: Context, node: fx.Node) -> Ref:
+def _mm(cx: Context, node: fx.Node) -> ir.Ref:
     return _product(cx, *node.args[:2])
 
 
-def _addmm(cx: Context, node: fx.Node) -> Ref:
+def _addmm(cx: Context, node: fx.Node) -> ir.Ref:
     """beta * input + alpha * product"""
     product, dtype = _product(cx, *node.args[1:3]), cx.result(node).dtype
     added = cx.aligned(node.args[0], node, None)
@@ -47,16 +47,16 @@ def _addmm(cx: Context, node: fx.Node) -> Ref:
     return cx.map(Op.add, product, added)
 
 
-def _mv(cx: Context, node: fx.Node) -> Ref:
+def _mv(cx: Context, node: fx.Node) -> ir.Ref:
     """A matrix of rows times a shared vector."""
     x, w = (cx.value(a) for a in node.args[:2])
     features = cx.type(w).shape
     if cx.type(x).space == UNIT or len(features) != 1:
         raise IRError(*OF_SHARED_DATA.parts)
-    return cx.reshape(cx.emit(MatMul(x, cx.reshape(w, (features[0], 1)))), ())
+    return cx.reshape(cx.emit(ir.MatMul(x, cx.reshape(w, (features[0], 1)))), ())
 
 
-def _bmm(cx: Context, node: fx.Node) -> Ref:
+def _bmm(cx: Context, node: fx.Node) -> ir.Ref:
     """A product in each row, or in each block of a row. A small one is written as sums, so that no matrices of rows
     have to be stored for a call."""
     a, b = (cx.value(x) for x in node.args[:2])
@@ -85,7 +85,7 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
     return cx.reduce(product, Fold.sum, (d + 1,), False)
 
 
-def _einsum(cx: Context, node: fx.Node) -> Ref:
+def _einsum(cx: Context, node: fx.Node) -> ir.Ref:
     """Blocks of rows times a matrix for each block, or the sum over rows of outer products of blocks."""
     equation, (first, second) = node.args[:2]  # type: ignore[misc, str-unpack]
     if equation not in (PRODUCT, GRAM):
@@ -96,11 +96,11 @@ def _einsum(cx: Context, node: fx.Node) -> Ref:
         raise IRError("products of shared data, or rows against matrices that they share")
     if t.shape[0] == 1:  # one block is no dim
         a, b = (cx.reshape(x, cx.type(x).shape[1:]) for x in (a, b))
-    out = cx.emit(MatMul(a, b) if equation == PRODUCT else Gram(a, b))
+    out = cx.emit(ir.MatMul(a, b) if equation == PRODUCT else ir.Gram(a, b))
     return cx.reshape(out, cx.result(node).shape)
 
 
-def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
+def _typed(cx: Context, a: ir.Ref, b: ir.Ref) -> ir.Ref | None:
     """The product of rows with matrices that are pulled along a map, as a typed product that does not copy the
     matrices.
 
@@ -110,33 +110,33 @@ def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
     if len(blocks) > 1 or numel(blocks) * k * max(m, n) <= _MAX_MULTIPLICATIONS_IN_KERNELS:
         return None
     if m == 1 and (found := _matrices(cx, b)) is not None:
-        out = cx.emit(MatMul(cx.reshape(a, (*blocks, k)), *found))
+        out = cx.emit(ir.MatMul(cx.reshape(a, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, 1, n))
     if n == 1 and (found := _matrices(cx, _turned(cx, a))) is not None:
-        out = cx.emit(MatMul(cx.reshape(b, (*blocks, k)), *found))
+        out = cx.emit(ir.MatMul(cx.reshape(b, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, m, 1))
     return None
 
 
-def _turned(cx: Context, ref: Ref) -> Ref:
+def _turned(cx: Context, ref: ir.Ref) -> ir.Ref:
     rank = len(cx.type(ref).shape)
     return cx.permute(ref, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _matrices(cx: Context, ref: Ref) -> tuple[Ref, Ref] | None:
+def _matrices(cx: Context, ref: ir.Ref) -> tuple[ir.Ref, ir.Ref] | None:
     """(w, t) if `ref` is pull(w, t), even if each row is rearranged (w is then rearranged too); else None."""
     match cx.builder.nodes[ref]:
-        case Pull(w, m) if isinstance(cx.builder.nodes[m], MapOf):
+        case ir.Pull(w, m) if isinstance(cx.builder.nodes[m], ir.MapOf):
             return w, m
-        case Permute(x, perm) if (found := _matrices(cx, x)) is not None:
+        case ir.Permute(x, perm) if (found := _matrices(cx, x)) is not None:
             return cx.permute(found[0], perm), found[1]
-        case Reshape(x, shape) if (found := _matrices(cx, x)) is not None:
+        case ir.Reshape(x, shape) if (found := _matrices(cx, x)) is not None:
             return cx.reshape(found[0], shape), found[1]
         case _:
             return None
 
 
-def _has_matrices(cx: Context, a: Ref, b: Ref) -> bool:
+def _has_matrices(cx: Context, a: ir.Ref, b: ir.Ref) -> bool:
     """Whether one factor is a vector and the other a pulled matrix, which `typed-linear` makes a typed product."""
     m, n = cx.type(a).shape[-2], cx.type(b).shape[-1]
     return (m == 1 and _matrices(cx, b) is not None) or (n == 1 and _matrices(cx, _turned(cx, a)) is not None)
@@ -156,7 +156,7 @@ def _dims(node: fx.Node) -> list[int]:
     return sorted(dim_of(d, n) for d in (dims if isinstance(dims, list | tuple) else [dims]))
 
 
-def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
+def _folded(cx: Context, node: fx.Node, x: ir.Ref, fold: Fold) -> ir.Ref:
     """`x` folded over the dims of the call: features first, then rows."""
     arg, dims, keepdim = node.args[0], _dims(node), bool(argument(node, "keepdim", False))
     t = cx.type(x)
@@ -172,7 +172,7 @@ def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
     assert isinstance(arg, fx.Node)
     if fold in (Fold.max, Fold.min):
         cx.assert_rows(arg, f"{fold.value} of the rows of {t.space}", whole=argument(node, "dim") in (None, []))
-    out = cx.push(out, cx.emit(ToUnit(t.space)), fold, neutral(fold, t.dtype))
+    out = cx.push(out, cx.emit(ir.ToUnit(t.space)), fold, neutral(fold, t.dtype))
     return cx.reshape(out, (1, *cx.type(out).shape)) if keepdim else out
 
 
@@ -182,14 +182,14 @@ def _not_empty(fold: Fold, sizes: list[int]) -> None:
 
 
 def _fold(fold: Fold) -> Handler:
-    def handler(cx: Context, node: fx.Node) -> Ref:
+    def handler(cx: Context, node: fx.Node) -> ir.Ref:
         dtype = cx.result(node).dtype
         return _folded(cx, node, cx.cast(cx.value(node.args[0]), dtype), fold)
 
     return handler
 
 
-def _mean(cx: Context, node: fx.Node) -> Ref:
+def _mean(cx: Context, node: fx.Node) -> ir.Ref:
     """The sum divided by the number of its terms."""
     arg, t = node.args[0], cx.result(node)
     assert isinstance(arg, fx.Node)
@@ -203,13 +203,13 @@ def _mean(cx: Context, node: fx.Node) -> Ref:
     return cx.map(Op.div, total, cx.map(Op.mul, cx.rows(arg, t.dtype), features))
 
 
-def _dot(cx: Context, node: fx.Node) -> Ref:
+def _dot(cx: Context, node: fx.Node) -> ir.Ref:
     """The sum over rows of products of two vectors."""
     x, y = (cx.value(a) for a in node.args[:2])
     space = cx.type(x).space
     if space == UNIT or cx.type(y).space != space:
         raise IRError(*OF_SHARED_DATA.parts)
-    return cx.push(cx.map(Op.mul, x, y), cx.emit(ToUnit(space)), Fold.sum)
+    return cx.push(cx.map(Op.mul, x, y), cx.emit(ir.ToUnit(space)), Fold.sum)
 
 
 DENSE: Table = {

@@ -16,13 +16,13 @@ from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, i
 from graphweave.frontends.calls.row_rules import permutation
 from graphweave.frontends.calls.row_unions import joined_rows
 from graphweave.frontends.importing.context import Context, Table
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Concat, Join, MapOf, NumbersOfSegments, Pad, Part, Ref, Slice, Type
 
 aten = torch.ops.aten
 
 
-def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
+def _feature_dim(cx: Context, ref: ir.Ref, dim: int, ndim: int) -> int:
     """The feature dim of `ref` that corresponds to dim `dim` of its tensor. IRError if that is the dim of rows."""
     d = dim_of(dim, ndim)
     if cx.type(ref).space == UNIT:
@@ -32,19 +32,19 @@ def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
     return d - 1
 
 
-def _view(cx: Context, node: fx.Node) -> Ref:
+def _view(cx: Context, node: fx.Node) -> ir.Ref:
     x, t = cx.value(node.args[0]), cx.result(node)
     if cx.type(x).space != t.space:
         raise IRError("a view of ", cx.type(x).space, " as ", t.space)
     return cx.reshape(x, t.shape)
 
 
-def _expand(cx: Context, node: fx.Node) -> Ref:
+def _expand(cx: Context, node: fx.Node) -> ir.Ref:
     x, t = cx.aligned(node.args[0], node, None), cx.result(node)
     return cx.spread(cx.broadcast(x, t.shape), t.space)
 
 
-def _repeat(cx: Context, node: fx.Node) -> Ref:
+def _repeat(cx: Context, node: fx.Node) -> ir.Ref:
     """repeat, for calls that an expand can express."""
     x = node.args[0]
     if not isinstance(x, fx.Node):
@@ -56,7 +56,7 @@ def _repeat(cx: Context, node: fx.Node) -> Ref:
     return _expand(cx, node)
 
 
-def _permute(cx: Context, node: fx.Node) -> Ref:
+def _permute(cx: Context, node: fx.Node) -> ir.Ref:
     x, perm = cx.value(node.args[0]), permutation(node)
     if cx.type(x).space != UNIT:
         if perm[0] != 0:
@@ -65,7 +65,7 @@ def _permute(cx: Context, node: fx.Node) -> Ref:
     return cx.permute(x, perm)
 
 
-def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
+def _sliced(cx: Context, x: ir.Ref, dim: int, start: int, stop: int, step: int = 1) -> ir.Ref:
     size = cx.type(x).shape[dim]
     if (start, stop, step) == (0, size, 1):
         return x
@@ -75,14 +75,14 @@ def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1)
     if number is not None and cx.type(x).shape[dim] > 1:
         shape = cx.type(x).shape
         return cx.const(number, cx.type(x).dtype, UNIT, (*shape[:dim], 1, *shape[dim + 1 :]))
-    return cx.emit(Slice(x, dim, start, stop, step))
+    return cx.emit(ir.Slice(x, dim, start, stop, step))
 
 
-def _slice(cx: Context, node: fx.Node) -> Ref:
+def _slice(cx: Context, node: fx.Node) -> ir.Ref:
     x = cx.value(node.args[0])
     segment = _segment(cx, node, x)
     if segment is not None:
-        return cx.reshape(cx.emit(Part(x, *segment)), cx.result(node).shape)
+        return cx.reshape(cx.emit(ir.Part(x, *segment)), cx.result(node).shape)
     dim, start, stop, step = _slice_arguments(node)
     d = _feature_dim(cx, x, dim, rank(node))
     start, stop = _clip(start, stop, cx.type(x).shape[d])
@@ -102,7 +102,7 @@ def _clip(start: int | None, stop: int | None, size: int) -> tuple[int, int]:
     return first, max(first, last)
 
 
-def _select(cx: Context, node: fx.Node) -> Ref:
+def _select(cx: Context, node: fx.Node) -> ir.Ref:
     x, index = cx.value(node.args[0]), fixed(val(node.args[2]))
     if index is None:
         raise IRError("selects at a place that varies")
@@ -112,7 +112,7 @@ def _select(cx: Context, node: fx.Node) -> Ref:
     return cx.reshape(_sliced(cx, x, d, index, index + 1), (*features[:d], *features[d + 1 :]))
 
 
-def _item(cx: Context, node: fx.Node) -> Ref | None:
+def _item(cx: Context, node: fx.Node) -> ir.Ref | None:
     """An item of split or unbind, as a slice; None for items of other calls."""
     source, item = node.args
     if not isinstance(source, fx.Node) or source.target not in _SPLITS or not isinstance(item, int):
@@ -140,7 +140,7 @@ _SPLITS = frozenset({
 """Calls with several results, each of which is a slice of the operand."""
 
 
-def _concat(cx: Context, node: fx.Node) -> Ref:
+def _concat(cx: Context, node: fx.Node) -> ir.Ref:
     t = cx.result(node)
     args: Any = node.args[0]
     xs = [cx.cast(cx.value(x), t.dtype) for x in args if rank(x) == rank(node)]
@@ -152,10 +152,10 @@ def _concat(cx: Context, node: fx.Node) -> Ref:
         return _rows_after_rows(cx, node, xs) if joined is None else joined
     if any(cx.type(x).space != t.space for x in xs):
         raise IRError("concatenates rows of several spaces side by side")
-    return xs[0] if len(xs) == 1 else cx.emit(Concat(tuple(xs), dim))
+    return xs[0] if len(xs) == 1 else cx.emit(ir.Concat(tuple(xs), dim))
 
 
-def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref | None:
+def _joined(cx: Context, node: fx.Node, xs: list[ir.Ref]) -> ir.Ref | None:
     """The concatenated rows of `xs`, on the space of the union; None if they have no such space. Shared data can
     be one row of it."""
     t, args = cx.result(node), joined_rows(node)
@@ -169,22 +169,22 @@ def _joined(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref | None:
         if cx.type(x).space != space or (space == UNIT and fixed(shape(arg)[0]) != 1):
             return None
         rows.append(cx.reshape(x, t.shape))
-    return cx.emit(Join(tuple(rows), t.space))
+    return cx.emit(ir.Join(tuple(rows), t.space))
 
 
-def _joined_numbers(cx: Context, t: Type, xs: list[Ref], segments: tuple[Space, ...]) -> Ref:
+def _joined_numbers(cx: Context, t: ir.Type, xs: list[ir.Ref], segments: tuple[Space, ...]) -> ir.Ref:
     """Whole numbers that the program knows, one for all rows of a segment, concatenated."""
     if t.dtype is not DType.i64 or t.shape or UNIT in (t.space, *segments):
         raise IRError("concatenates rows of whole numbers")
     numbers = [cx.number_of(x) for x in xs]
     if all(n is not None for n in numbers):
-        return cx.emit(NumbersOfSegments(segments, tuple(int(n) for n in numbers if n is not None), t.space))
-    if all(isinstance(cx.builder.nodes[x], NumbersOfSegments) for x in xs):
-        return cx.emit(Join(tuple(xs), t.space))
+        return cx.emit(ir.NumbersOfSegments(segments, tuple(int(n) for n in numbers if n is not None), t.space))
+    if all(isinstance(cx.builder.nodes[x], ir.NumbersOfSegments) for x in xs):
+        return cx.emit(ir.Join(tuple(xs), t.space))
     raise IRError("concatenates rows of whole numbers")
 
 
-def _segment(cx: Context, node: fx.Node, whole: Ref | None) -> tuple[tuple[Space, ...], int] | None:
+def _segment(cx: Context, node: fx.Node, whole: ir.Ref | None) -> tuple[tuple[Space, ...], int] | None:
     """The spaces whose rows the whole of a slice of rows consists of, and which of them the slice is; None for other
     slices."""
     found = cx.spaces.segment_of(node)
@@ -194,18 +194,18 @@ def _segment(cx: Context, node: fx.Node, whole: Ref | None) -> tuple[tuple[Space
     return (of, at) if all(s != UNIT or n == 1 for s, n in zip(of, sizes, strict=True)) else None
 
 
-def _rows_in_place(cx: Context, node: fx.Node, g: Ref, step: int) -> Ref:
+def _rows_in_place(cx: Context, node: fx.Node, g: ir.Ref, step: int) -> ir.Ref:
     """The gradient of every `step`th row from some row on: what the rows of `g` send to these rows."""
     source, start = node.args[0], val(node.args[3])
     if fixed(start) is not None and start < 0:
         start = shape(node)[0] + start
     elif isinstance(start, torch.SymInt) and not statically_known_true(start >= 0):
         raise IRError("the gradient of a slice from a row that may count from the end")
-    index = cx.emit(MapOf(cx.positions(source, start, step), cx.result(node).space))  # type: ignore[arg-type]
+    index = cx.emit(ir.MapOf(cx.positions(source, start, step), cx.result(node).space))  # type: ignore[arg-type]
     return cx.push(g, index, Fold.sum)
 
 
-def _rows_after_rows(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
+def _rows_after_rows(cx: Context, node: fx.Node, xs: list[ir.Ref]) -> ir.Ref:
     """cat along rows -> the sum of what each operand sends to its own rows of the result.
 
     A number that fills an operand is taken where the row belongs to that operand, without being sent.
@@ -220,7 +220,7 @@ def _rows_after_rows(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
     for ref, arg in zip(xs, args, strict=True):
         stop, number = start + shape(arg)[0], cx.number_of(ref)
         if number is None:
-            index = cx.emit(MapOf(cx.positions(arg, start), t.space))
+            index = cx.emit(ir.MapOf(cx.positions(arg, start), t.space))
             sent = cx.push(ref, index, Fold.sum)
             out = sent if cx.number_of(out) == 0 else cx.map(Op.add, out, sent)
         elif number != 0:
@@ -232,7 +232,7 @@ def _rows_after_rows(cx: Context, node: fx.Node, xs: list[Ref]) -> Ref:
     return out
 
 
-def _stack(cx: Context, node: fx.Node) -> Ref:
+def _stack(cx: Context, node: fx.Node) -> ir.Ref:
     t = cx.result(node)
     dim = dim_of(argument(node, "dim", 0), rank(node)) - (t.space != UNIT)
     xs = [cx.cast(cx.value(x), t.dtype) for x in node.args[0]]  # type: ignore[union-attr]
@@ -240,21 +240,21 @@ def _stack(cx: Context, node: fx.Node) -> Ref:
         raise IRError("stacks along rows, or rows of several spaces")
     one = (*t.shape[:dim], 1, *t.shape[dim + 1 :])
     blocks = tuple(cx.reshape(x, one) for x in xs)
-    return blocks[0] if len(blocks) == 1 else cx.emit(Concat(blocks, dim))
+    return blocks[0] if len(blocks) == 1 else cx.emit(ir.Concat(blocks, dim))
 
 
-def _padded(cx: Context, x: Ref, dim: int, before: int, after: int) -> Ref:
-    return x if before == after == 0 else cx.emit(Pad(x, dim, before, after))
+def _padded(cx: Context, x: ir.Ref, dim: int, before: int, after: int) -> ir.Ref:
+    return x if before == after == 0 else cx.emit(ir.Pad(x, dim, before, after))
 
 
-def _slice_backward(cx: Context, node: fx.Node) -> Ref:
+def _slice_backward(cx: Context, node: fx.Node) -> ir.Ref:
     """slice_backward(g, sizes, dim, start, end, step)"""
     g, t = cx.value(node.args[0]), cx.result(node)
     segment = _segment(cx, node, None) if t.space != UNIT else None
     if segment is not None and cx.type(g).space == segment[0][segment[1]]:
         of, at = segment
         nothing = [cx.const(0, t.dtype, space, t.shape) for space in of]
-        return cx.emit(Join((*nothing[:at], cx.reshape(g, t.shape), *nothing[at + 1 :]), t.space))
+        return cx.emit(ir.Join((*nothing[:at], cx.reshape(g, t.shape), *nothing[at + 1 :]), t.space))
     dim, start, stop, step = (fixed(val(a)) for a in node.args[2:6])
     if dim is not None and step is not None and t.space != UNIT and dim_of(dim, rank(node)) == 0:
         if (start, step) == (0, 1):  # row limits know this call (analysis/row_limits.py), and nothing has to be grouped
@@ -271,14 +271,14 @@ def _slice_backward(cx: Context, node: fx.Node) -> Ref:
     return _padded(cx, g, d, start, size - start - cx.type(g).shape[d])
 
 
-def _spaced(cx: Context, x: Ref, d: int, step: int) -> Ref:
+def _spaced(cx: Context, x: ir.Ref, d: int, step: int) -> ir.Ref:
     """`x` with step - 1 zeros after each number along feature dim `d`."""
     features = cx.type(x).shape
     apart = _padded(cx, cx.reshape(x, (*features[: d + 1], 1, *features[d + 1 :])), d + 1, 0, step - 1)
     return cx.reshape(apart, (*features[:d], features[d] * step, *features[d + 1 :]))
 
 
-def _select_backward(cx: Context, node: fx.Node) -> Ref:
+def _select_backward(cx: Context, node: fx.Node) -> ir.Ref:
     """select_backward(g, sizes, dim, index)"""
     g, t = cx.value(node.args[0]), cx.result(node)
     dim, index = fixed(val(node.args[2])), fixed(val(node.args[3]))
@@ -292,7 +292,7 @@ def _select_backward(cx: Context, node: fx.Node) -> Ref:
     return _padded(cx, column, d, index, t.shape[d] - index - 1)
 
 
-def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int) -> Ref:
+def _replaced(cx: Context, base: ir.Ref, block: ir.Ref, d: int, start: int, stop: int) -> ir.Ref:
     """`base` with `block` in place of its numbers start..stop along feature dim `d`."""
     size = cx.type(base).shape[d]
     if cx.number_of(base) == 0:
@@ -301,10 +301,10 @@ def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int)
     parts.append(block)
     if stop < size:
         parts.append(_sliced(cx, base, d, stop, size))
-    return parts[0] if len(parts) == 1 else cx.emit(Concat(tuple(parts), d))
+    return parts[0] if len(parts) == 1 else cx.emit(ir.Concat(tuple(parts), d))
 
 
-def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
+def _on_the_same_rows(cx: Context, node: fx.Node, *operands: ir.Ref) -> ir.Type:
     """The type of the result; IRError unless all `operands` lie on its space.
 
     A base of zeros may be shared data although it has as many rows as the space of the result. Its first dim is then a
@@ -317,7 +317,7 @@ def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
     return t
 
 
-def _slice_scatter(cx: Context, node: fx.Node) -> Ref:
+def _slice_scatter(cx: Context, node: fx.Node) -> ir.Ref:
     base, block = (cx.value(a) for a in node.args[:2])
     dim, start, stop, step = _slice_arguments(node)
     if step != 1:
@@ -328,7 +328,7 @@ def _slice_scatter(cx: Context, node: fx.Node) -> Ref:
     return _replaced(cx, base, cx.cast(block, t.dtype), d, start, stop)
 
 
-def _select_scatter(cx: Context, node: fx.Node) -> Ref:
+def _select_scatter(cx: Context, node: fx.Node) -> ir.Ref:
     base, block = (cx.value(a) for a in node.args[:2])
     index, t = fixed(val(node.args[3])), _on_the_same_rows(cx, node, base, block)
     if index is None:
@@ -339,7 +339,7 @@ def _select_scatter(cx: Context, node: fx.Node) -> Ref:
     return _replaced(cx, base, column, d, index, index + 1)
 
 
-def _pad(cx: Context, node: fx.Node) -> Ref:
+def _pad(cx: Context, node: fx.Node) -> ir.Ref:
     """constant_pad_nd(x, pads, 0). `pads` holds (before, after) for each dim from the last; negative numbers remove."""
     x, pads = cx.value(node.args[0]), [fixed(val(p)) for p in node.args[1]]  # type: ignore[union-attr]
     numbers = [p for p in pads if p is not None]
@@ -357,7 +357,7 @@ def _pad(cx: Context, node: fx.Node) -> Ref:
 # ---------------------------------------------------------------- constants
 
 
-def _filled(cx: Context, node: fx.Node, value: float) -> Ref:
+def _filled(cx: Context, node: fx.Node, value: float) -> ir.Ref:
     t = cx.result(node)
     if is_tensor(value):
         return cx.spread(cx.broadcast(cx.cast(cx.value(value), t.dtype), t.shape), t.space)
@@ -369,20 +369,20 @@ def _filled(cx: Context, node: fx.Node, value: float) -> Ref:
 
 
 def _fill_of(name: str) -> Any:
-    def handler(cx: Context, node: fx.Node) -> Ref:
+    def handler(cx: Context, node: fx.Node) -> ir.Ref:
         return _filled(cx, node, argument(node, name))
 
     return handler
 
 
 def _fill_with(value: float) -> Any:
-    def handler(cx: Context, node: fx.Node) -> Ref:
+    def handler(cx: Context, node: fx.Node) -> ir.Ref:
         return _filled(cx, node, value)
 
     return handler
 
 
-def _arange(cx: Context, node: fx.Node) -> Ref:
+def _arange(cx: Context, node: fx.Node) -> ir.Ref:
     """arange, as a constant of the program. Its length must be fixed, so it cannot be a number of rows that varies."""
     numbers = [argument(node, name, default) for name, default in (("start", 0), ("end", None), ("step", 1))]
     start, stop, step = (fixed(val(n)) if isinstance(val(n), int | torch.SymInt) else None for n in numbers)
@@ -398,7 +398,7 @@ _MAX_CONSTANT_NUMBERS = 4096
 """Limit on the elements of a constant. A longer one stays a PyTorch call."""
 
 
-def _copy(cx: Context, node: fx.Node) -> Ref:
+def _copy(cx: Context, node: fx.Node) -> ir.Ref:
     """copy(x, source), with the shape and dtype of x and the numbers of source."""
     t = cx.result(node)
     source = cx.aligned(node.args[1], node, t.dtype)

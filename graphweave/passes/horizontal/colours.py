@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import with_operands
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _STEPS = 5
@@ -31,14 +30,14 @@ class Colours:
         self._names: dict[Hashable, int] = {}
         self._colour = self._coloured()
 
-    def signature(self, i: Ref) -> Hashable:
+    def signature(self, i: ir.Ref) -> Hashable:
         graph = self._graph
         node = graph.nodes[i]
         parameters = node if isinstance(node, Tree) else with_operands(node, lambda _: 0)
         kinds = tuple(_kind(graph.types[r]) for r in graph.ops[i])
         return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
 
-    def seed(self, i: Ref) -> Hashable:
+    def seed(self, i: ir.Ref) -> Hashable:
         """The key that pulls or pushes must share to be packed: the number of pulls and pushes before it, the origin of
         its index, and the colour of what it pushes.
 
@@ -67,7 +66,7 @@ class Colours:
             colour = [self._named((own[i], *(colour[r] for r in self._seen(i)))) for i in range(len(own))]
         return colour
 
-    def _seen(self, i: Ref) -> tuple[Ref, ...]:
+    def _seen(self, i: ir.Ref) -> tuple[ir.Ref, ...]:
         """Operands that count in a colour. What is pulled does not: types of nodes are computed in different ways."""
         node = self._graph.nodes[i]
         if isinstance(node, ir.Pull) and i not in self._only:
@@ -92,7 +91,7 @@ def _kind(t: ir.ValueType) -> Hashable:
             return "distinct"
 
 
-def _static(graph: NodeGraph, i: Ref) -> Hashable:
+def _static(graph: NodeGraph, i: ir.Ref) -> Hashable:
     node = graph.nodes[i]
     match node:
         case ir.Aten(target, args, kwargs):

@@ -11,7 +11,6 @@ from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 
 
@@ -34,18 +33,18 @@ class NodeGraph:
     is a `Concat` instead of a tree. `late` are the nodes that need a tangent.
     """
 
-    def __init__(self, program: Program, given: PassFacts = NO_FACTS) -> None:
+    def __init__(self, program: ir.Program, given: PassFacts = NO_FACTS) -> None:
         self.program, self.facts = program, given.of(program)
         self.nodes: list[Part] = list(program.nodes)
-        self.ops: list[tuple[Ref, ...]] = list(self.facts.flow.operands)
+        self.ops: list[tuple[ir.Ref, ...]] = list(self.facts.flow.operands)
         self.types: list[ir.ValueType] = list(program.types)
         self.outputs = list(program.outputs)
         self.keep = given.keep
-        self.inner: dict[Ref, tuple[Ref, ...]] = {}
+        self.inner: dict[ir.Ref, tuple[ir.Ref, ...]] = {}
         self.late = set(self.facts.flow.depending(given.tangents_of(program)))
         self._deciders = self._found_deciders()
         self._find_trees()
-        self.users: list[list[Ref]] = [[] for _ in self.nodes]
+        self.users: list[list[ir.Ref]] = [[] for _ in self.nodes]
         absorbed = {r for inner in self.inner.values() for r in inner}
         for i, refs in enumerate(self.ops):
             if i not in absorbed:
@@ -53,9 +52,9 @@ class NodeGraph:
                     self.users[r].append(i)
         self.absorbed = absorbed
 
-    def _found_deciders(self) -> dict[Ref, tuple[Ref, ...]]:
+    def _found_deciders(self) -> dict[ir.Ref, tuple[ir.Ref, ...]]:
         """A value that no operand gives its rows (a constant) -> the calls that decide how many rows its space has."""
-        rows, first = dict(self.program.spaces), dict[Size, Ref]()
+        rows, first = dict(self.program.spaces), dict[Size, ir.Ref]()
         for i, t in enumerate(self.types):
             sizes: tuple[Size | None, ...] = ()
             if isinstance(t, ir.AnyType):
@@ -64,7 +63,7 @@ class NodeGraph:
                 sizes = (rows.get(t.space),)
             for symbol in (s for size in sizes for s in leaves(size)):
                 first.setdefault(symbol, i)
-        found: dict[Ref, tuple[Ref, ...]] = {}
+        found: dict[ir.Ref, tuple[ir.Ref, ...]] = {}
         for i, t in enumerate(self.types):
             if not self.ops[i] and isinstance(t, ir.Type) and not isinstance(self.nodes[i], ir.Input):
                 calls = dict.fromkeys(first[s] for s in leaves(rows.get(t.space)) if s in first)
@@ -73,12 +72,12 @@ class NodeGraph:
                     found[i] = tuple(calls)
         return found
 
-    def needs(self, i: Ref) -> tuple[Ref, ...]:
+    def needs(self, i: ir.Ref) -> tuple[ir.Ref, ...]:
         """The nodes that must come before node i: its operands, and what decides how many rows it has."""
         return (*self.ops[i], *self._deciders.get(i, ()))
 
     def _find_trees(self) -> None:
-        user: dict[Ref, Ref] = {}
+        user: dict[ir.Ref, ir.Ref] = {}
         count = [0] * len(self.nodes)
         for i, refs in enumerate(self.ops):
             for r in refs:
@@ -92,17 +91,17 @@ class NodeGraph:
             if self._op(root) in _ASSOCIATIVE and root not in inner:
                 self._gather(root, inner)
 
-    def _op(self, i: Ref) -> Op | None:
+    def _op(self, i: ir.Ref) -> Op | None:
         node = self.program.nodes[i]
         return node.op if isinstance(node, ir.Pointwise) and isinstance(self.types[i], ir.Type) else None
 
-    def _continues(self, i: Ref, user: Ref) -> bool:
+    def _continues(self, i: ir.Ref, user: ir.Ref) -> bool:
         op = self._op(i)
         return op in _ASSOCIATIVE and self._op(user) is op and self.types[i] == self.types[user]
 
-    def _gather(self, root: Ref, inner: set[Ref]) -> None:
-        leaves: list[Ref] = []
-        within: list[Ref] = []
+    def _gather(self, root: ir.Ref, inner: set[ir.Ref]) -> None:
+        leaves: list[ir.Ref] = []
+        within: list[ir.Ref] = []
         todo = list(reversed(self.ops[root]))
         while todo:
             r = todo.pop()
@@ -120,12 +119,12 @@ class NodeGraph:
         else:
             self.nodes[root], self.ops[root] = whole, whole.xs
 
-    def _side_by_side(self, leaves: Sequence[Ref]) -> ir.Concat | None:
+    def _side_by_side(self, leaves: Sequence[ir.Ref]) -> ir.Concat | None:
         """A sum of blocks, each padded with zeros to a place of its own, as a `Concat` of them; None for other sums.
 
         Such a sum is the gradient of shared data of which each relation takes a slice.
         """
-        blocks: dict[int, Ref] = {}
+        blocks: dict[int, ir.Ref] = {}
         for leaf in leaves:
             node = self.program.nodes[leaf]
             if not isinstance(node, ir.Pad) or node.dim != 0 or not self.is_unit(leaf) or node.before in blocks:
@@ -138,7 +137,7 @@ class NodeGraph:
             end += self.value(blocks[start]).shape[0]
         return ir.Concat(tuple(blocks[k] for k in sorted(blocks)), 0) if end == self.value(leaves[0]).shape[0] else None
 
-    def dissolve(self, root: Ref) -> None:
+    def dissolve(self, root: ir.Ref) -> None:
         """Make the nodes of a tree ordinary ones again."""
         again = (*self.inner.pop(root), root)
         for r in dict.fromkeys(self.ops[root]):
@@ -149,7 +148,7 @@ class NodeGraph:
             for r in dict.fromkeys(self.ops[i]):
                 self.users[r].append(i)
 
-    def stand_for(self, leaf: Ref, op: Op) -> Ref:
+    def stand_for(self, leaf: ir.Ref, op: Op) -> ir.Ref:
         """Add a tree whose only leaf is `leaf`, and let all users of `leaf` use it instead."""
         new = len(self.nodes)
         self.nodes.append(Tree(op))
@@ -165,23 +164,23 @@ class NodeGraph:
         self.outputs = [new if r == leaf else r for r in self.outputs]
         return new
 
-    def is_unit(self, i: Ref) -> bool:
+    def is_unit(self, i: ir.Ref) -> bool:
         t = self.types[i]
         return isinstance(t, ir.Type) and t.space == UNIT
 
-    def value(self, i: Ref) -> ir.Type:
+    def value(self, i: ir.Ref) -> ir.Type:
         t = self.types[i]
         assert isinstance(t, ir.Type)
         return t
 
-    def moves_along_map(self, i: Ref) -> bool:
+    def moves_along_map(self, i: ir.Ref) -> bool:
         """Whether node i is a pull or push along an index tensor, not along a map to unit."""
         node = self.nodes[i]
         return isinstance(node, ir.Pull | ir.Push) and isinstance(self.nodes[node.map], ir.MapOf)
 
-    def order(self) -> list[Ref]:
+    def order(self) -> list[ir.Ref]:
         """Nodes that are no part of a tree, operands first."""
-        placed: dict[Ref, None] = {}
+        placed: dict[ir.Ref, None] = {}
         for root in range(len(self.nodes)):
             todo = [] if root in self.absorbed else [root]
             while todo:

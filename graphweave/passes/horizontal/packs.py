@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from graphweave.core.calls import named
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.colours import Colours
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
@@ -26,10 +25,10 @@ class Packs:
     """`lanes[p]` are the members of pack p, `of[i] = (p, lane)`; a node is in one pack at most."""
 
     def __init__(self) -> None:
-        self.lanes: list[tuple[Ref, ...]] = []
-        self.of: dict[Ref, tuple[int, int]] = {}
+        self.lanes: list[tuple[ir.Ref, ...]] = []
+        self.of: dict[ir.Ref, tuple[int, int]] = {}
 
-    def add(self, lanes: Sequence[Ref]) -> int:
+    def add(self, lanes: Sequence[ir.Ref]) -> int:
         p = len(self.lanes)
         self.lanes.append(tuple(lanes))
         self.of.update((i, (p, lane)) for lane, i in enumerate(lanes))
@@ -62,7 +61,7 @@ class _Finder:
         self.colours = Colours(graph)
         self.up: deque[int] = deque()
         self.down: deque[int] = deque()
-        self.above: list[tuple[Ref, ...]] = []
+        self.above: list[tuple[ir.Ref, ...]] = []
         self.place: dict[Space, int] = {s: n for n, (s, _) in enumerate(graph.program.spaces)}
         self.place[UNIT] = -1
 
@@ -71,12 +70,12 @@ class _Finder:
     def seeds(self) -> None:
         """Pack pulls, and pushes, that are alike: the k-th of each edge space together, in the order of the spaces."""
         graph = self.graph
-        alike: dict[Hashable, dict[Space, list[Ref]]] = defaultdict(dict)
+        alike: dict[Hashable, dict[Space, list[ir.Ref]]] = defaultdict(dict)
         for i, node in enumerate(graph.nodes):
             if isinstance(node, ir.Pull | ir.Push) and graph.moves_along_map(i) and self._packable(i):
                 key = self.colours.signature(i), self.colours.seed(i)
                 alike[key].setdefault(_dom(graph, node.map), []).append(i)
-        found: list[tuple[Ref, ...]] = []
+        found: list[tuple[ir.Ref, ...]] = []
         for of_edges in alike.values():
             edges = sorted(of_edges, key=self.place.__getitem__)
             for k in range(max(map(len, of_edges.values()))):
@@ -88,7 +87,7 @@ class _Finder:
 
     def _segments(self) -> None:
         """Pack the segments that one value is taken apart into, and alike values that become segments of one."""
-        graph, parts = self.graph, defaultdict[Hashable, dict[int, Ref]](dict)
+        graph, parts = self.graph, defaultdict[Hashable, dict[int, ir.Ref]](dict)
         for i, node in enumerate(graph.nodes):
             if isinstance(node, ir.Part) and not graph.is_unit(i):
                 parts[node.x, node.of][node.at] = i
@@ -100,7 +99,7 @@ class _Finder:
 
     def _copies(self) -> None:
         """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""
-        alike: dict[Hashable, list[Ref]] = defaultdict(list)
+        alike: dict[Hashable, list[ir.Ref]] = defaultdict(list)
         for i, node in enumerate(self.graph.nodes):
             if isinstance(node, ir.Aten) and node.target == named.CLONE and self.graph.is_unit(i):
                 alike[self.graph.types[i]].append(i)
@@ -108,18 +107,18 @@ class _Finder:
             if len(lanes) > 2:
                 self._pack(lanes)
 
-    def _pack(self, lanes: Sequence[Ref]) -> bool:
+    def _pack(self, lanes: Sequence[ir.Ref]) -> bool:
         if len(lanes) < 2 or any(i in self.packs.of for i in lanes):
             return False
         self._add(lanes)
         return True
 
-    def _add(self, lanes: Sequence[Ref]) -> None:
+    def _add(self, lanes: Sequence[ir.Ref]) -> None:
         p = self.packs.add(lanes)
         self.up.append(p)
         self.down.append(p)
 
-    def _packable(self, i: Ref) -> bool:
+    def _packable(self, i: ir.Ref) -> bool:
         graph, node = self.graph, self.graph.nodes[i]
         if not isinstance(node, _PACKED) or not isinstance(graph.types[i], ir.Type) or i in self.packs.of:
             return False
@@ -142,9 +141,9 @@ class _Finder:
         if isinstance(self.graph.nodes[lanes[0]], Tree):
             self._grow_leaves(lanes)
 
-    def _grow_leaves(self, trees: Sequence[Ref]) -> None:
+    def _grow_leaves(self, trees: Sequence[ir.Ref]) -> None:
         """Pack leaves of `trees` that are alike; lane by lane where each tree has exactly one of a kind."""
-        per_tree: dict[Hashable, list[list[Ref]]] = defaultdict(lambda: [[] for _ in trees])
+        per_tree: dict[Hashable, list[list[ir.Ref]]] = defaultdict(lambda: [[] for _ in trees])
         for n, t in enumerate(trees):
             for leaf in self.graph.ops[t]:
                 if self._packable(leaf):
@@ -155,9 +154,9 @@ class _Finder:
             else:
                 self._pack_alike(list(dict.fromkeys(r for own in leaves for r in own)))
 
-    def _pack_alike(self, refs: Iterable[Ref]) -> None:
-        alike: dict[Hashable, list[Ref]] = defaultdict(list)
-        trees: list[Ref] = []
+    def _pack_alike(self, refs: Iterable[ir.Ref]) -> None:
+        alike: dict[Hashable, list[ir.Ref]] = defaultdict(list)
+        trees: list[ir.Ref] = []
         for r in refs:
             if isinstance(self.graph.nodes[r], Tree) and r not in self.packs.of:
                 trees.append(r)
@@ -169,13 +168,13 @@ class _Finder:
         if len(trees) > 1:
             self.above.append(tuple(trees))
 
-    def _natural(self, i: Ref) -> tuple[int, Ref]:
+    def _natural(self, i: ir.Ref) -> tuple[int, ir.Ref]:
         t = self.graph.types[i]
         return (self.place[t.space] if isinstance(t, ir.Type) else -1), i
 
     def grow_down(self, p: int) -> None:
         """Pack users that are alike and use their members in the same way; not every lane needs to have one."""
-        graph, found = self.graph, defaultdict[Hashable, list[Ref]](list)
+        graph, found = self.graph, defaultdict[Hashable, list[ir.Ref]](list)
         for i in self.packs.lanes[p]:
             met: dict[Hashable, int] = defaultdict(int)
             for u in graph.users[i]:
@@ -196,7 +195,7 @@ class _Finder:
 
     def _reduce(self, p: int) -> bool:
         graph, lanes = self.graph, self.packs.lanes[p]
-        chosen: dict[Hashable, dict[Ref, Ref]] = defaultdict(dict)
+        chosen: dict[Hashable, dict[ir.Ref, ir.Ref]] = defaultdict(dict)
         for i in lanes:
             for u in graph.users[i]:
                 node = graph.nodes[u]
@@ -205,7 +204,7 @@ class _Finder:
                     chosen[node.op, u in graph.late, t.shape, t.dtype, t.space == UNIT].setdefault(i, u)
         return any([self._pack_trees(lanes, tree_of) for tree_of in chosen.values()])
 
-    def _pack_trees(self, lanes: Sequence[Ref], tree_of: dict[Ref, Ref]) -> bool:
+    def _pack_trees(self, lanes: Sequence[ir.Ref], tree_of: dict[ir.Ref, ir.Ref]) -> bool:
         graph = self.graph
         trees = list(dict.fromkeys(tree_of.values()))
         if any(t in self.packs.of for t in trees):
@@ -226,7 +225,7 @@ class _Finder:
         """Dissolve trees of equal signature that packs use and that are in no pack, and pack their roots."""
         waiting, self.above = self.above, []
         for trees in waiting:
-            alike: dict[Hashable, list[Ref]] = defaultdict(list)
+            alike: dict[Hashable, list[ir.Ref]] = defaultdict(list)
             for t in trees:
                 if t not in self.packs.of and isinstance(self.graph.nodes[t], Tree):
                     alike[self.colours.signature(t)].append(t)
@@ -238,7 +237,7 @@ class _Finder:
         return bool(self.up)
 
 
-def _dom(graph: NodeGraph, m: Ref) -> Space:
+def _dom(graph: NodeGraph, m: ir.Ref) -> Space:
     t = graph.types[m]
     assert isinstance(t, ir.MapType)
     return t.dom

@@ -6,8 +6,8 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.analysis.work import BANDWIDTH
 from graphweave.core.types import UNIT
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, Join, MatMul, Program, Pull, Push, Type
 from graphweave.passes.horizontal.node_graph import NodeGraph
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.rewritten import Rewritten
@@ -21,20 +21,20 @@ _ALWAYS_FROM = 8
 
 def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics) -> bool:
     """Whether merging pays by the row counts of `statistics`; few relations of very many nodes stay apart."""
-    moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], Pull | Push)]
+    moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], ir.Pull | ir.Push)]
     if any(len(lanes) >= _ALWAYS_FROM for lanes in moves):
         return True
-    heavy = (Push, MatMul, Gram)
+    heavy = (ir.Push, ir.MatMul, ir.Gram)
     calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
     copied = _copied(done.program, with_unions(statistics, done.unions)) - _copied(graph.program, statistics)
     return copied / BANDWIDTH <= calls * _CALL_SECONDS
 
 
-def _copied(program: Program, rows: Statistics) -> int:
+def _copied(program: ir.Program, rows: Statistics) -> int:
     """Bytes that a call reads and writes to concatenate rows."""
     only, copied = Facts(program).flow.graph_only, 0
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
-        if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
-            shared = isinstance(first := program.types[node.xs[0]], Type) and first.space == UNIT
+        if isinstance(node, ir.Join) and isinstance(t, ir.Type) and ref not in only:
+            shared = isinstance(first := program.types[node.xs[0]], ir.Type) and first.space == UNIT
             copied += 0 if shared else 2 * rows.rows(t.space) * numel(t.shape) * t.dtype.itemsize
     return copied

@@ -11,7 +11,6 @@ from graphweave.core.lines import Location
 from graphweave.core.numbers import neutral
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.node_graph import Tree
 from graphweave.passes.horizontal.unions import Segments
@@ -23,14 +22,14 @@ _FOLD = {fold.op: fold for fold in Fold}
 class _Leaves:
     """Leaves of one kind, and for each the position of its tree in the pack."""
 
-    refs: tuple[Ref, ...]
+    refs: tuple[ir.Ref, ...]
     tree: tuple[int, ...]
 
 
 Key: TypeAlias = Hashable
 
 
-def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
+def merged_trees(emit: Emitter, trees: Sequence[ir.Ref]) -> ir.Ref:
     """The values of the pack `trees` on the union of their spaces. Leaves that are in one pack are folded at once."""
     graph, loc = emit.graph, emit.loc(trees[0])
     node = graph.nodes[trees[0]]
@@ -43,7 +42,7 @@ def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
     return _whole(emit, out, trees, loc)
 
 
-def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: Location) -> Ref:
+def _whole(emit: Emitter, out: ir.Ref, trees: Sequence[ir.Ref], loc: Location) -> ir.Ref:
     """`out` on the union of the trees' spaces: if all leaves were shared data, it is pulled to every row."""
     on = emit.segments(trees)
     if on[0] != UNIT and emit.build.types[out].space == UNIT:  # type: ignore[union-attr]
@@ -51,10 +50,10 @@ def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: Location) -> Ref:
     return out
 
 
-def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
+def _kinds(emit: Emitter, trees: Sequence[ir.Ref]) -> list[_Leaves]:
     """Leaves by kind: of one pack, in the order of its lanes; shared data of one shape; else the k-th of each tree."""
     graph, packs = emit.graph, emit.packs
-    kinds: dict[Key, list[tuple[int, Ref, int]]] = defaultdict(list)
+    kinds: dict[Key, list[tuple[int, ir.Ref, int]]] = defaultdict(list)
     for n, tree in enumerate(trees):
         met: dict[Key, int] = defaultdict(int)
         for leaf in graph.ops[tree]:
@@ -76,7 +75,7 @@ def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
     return out
 
 
-def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location) -> Ref:
+def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location) -> ir.Ref:
     """For each tree the fold of its leaves of one kind: on the union of the trees' spaces, or one shared value."""
     refs, tree = leaves.refs, leaves.tree
     if sorted(tree) == list(range(len(on))):
@@ -103,7 +102,7 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location)
     return emit.build.add(ir.Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
 
 
-def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: Location) -> Ref:
+def _beside_nothing(emit: Emitter, leaf: ir.Ref, tree: int, count: int, op: Op, loc: Location) -> ir.Ref:
     """A row for each tree: the shared leaf for the one tree that has it, the neutral value for the others."""
     t = emit.graph.value(leaf)
     nothing = emit.build.add(ir.Const(neutral(_FOLD[op], t.dtype), t), loc)
@@ -111,7 +110,7 @@ def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc
     return emit.build.add(ir.Join(rows, emit.unions.space((UNIT,) * count)), loc)
 
 
-def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: Location) -> Ref:
+def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: Location) -> ir.Ref:
     """push(push(x, m), fold) -> push(x, fold . m), so that no row for each relation and node is stored."""
     xs, maps = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x = emit.many(xs, loc)
@@ -120,16 +119,16 @@ def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: Location) -> Re
     return emit.build.add(ir.Push(x, emit.unions.types(emit.segments(xs), leaves.tree, len(to), loc), Fold.sum), loc)
 
 
-def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: Location) -> Ref:
+def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: Location) -> ir.Ref:
     """A sum of grams is the gram of all their rows."""
     xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x, y = emit.many(xs, loc), emit.many(ys, loc)
     return emit.build.add(ir.Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
 
 
-def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: Location) -> Ref | None:
+def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: Location) -> ir.Ref | None:
     """x V + x W -> x (V + W), if every tree has leaves and all of a tree's multiply the same rows; None otherwise."""
-    x_of: dict[int, Ref] = {}
+    x_of: dict[int, ir.Ref] = {}
     for r, n in zip(leaves.refs, leaves.tree, strict=True):
         if x_of.setdefault(n, emit.graph.ops[r][0]) != emit.graph.ops[r][0]:
             return None

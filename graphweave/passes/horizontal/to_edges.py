@@ -18,7 +18,6 @@ from graphweave.core.types import Fold
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.composed_maps import composed
 from graphweave.passes.factors import Factor, below_reshapes, product, shaped, value_type
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
@@ -32,7 +31,7 @@ from graphweave.passes.substitute import substitute
 class ToEdges:
     name: str = "to-edges"
 
-    def __call__(self, program: Program, facts: PassFacts = NO_FACTS) -> Rewritten:
+    def __call__(self, program: ir.Program, facts: PassFacts = NO_FACTS) -> Rewritten:
         """`program` with linear work moved to edges; the same object where none is."""
         typed = any(isinstance(n, ir.MatMul | ir.Gram) and n.map is not None for n in program.nodes)
         if not typed or not facts.choices.merge:
@@ -48,7 +47,7 @@ class ToEdges:
 class _ScaledRows:
     """`sign` times node `rows` (a push or a product) times `scales`, each of which is one number a row."""
 
-    rows: Ref
+    rows: ir.Ref
     scales: tuple[Factor, ...]
     sign: int
 
@@ -59,10 +58,10 @@ class _Mover:
         self.build = Builder.of(facts.program)
         self.users = facts.flow.users
 
-    def replaced(self) -> dict[Ref, Ref]:
-        out: dict[Ref, Ref] = {}
+    def replaced(self) -> dict[ir.Ref, ir.Ref]:
+        out: dict[ir.Ref, ir.Ref] = {}
         for ref, node in enumerate(self.program.nodes):
-            new: Ref | None = None
+            new: ir.Ref | None = None
             if isinstance(node, ir.MatMul) and node.map is not None:
                 new = self._product(ref, node)
                 if new is not None:
@@ -77,7 +76,7 @@ class _Mover:
 
     # -------------------------------------------------------- the three forms
 
-    def _product(self, ref: Ref, node: ir.MatMul | ir.Gram) -> Ref | None:
+    def _product(self, ref: ir.Ref, node: ir.MatMul | ir.Gram) -> ir.Ref | None:
         """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m); likewise for a gram of such rows."""
         for side, end in enumerate(ends(node)):
             found = self._pushed(end)
@@ -85,7 +84,7 @@ class _Mover:
                 return moved_into(self.build, ref, side, found)
         return None
 
-    def _fold(self, users_of: Sequence[Ref], new: Ref, out: dict[Ref, Ref]) -> None:
+    def _fold(self, users_of: Sequence[ir.Ref], new: ir.Ref, out: dict[ir.Ref, ir.Ref]) -> None:
         """push(push(x, m), fold) -> push(x, fold . m)"""
         push = self.build.nodes[new]
         for ref in users_of:
@@ -96,7 +95,7 @@ class _Mover:
                 assert both is not None
                 out[ref] = self.build.add(ir.Push(push.x, both, Fold.sum), loc)
 
-    def _pulled(self, ref: Ref, node: ir.Pull) -> Ref | None:
+    def _pulled(self, ref: ir.Ref, node: ir.Pull) -> ir.Ref | None:
         """pull(typed(x, W, t) * s, m) -> typed(pull(x, m), W, t . m) * pull(s, m)"""
         if not self._fewer(node.map):
             return None
@@ -117,7 +116,7 @@ class _Mover:
 
     # -------------------------------------------------------- questions about nodes
 
-    def _pushed(self, ref: Ref) -> Pushed | None:
+    def _pushed(self, ref: ir.Ref) -> Pushed | None:
         """`ref` as a scaled push from fewer rows that only typed products and grams read; None if it is not one."""
         scaled = self._scaled(ref)
         push = self.build.nodes[scaled.rows] if scaled is not None else None
@@ -127,7 +126,7 @@ class _Mover:
         good = harmless and self._only_multiplied(scaled.rows)
         return Pushed(push, scaled.scales, scaled.sign) if good else None
 
-    def _scaled(self, ref: Ref) -> _ScaledRows | None:
+    def _scaled(self, ref: ir.Ref) -> _ScaledRows | None:
         """`ref` as scaled rows. Views as blocks are looked through, since a scale is one number a row."""
         p, whole = product(self.build, below_reshapes(self.build, ref)), numel(value_type(self.build, ref).shape)
         rows = [f for f in p.factors if numel(f.shape) == whole and not f.inverse and self._makes_rows(f.ref)]
@@ -136,18 +135,18 @@ class _Mover:
             return None
         return _ScaledRows(below_reshapes(self.build, rows[0].ref), scales, p.sign)
 
-    def _makes_rows(self, ref: Ref) -> bool:
+    def _makes_rows(self, ref: ir.Ref) -> bool:
         return isinstance(self.build.nodes[below_reshapes(self.build, ref)], ir.Push | ir.MatMul)
 
     def _is_sum(self, push: ir.Push) -> bool:
         return push.is_plain_sum and isinstance(self.build.nodes[push.map], ir.MapOf)
 
-    def _fewer(self, m: Ref) -> bool:
+    def _fewer(self, m: ir.Ref) -> bool:
         t = self.build.types[m]
         assert isinstance(t, ir.MapType)
         return isinstance(self.build.nodes[m], ir.MapOf) and self.statistics.rows(t.dom) < self.statistics.rows(t.cod)
 
-    def _only_multiplied(self, ref: Ref) -> bool:
+    def _only_multiplied(self, ref: ir.Ref) -> bool:
         """Whether nothing but typed products and grams reads `ref`, through pointwise operations and reshapes."""
         return ref not in self.program.outputs and all(
             (isinstance(n := self.program.nodes[u], ir.MatMul | ir.Gram) and n.map is not None)
@@ -155,7 +154,7 @@ class _Mover:
             for u in self.users[ref]
         )
 
-    def _only_pulled(self, ref: Ref, m: Ref) -> bool:
+    def _only_pulled(self, ref: ir.Ref, m: ir.Ref) -> bool:
         return ref not in self.program.outputs and all(
             (isinstance(n := self.program.nodes[u], ir.Pull) and n.map == m)
             or (isinstance(n, ir.Pointwise | ir.Reshape) and self._only_pulled(u, m))

@@ -11,7 +11,6 @@ from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Program, Ref
 
 Segments: TypeAlias = tuple[Space, ...]
 """The spaces of a union, in order; a segment of shared data is one row."""
@@ -21,7 +20,7 @@ Segments: TypeAlias = tuple[Space, ...]
 class Picked:
     """Where the rows of several segments lie: of segment k in segment `at[k]` of the value `ref` on the union `of`."""
 
-    ref: Ref
+    ref: ir.Ref
     of: Segments
     at: tuple[int, ...]
 
@@ -32,7 +31,7 @@ class Unions:
     `moved(ref)` says where a node of the original `program` is in the one that `build` builds.
     """
 
-    def __init__(self, program: Program, build: Builder, moved: Callable[[Ref], Ref]) -> None:
+    def __init__(self, program: ir.Program, build: Builder, moved: Callable[[ir.Ref], ir.Ref]) -> None:
         self.build = build
         self.made: dict[Segments, Space] = {}
         self._program, self._moved = program, moved
@@ -64,7 +63,7 @@ class Unions:
 
     # -------------------------------------------------------- maps
 
-    def joined(self, maps: Sequence[Ref], of: Segments, at: Sequence[int], loc: Location) -> Ref:
+    def joined(self, maps: Sequence[ir.Ref], of: Segments, at: Sequence[int], loc: Location) -> ir.Ref:
         """Maps of the original as one: from the union of their domains to that of `of`, map k to segment at[k]."""
         nodes = [self._program.nodes[m] for m in maps]
         assert all(isinstance(n, ir.MapOf) for n in nodes)
@@ -77,32 +76,32 @@ class Unions:
         made = self.build.add(index, self._program.locs[maps[0]] or loc)
         return self.build.add(ir.MapOf(made, self.space(of)), loc)
 
-    def rows(self, to: Segments, picked: Picked, loc: Location) -> Ref | None:
+    def rows(self, to: Segments, picked: Picked, loc: Location) -> ir.Ref | None:
         """The map from the union `to` to the picked rows of each of its segments; None if they lie there in order."""
         if to == picked.of and picked.at == tuple(range(len(to))):
             return None
         return self._map(ir.RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
 
-    def types(self, of: Segments, number: Sequence[int], count: int, loc: Location) -> Ref:
+    def types(self, of: Segments, number: Sequence[int], count: int, loc: Location) -> ir.Ref:
         """The map from the union `of` to `count` rows: all rows of segment k go to row number[k]."""
         if count == 1:
             return self.build.add(ir.ToUnit(self.space(of)), loc)
         return self._map(ir.NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
 
-    def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: Location) -> Ref:
+    def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: Location) -> ir.Ref:
         """The map from the union `of` to that of `to` that sends segment k to segment at[k], row by row."""
         if len(to) == 1 and to[0] == UNIT:
             return self.build.add(ir.ToUnit(self.space(of)), loc)
         return self._map(ir.RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
 
-    def _map(self, index: ir.RowsOfSegments | ir.NumbersOfSegments, cod: Segments, loc: Location) -> Ref:
+    def _map(self, index: ir.RowsOfSegments | ir.NumbersOfSegments, cod: Segments, loc: Location) -> ir.Ref:
         return self.build.add(ir.MapOf(self.build.add(index, loc), self.space(cod)), loc)
 
-    def _space_of(self, ref: Ref) -> Space:
+    def _space_of(self, ref: ir.Ref) -> Space:
         return _value(self._program, ref).space
 
 
-def _unions_of(program: Program) -> dict[Segments, Space]:
+def _unions_of(program: ir.Program) -> dict[Segments, Space]:
     """The unions that a program has already, by their segments."""
     made: dict[Segments, Space] = {}
     for ref, node in enumerate(program.nodes):
@@ -113,7 +112,7 @@ def _unions_of(program: Program) -> dict[Segments, Space]:
     return {of: space for of, space in made.items() if set(of) != {UNIT}}
 
 
-def _value(program: Program, ref: Ref) -> ir.Type:
+def _value(program: ir.Program, ref: ir.Ref) -> ir.Type:
     t = program.types[ref]
     assert isinstance(t, ir.Type)
     return t

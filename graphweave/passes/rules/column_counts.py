@@ -10,13 +10,12 @@ from __future__ import annotations
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import value_type
 from graphweave.passes.pair_space import pair_of
 from graphweave.passes.rules.rule import Rule
 
 
-def column_counts(build: Builder, ref: Ref) -> Ref | None:
+def column_counts(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """sum_c where(c == t, pull(push(where(c == t, a, 0), m), m)[c], 0) -> pull(push(a, pair), pair)"""
     node, loc = build.nodes[ref], build.locs[ref]
     if not isinstance(node, ir.Reduce) or node.fold is not Fold.sum or len(value_type(build, node.x).shape) != 1:
@@ -43,7 +42,7 @@ def column_counts(build: Builder, ref: Ref) -> Ref | None:
     return build.add(ir.Reshape(out, t.shape), loc) if t.shape else out
 
 
-def _chosen(build: Builder, ref: Ref) -> tuple[Ref, Ref] | None:
+def _chosen(build: Builder, ref: ir.Ref) -> tuple[ir.Ref, ir.Ref] | None:
     """(condition, x) where `ref` is where(condition, x, 0)."""
     node = build.nodes[ref]
     if not isinstance(node, ir.Pointwise) or node.op is not Op.where:
@@ -53,7 +52,7 @@ def _chosen(build: Builder, ref: Ref) -> tuple[Ref, Ref] | None:
     return (condition, yes) if isinstance(zero, ir.Const) and zero.value == 0 else None
 
 
-def _column(build: Builder, condition: Ref) -> Ref | None:
+def _column(build: Builder, condition: ir.Ref) -> ir.Ref | None:
     """The index t, if `condition` is c == t[r] for column numbers c (an input `arange`); None otherwise."""
     node = build.nodes[condition]
     if not isinstance(node, ir.Pointwise) or node.op is not Op.eq:

@@ -16,7 +16,6 @@ from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.pair_space import PairMaps, pair_maps
 from graphweave.passes.rules.rule import Rule
@@ -24,14 +23,14 @@ from graphweave.passes.rules.rule import Rule
 _ROW_WISE = (ir.Pointwise, ir.Cast, ir.Reduce, ir.Permute, ir.Slice, ir.Pad, ir.Concat)
 
 
-def compact(m: Ref, t: Ref) -> Rule:
+def compact(m: ir.Ref, t: ir.Ref) -> Rule:
     """The rule for pairs of the rows of the maps `m` and `t`."""
     return Rule(
         "compact", "f(pull(x, m), pull(w, t))", "pull(f(pull(x, m'), pull(w, t')), pair)", partial(_apply, m, t)
     )
 
 
-def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
+def _apply(m: ir.Ref, t: ir.Ref, build: Builder, ref: ir.Ref) -> ir.Ref | None:
     node = build.nodes[ref]
     match node:
         case ir.MatMul(x, _, along) if along == t and _pulled(build, x, {m}):
@@ -48,7 +47,7 @@ def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _gram(build: Builder, ref: Ref, node: ir.Gram, m: Ref, t: Ref) -> Ref | None:
+def _gram(build: Builder, ref: ir.Ref, node: ir.Gram, m: ir.Ref, t: ir.Ref) -> ir.Ref | None:
     loc = build.locs[ref]
     for x, y, first in ((node.x, node.y, True), (node.y, node.x, False)):
         if _pulled(build, x, {m}):
@@ -60,7 +59,7 @@ def _gram(build: Builder, ref: Ref, node: ir.Gram, m: Ref, t: Ref) -> Ref | None
     return None
 
 
-def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
+def _push(build: Builder, ref: ir.Ref, x: ir.Ref, m: ir.Ref, t: ir.Ref) -> ir.Ref | None:
     """push(s * typed(x), m) -> push(typed(push(s * x, pair)), m'), if s is one number a row."""
     p, whole = product(build, x), value_type(build, x)
     typed = [f for f in p.factors if _is_typed(build, f.ref, t)]
@@ -81,12 +80,12 @@ def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
     return negated(build, pushed, p.sign, loc)
 
 
-def _is_typed(build: Builder, ref: Ref, t: Ref) -> bool:
+def _is_typed(build: Builder, ref: ir.Ref, t: ir.Ref) -> bool:
     node = build.nodes[below_reshapes(build, ref)]
     return isinstance(node, ir.MatMul) and node.map == t
 
 
-def _row_wise(build: Builder, ref: Ref, node: ir.Node, m: Ref, t: Ref) -> Ref | None:
+def _row_wise(build: Builder, ref: ir.Ref, node: ir.Node, m: ir.Ref, t: ir.Ref) -> ir.Ref | None:
     """Row-wise work on values pulled from pairs, and on values pulled along m and t."""
     own = [r for r in operands(node) if isinstance(at := build.types[r], ir.Type) and at.space != UNIT]
     if not own or value_type(build, ref).space != value_type(build, own[0]).space:
@@ -100,7 +99,7 @@ def _row_wise(build: Builder, ref: Ref, node: ir.Node, m: Ref, t: Ref) -> Ref | 
     )
 
 
-def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
+def _known(build: Builder, own: list[ir.Ref], m: ir.Ref, t: ir.Ref) -> PairMaps | None:
     """The pairs of m and t, if one of the operands is pulled from them already; None otherwise."""
     maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], ir.Pull)}
     if not maps - {m, t}:
@@ -113,17 +112,17 @@ def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
     return None
 
 
-def _pulled(build: Builder, ref: Ref, along: set[Ref]) -> bool:
+def _pulled(build: Builder, ref: ir.Ref, along: set[ir.Ref]) -> bool:
     node = build.nodes[below_reshapes(build, ref)]
     return isinstance(node, ir.Pull) and node.map in along
 
 
-def _is_number(build: Builder, ref: Ref) -> bool:
+def _is_number(build: Builder, ref: ir.Ref) -> bool:
     node = build.nodes[ref]
     return isinstance(node, ir.Const) and node.type.shape == ()
 
 
-def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
+def _above(build: Builder, ref: ir.Ref, m: ir.Ref, t: ir.Ref, pairs: PairMaps) -> ir.Ref:
     """The value on pairs whose pull is the edge value `ref`. A constant becomes shared data."""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
@@ -139,5 +138,5 @@ def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
             raise AssertionError(f"%{ref} is not pulled")
 
 
-def _pull(build: Builder, ref: Ref, pairs: PairMaps, loc: Location) -> Ref:
+def _pull(build: Builder, ref: ir.Ref, pairs: PairMaps, loc: Location) -> ir.Ref:
     return build.add(ir.Pull(ref, pairs.pair), loc)

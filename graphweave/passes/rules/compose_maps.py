@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from graphweave.core.lines import Location
 from graphweave.core.types import Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, Pull, Push, Ref
 from graphweave.passes.composed_maps import composed
 from graphweave.passes.rules.rule import Rule
 
 
-def compose_maps(build: Builder, ref: Ref) -> Ref | None:
+def compose_maps(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """pull(pull(x, m), n) -> pull(x, m . n); push(push(x, n), m) -> push(x, m . n)"""
     loc, node = build.locs[ref], build.nodes[ref]
     match node:
-        case Pull(x, n) if isinstance(inner := build.nodes[x], Pull):
+        case ir.Pull(x, n) if isinstance(inner := build.nodes[x], ir.Pull):
             both = _composed(build, inner.map, n, loc)
-            return None if both is None else build.add(Pull(inner.x, both), loc)
-        case Push(x, m, Fold.sum, 0) if isinstance(inner := build.nodes[x], Push):
+            return None if both is None else build.add(ir.Pull(inner.x, both), loc)
+        case ir.Push(x, m, Fold.sum, 0) if isinstance(inner := build.nodes[x], ir.Push):
             if not inner.is_plain_sum:
                 return None
             both = _composed(build, m, inner.map, loc)
-            return None if both is None else build.add(Push(inner.x, both, Fold.sum), loc)
+            return None if both is None else build.add(ir.Push(inner.x, both, Fold.sum), loc)
         case _:
             return None
 
 
-def _composed(build: Builder, m: Ref, n: Ref, loc: Location) -> Ref | None:
-    both = isinstance(build.nodes[m], MapOf) and isinstance(build.nodes[n], MapOf)
+def _composed(build: Builder, m: ir.Ref, n: ir.Ref, loc: Location) -> ir.Ref | None:
+    both = isinstance(build.nodes[m], ir.MapOf) and isinstance(build.nodes[n], ir.MapOf)
     return composed(build, m, n, loc) if both else None
 
 

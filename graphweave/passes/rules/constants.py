@@ -16,11 +16,10 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.rules.rule import Rule
 
 
-def fold_constants(build: Builder, ref: Ref) -> Ref | None:
+def fold_constants(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """f(const) -> const; x * 1, x / 1, x + -0.0, x - 0, --x -> x; a reshape, cast or slice that changes nothing -> x"""
     node, t = build.nodes[ref], build.types[ref]
     match node:
@@ -51,12 +50,12 @@ def fold_constants(build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _is(build: Builder, ref: Ref, value: float) -> bool:
+def _is(build: Builder, ref: ir.Ref, value: float) -> bool:
     node = build.nodes[ref]
     return isinstance(node, ir.Const) and not isinstance(node.value, bool) and node.value == value
 
 
-def _keeps_zeros(build: Builder, op: Op, x: Ref, neutral: Ref) -> bool:
+def _keeps_zeros(build: Builder, op: Op, x: ir.Ref, neutral: ir.Ref) -> bool:
     """Whether `op` with the constant `neutral` also leaves -0.0 as it is, where `x` may be that."""
     node = build.nodes[neutral]
     assert isinstance(node, ir.Const)
@@ -66,7 +65,7 @@ def _keeps_zeros(build: Builder, op: Op, x: Ref, neutral: Ref) -> bool:
     return math.copysign(1, node.value) == wanted or never_minus_zero(build.nodes, build.types, x)
 
 
-def _folded(build: Builder, ref: Ref, node: ir.Pointwise) -> Ref:
+def _folded(build: Builder, ref: ir.Ref, node: ir.Pointwise) -> ir.Ref:
     t = build.types[ref]
     assert isinstance(t, ir.Type)
     consts = [build.nodes[a] for a in node.args]

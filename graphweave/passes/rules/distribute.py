@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphweave.core.types import Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Pointwise, Push, Ref, Reshape
 from graphweave.passes.factors import (
     Product,
     lifted,
@@ -26,12 +26,12 @@ from graphweave.passes.rules.feature_sum import has_own, row_sum
 from graphweave.passes.rules.rule import Rule
 
 
-def distribute(build: Builder, ref: Ref) -> Ref | None:
+def distribute(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """push(c * (a + b)) -> push(c * a) + push(c * b)"""
     push = build.nodes[ref]
     if not is_edge_sum(build, push):
         return None
-    assert isinstance(push, Push)
+    assert isinstance(push, ir.Push)
     p = product(build, push.x)
     for f in p.factors:
         both = _sum(build, f.ref)
@@ -43,21 +43,21 @@ def distribute(build: Builder, ref: Ref) -> Ref | None:
         for r in both.args:
             part = _as(product(build, r), _shape_of(build, both), f.shape)
             value = multiplied(build, [*others, *part.factors], t.dtype, value_type(build, push.x).space, loc)
-            pushed = build.add(Push(shaped(build, value, p.shape, loc), push.map, Fold.sum), loc)
+            pushed = build.add(ir.Push(shaped(build, value, p.shape, loc), push.map, Fold.sum), loc)
             parts.append(negated(build, pushed, part.sign, loc))
-        out = build.add(Pointwise(both.op, tuple(parts)), loc)
+        out = build.add(ir.Pointwise(both.op, tuple(parts)), loc)
         return negated(build, shaped(build, out, t.shape, loc), p.sign, loc)
     return None
 
 
-def _sum(build: Builder, ref: Ref) -> Pointwise | None:
+def _sum(build: Builder, ref: ir.Ref) -> ir.Pointwise | None:
     node = build.nodes[ref]
-    while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
+    while isinstance(node, ir.Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
         node = build.nodes[node.x]
-    return node if isinstance(node, Pointwise) and len(node.op.facts.signs) == 2 else None
+    return node if isinstance(node, ir.Pointwise) and len(node.op.facts.signs) == 2 else None
 
 
-def _shape_of(build: Builder, both: Pointwise) -> tuple[int, ...]:
+def _shape_of(build: Builder, both: ir.Pointwise) -> tuple[int, ...]:
     a, b = (value_type(build, r).shape for r in both.args)
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
@@ -72,7 +72,7 @@ def _as(part: Product, both: tuple[int, ...], shape: tuple[int, ...]) -> Product
     )  # fmt: skip
 
 
-def _gains(build: Builder, ref: Ref, m: Ref) -> bool:
+def _gains(build: Builder, ref: ir.Ref, m: ir.Ref) -> bool:
     """Whether the product `ref`, once it stands alone, has a factor that leaves the edges."""
     for f in product(build, ref).factors:
         total = row_sum(build, f.ref)

@@ -14,12 +14,11 @@ from graphweave.core.numbers import Number, rounded
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import Factor, lifted, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 
-def factor(build: Builder, ref: Ref) -> Ref | None:
+def factor(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """push(pull(b, m) * x, m) -> b * push(x, m)"""
     push = build.nodes[ref]
     if not is_edge_sum(build, push):
@@ -57,7 +56,7 @@ def is_edge_sum(build: Builder, push: object) -> bool:
     return value_type(build, push.x).dtype.is_float
 
 
-def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: Location) -> Ref:
+def where_edges(build: Builder, value: ir.Ref, m: ir.Ref, dtype: DType, loc: Location) -> ir.Ref:
     """`value` in rows to which `m` sends edges, 0 in the others."""
     mt = build.types[m]
     assert isinstance(mt, ir.MapType)
@@ -67,7 +66,7 @@ def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: Location)
     return build.add(ir.Pointwise(Op.where, (some, value, zero)), loc)
 
 
-def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
+def is_harmless(build: Builder, f: Factor, m: ir.Ref) -> bool:
     """Whether factor `f` is known to keep 0 at 0 in rows to which `m` sends no edge: it is finite and no divisor 0."""
     value = at_empty_rows(build, f.ref, m)
     if value is None or not math.isfinite(value):
@@ -75,7 +74,7 @@ def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
     return not f.inverse or (value != 0 and math.isfinite(_rounded_to(1 / value, value_type(build, f.ref).dtype)))
 
 
-def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
+def at_empty_rows(build: Builder, ref: ir.Ref, m: ir.Ref) -> float | None:
     """The number to which all elements of `ref` are equal in rows to which `m` sends no edge; None if not known."""
     return _at_empty_rows(build, ref, m, {}, _MAX_DEPTH)
 
@@ -84,14 +83,16 @@ _MAX_DEPTH = 64
 """Values of rows without edges are followed through at most this many nested operations."""
 
 
-def _at_empty_rows(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
+def _at_empty_rows(
+    build: Builder, ref: ir.Ref, m: ir.Ref, done: dict[ir.Ref, float | None], depth: int
+) -> float | None:
     if ref not in done:
         value = _value_there(build, ref, m, done, depth - 1) if depth else None
         done[ref] = None if value is None else _rounded_to(value, value_type(build, ref).dtype)
     return done[ref]
 
 
-def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
+def _value_there(build: Builder, ref: ir.Ref, m: ir.Ref, done: dict[ir.Ref, float | None], depth: int) -> float | None:
     node = build.nodes[ref]
     match node:
         case ir.Const(value, _):

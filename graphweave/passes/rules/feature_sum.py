@@ -7,9 +7,9 @@ gradient of an edge softmax, sum_e a_e <g_v, z_e>, becomes <g_v, sum_e a_e z_e>,
 from __future__ import annotations
 
 from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Push, Reduce, Ref, Reshape
 from graphweave.passes.factors import (
     Factor,
     lifted,
@@ -25,12 +25,12 @@ from graphweave.passes.rules.factor import is_edge_sum
 from graphweave.passes.rules.rule import Rule
 
 
-def feature_sum(build: Builder, ref: Ref) -> Ref | None:
+def feature_sum(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """push(c * sum_i(x_i)) -> sum_i(push(c * x_i))"""
     push = build.nodes[ref]
     if not is_edge_sum(build, push):
         return None
-    assert isinstance(push, Push) and isinstance(build.nodes[push.map], MapOf)
+    assert isinstance(push, ir.Push) and isinstance(build.nodes[push.map], ir.MapOf)
     p = product(build, push.x)
     for f in p.factors:
         total = row_sum(build, f.ref)
@@ -45,15 +45,15 @@ def feature_sum(build: Builder, ref: Ref) -> Ref | None:
     return None
 
 
-def row_sum(build: Builder, ref: Ref) -> Reduce | None:
+def row_sum(build: Builder, ref: ir.Ref) -> ir.Reduce | None:
     """The sum over features whose value `ref` is, up to reshapes that add or drop dims of size 1."""
     node = build.nodes[ref]
-    while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
+    while isinstance(node, ir.Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
         node = build.nodes[node.x]
-    return node if isinstance(node, Reduce) and node.fold is Fold.sum else None
+    return node if isinstance(node, ir.Reduce) and node.fold is Fold.sum else None
 
 
-def has_own(build: Builder, ref: Ref, m: Ref) -> bool:
+def has_own(build: Builder, ref: ir.Ref, m: ir.Ref) -> bool:
     """Whether the product `ref` has a factor that is pulled along `m`, and another that is not."""
     refs = [f.ref for f in product(build, ref).factors]
     own = [r for r in refs if lifted(build, r, m) is not None]
@@ -61,8 +61,14 @@ def has_own(build: Builder, ref: Ref, m: Ref) -> bool:
 
 
 def _moved(
-    build: Builder, ref: Ref, push: Push, sign: int, shape: tuple[int, ...], total: Reduce, others: tuple[Factor, ...]
-) -> Ref:
+    build: Builder,
+    ref: ir.Ref,
+    push: ir.Push,
+    sign: int,
+    shape: tuple[int, ...],
+    total: ir.Reduce,
+    others: tuple[Factor, ...],
+) -> ir.Ref:
     loc, t = build.locs[ref], value_type(build, ref)
     inside = value_type(build, total.x)
     kept = tuple(1 if d in total.dims else n for d, n in enumerate(inside.shape))
@@ -70,8 +76,8 @@ def _moved(
     factors = (*(realigned(g, shape, kept) for g in others), *y.factors)
     sign *= y.sign
     value = shaped(build, multiplied(build, factors, t.dtype, inside.space, loc), inside.shape, loc)
-    pushed = build.add(Push(value, push.map, Fold.sum), loc)
-    out = build.add(Reduce(pushed, Fold.sum, total.dims, True), loc)
+    pushed = build.add(ir.Push(value, push.map, Fold.sum), loc)
+    out = build.add(ir.Reduce(pushed, Fold.sum, total.dims, True), loc)
     return negated(build, shaped(build, out, t.shape, loc), sign, loc)
 
 

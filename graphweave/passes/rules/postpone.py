@@ -16,7 +16,6 @@ from dataclasses import replace
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.composed_maps import above, follows
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.rules.scale_out import scaled, times
@@ -28,7 +27,7 @@ _MAX_MEMBERS = 64
 """At most this many operations move at once."""
 
 
-def postpone(build: Builder, ref: Ref) -> Ref | None:
+def postpone(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """f(pull(x, m)) -> pull(f(x), m); (pull(x, m) * s) W -> pull(x W, m) * s"""
     node = build.nodes[ref]
     if not isinstance(node, _ROW_WISE):
@@ -39,7 +38,7 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     return _moved(build, ref, (ir.Reshape,))
 
 
-def postpone_whole(build: Builder, ref: Ref) -> Ref | None:
+def postpone_whole(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """sum(g(pull(x, m))) -> pull(sum(g(x)), m), g(pull(x, m)) W -> pull(g(x) W, m)"""
     node = build.nodes[ref]
     if not isinstance(node, ir.Reduce | ir.MatMul) or isinstance(build.nodes[node.x], ir.Pull):
@@ -47,13 +46,13 @@ def postpone_whole(build: Builder, ref: Ref) -> Ref | None:
     return _moved(build, ref, _WITHIN)
 
 
-def _moved(build: Builder, ref: Ref, within: tuple[type[ir.Node], ...]) -> Ref | None:
+def _moved(build: Builder, ref: ir.Ref, within: tuple[type[ir.Node], ...]) -> ir.Ref | None:
     """`ref` computed at the rows that are pulled, with those of its operands, and theirs, that are `within`."""
     found = _members(build, ref, within)
     if found is None:
         return None
     members, m = found
-    loc, higher = build.locs[ref], dict[Ref, Ref]()
+    loc, higher = build.locs[ref], dict[ir.Ref, ir.Ref]()
     for r in members:
         match node := build.nodes[r]:
             case ir.Const(value, t):
@@ -68,10 +67,10 @@ def _moved(build: Builder, ref: Ref, within: tuple[type[ir.Node], ...]) -> Ref |
     return build.add(ir.Pull(higher[ref], m), loc)
 
 
-def _members(build: Builder, ref: Ref, within: tuple[type[ir.Node], ...]) -> tuple[list[Ref], Ref] | None:
+def _members(build: Builder, ref: ir.Ref, within: tuple[type[ir.Node], ...]) -> tuple[list[ir.Ref], ir.Ref] | None:
     """The values with rows that `ref` is made of, itself among them, in order, and the one map along which they are
     pulled; None where there is no such map."""
-    seen, todo, maps = set[Ref](), [ref], set[Ref]()
+    seen, todo, maps = set[ir.Ref](), [ref], set[ir.Ref]()
     while todo:
         r = todo.pop()
         t, node = build.types[r], build.nodes[r]

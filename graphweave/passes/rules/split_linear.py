@@ -12,73 +12,73 @@ from functools import reduce
 from itertools import accumulate
 
 from graphweave.core.types import UNIT, Fold, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Concat, Gram, MatMul, Pointwise, Reduce, Ref, Slice
 from graphweave.passes.factors import below_reshapes, shaped, value_type
 from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
 
 
-def split_linear(build: Builder, ref: Ref) -> Ref | None:
+def split_linear(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """[a ; b] W -> a W1 + b W2; (a + b) W -> a W + b W"""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
-        case MatMul() | Gram():
+        case ir.MatMul() | ir.Gram():
             return next((new for side in range(len(ends(node))) if (new := split(build, ref, side)) is not None), None)
-        case Reduce(x, Fold.sum, dims) if isinstance(inner := build.nodes[x], Concat) and inner.dim in dims:
+        case ir.Reduce(x, Fold.sum, dims) if isinstance(inner := build.nodes[x], ir.Concat) and inner.dim in dims:
             return _feature_sum(build, ref, node, inner)
-        case Slice(x, dim) if isinstance(inner := build.nodes[x], MatMul):
+        case ir.Slice(x, dim) if isinstance(inner := build.nodes[x], ir.MatMul):
             if dim != len(value_type(build, x).shape) - 1:
                 return None
-            w = build.add(Slice(inner.w, dim + 1, node.start, node.stop, node.step), loc)
-            return build.add(MatMul(inner.x, w, inner.map), loc)
+            w = build.add(ir.Slice(inner.w, dim + 1, node.start, node.stop, node.step), loc)
+            return build.add(ir.MatMul(inner.x, w, inner.map), loc)
         case _:
             return None
 
 
-def split(build: Builder, ref: Ref, side: int) -> Ref | None:
+def split(build: Builder, ref: ir.Ref, side: int) -> ir.Ref | None:
     """The product `ref` as products with the parts of its end `side`, whatever the map; None if that has no parts."""
     node, loc = build.nodes[ref], build.locs[ref]
-    assert isinstance(node, MatMul | Gram)
+    assert isinstance(node, ir.MatMul | ir.Gram)
     whole = ends(node)[side]
     shape = value_type(build, whole).shape
     last = len(shape) - 1
 
-    def part(x: Ref) -> Ref:
-        if isinstance(node, Gram):
+    def part(x: ir.Ref) -> ir.Ref:
+        if isinstance(node, ir.Gram):
             return build.add(replace(node, y=x) if side else replace(node, x=x), loc)
-        return build.add(MatMul(x, node.w, node.map), loc)
+        return build.add(ir.MatMul(x, node.w, node.map), loc)
 
-    def summand(x: Ref) -> Ref:
+    def summand(x: ir.Ref) -> ir.Ref:
         return part(shaped(build, x, shape, loc))
 
     inner = below_reshapes(build, whole)
     match build.nodes[inner]:
-        case Concat(xs, dim) if inner == whole and dim == last and _on_rows(build, xs):
-            if isinstance(node, Gram):
-                return build.add(Concat(tuple(map(part, xs)), last + side), loc)
+        case ir.Concat(xs, dim) if inner == whole and dim == last and _on_rows(build, xs):
+            if isinstance(node, ir.Gram):
+                return build.add(ir.Concat(tuple(map(part, xs)), last + side), loc)
             stops = list(accumulate(value_type(build, r).shape[last] for r in xs))
             ranges = zip(xs, [0, *stops], stops, strict=False)
-            ws = ((r, build.add(Slice(node.w, last, start, stop), loc)) for r, start, stop in ranges)
-            parts = [build.add(MatMul(r, w, node.map), loc) for r, w in ws]
-            return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
-        case Pointwise(op, args) if op.facts.signs and _alike(build, inner, args):
-            return build.add(Pointwise(op, tuple(map(summand, args))), loc)
+            ws = ((r, build.add(ir.Slice(node.w, last, start, stop), loc)) for r, start, stop in ranges)
+            parts = [build.add(ir.MatMul(r, w, node.map), loc) for r, w in ws]
+            return reduce(lambda a, b: build.add(ir.Pointwise(Op.add, (a, b)), loc), parts)
+        case ir.Pointwise(op, args) if op.facts.signs and _alike(build, inner, args):
+            return build.add(ir.Pointwise(op, tuple(map(summand, args))), loc)
         case _:
             return None
 
 
-def _on_rows(build: Builder, xs: tuple[Ref, ...]) -> bool:
+def _on_rows(build: Builder, xs: tuple[ir.Ref, ...]) -> bool:
     return not any(value_type(build, r).space == UNIT for r in xs)
 
 
-def _feature_sum(build: Builder, ref: Ref, total: Reduce, whole: Concat) -> Ref:
+def _feature_sum(build: Builder, ref: ir.Ref, total: ir.Reduce, whole: ir.Concat) -> ir.Ref:
     loc = build.locs[ref]
-    parts = [build.add(Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in whole.xs]
-    return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
+    parts = [build.add(ir.Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in whole.xs]
+    return reduce(lambda a, b: build.add(ir.Pointwise(Op.add, (a, b)), loc), parts)
 
 
-def _alike(build: Builder, whole: Ref, parts: tuple[Ref, ...]) -> bool:
+def _alike(build: Builder, whole: ir.Ref, parts: tuple[ir.Ref, ...]) -> bool:
     """Whether no part of a sum is broadcast: each has the type of the whole."""
     t = value_type(build, whole)
     return all(value_type(build, r) == t for r in parts)

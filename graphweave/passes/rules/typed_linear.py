@@ -15,7 +15,6 @@ from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import (
     Factor,
     below_reshapes,
@@ -31,7 +30,7 @@ _MIN_ELEMENTS = 64
 """A matrix must have this many elements for a typed product."""
 
 
-def typed_linear(build: Builder, ref: Ref) -> Ref | None:
+def typed_linear(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """sum_k x[k] * pull(w, t)[k, j] -> matmul(x, w, t); push(x[i] * y[j], t) -> gram(x, y, t)"""
     match build.nodes[ref]:
         case ir.Reduce(x, Fold.sum, (dim,), _):
@@ -42,7 +41,7 @@ def typed_linear(build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
+def _matmul(build: Builder, ref: ir.Ref, x: ir.Ref, dim: int) -> ir.Ref | None:
     t = value_type(build, x)
     if t.space == UNIT or not t.dtype.is_float or len(t.shape) not in (2, 3) or dim < len(t.shape) - 2:
         return None
@@ -68,7 +67,7 @@ def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
     return None
 
 
-def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Ref, Ref] | None:
+def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[ir.Ref, ir.Ref] | None:
     """(w, t) if `f` is pull(w, t), up to a transposition and reshapes; w is viewed with the features `shape`."""
     swap = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     node = build.nodes[f.ref]
@@ -87,20 +86,20 @@ def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Re
     return None
 
 
-def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: Location) -> Ref | None:
+def _viewed(build: Builder, w: ir.Ref, shape: tuple[int, ...], loc: Location) -> ir.Ref | None:
     own = value_type(build, w).shape
     if own == shape:
         return w
     return build.add(ir.Reshape(below_reshapes(build, w), shape), loc) if numel(own) == numel(shape) else None
 
 
-def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
+def _gram(build: Builder, ref: ir.Ref, x: ir.Ref, m: ir.Ref) -> ir.Ref | None:
     if not value_type(build, x).dtype.is_float or not any(_has_types(build, n, m) for n in build.nodes):
         return None
     return _summed(build, x, m, build.locs[ref])
 
 
-def _summed(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
+def _summed(build: Builder, x: ir.Ref, m: ir.Ref, loc: Location) -> ir.Ref | None:
     """push(x, m) as a gram, if `x` is an outer product up to reshapes and permutations; None otherwise."""
     found = _outer(build, x, m, loc)
     if found is not None:
@@ -114,7 +113,7 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
             return None
 
 
-def _has_types(build: Builder, node: ir.Node, m: Ref) -> bool:
+def _has_types(build: Builder, node: ir.Node, m: ir.Ref) -> bool:
     """Whether `node` is a typed product along `m`, or along another map into its rows: pairs of rows and types have a
     map of their own to the types."""
     match node:
@@ -125,7 +124,7 @@ def _has_types(build: Builder, node: ir.Node, m: Ref) -> bool:
             return False
 
 
-def _outer(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
+def _outer(build: Builder, x: ir.Ref, m: ir.Ref, loc: Location) -> ir.Ref | None:
     t = value_type(build, x)
     p = product(build, x)
     shape = p.shape
@@ -142,7 +141,7 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: Location) -> Ref | None:
 
 def _rows(
     build: Builder, factors: Sequence[Factor], t: ir.Type, shape: tuple[int, ...], drop: int, loc: Location
-) -> Ref:
+) -> ir.Ref:
     """The product of `factors`, all of which have size 1 along dim `drop` of `shape`, without that dim."""
     own = shape[:drop] + shape[drop + 1 :]
     factors = [replace(f, shape=f.shape[:drop] + f.shape[drop + 1 :]) for f in factors]

@@ -7,20 +7,20 @@ by destination and relation without its tensors. It pays unless another node nee
 from __future__ import annotations
 
 from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, MatMul, Pointwise, Push, Ref
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 
-def typed_push(build: Builder, ref: Ref) -> Ref | None:
+def typed_push(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """push(s1 * s2 * (x W[t]), m) -> push((s1 * s2) * (x W[t]), m), fused, for numbers of rows s1, s2"""
     push = build.nodes[ref]
-    if not isinstance(push, Push) or push.fused or not push.is_plain_sum:
+    if not isinstance(push, ir.Push) or push.fused or not push.is_plain_sum:
         return None
     whole = value_type(build, ref)
-    if not isinstance(build.nodes[push.map], MapOf) or whole.dtype not in (DType.f32, DType.f64):
+    if not isinstance(build.nodes[push.map], ir.MapOf) or whole.dtype not in (DType.f32, DType.f64):
         return None
     p = product(build, push.x)
     found = [(f, n) for f in p.factors if (n := _typed(build, f.ref)) is not None]
@@ -35,14 +35,14 @@ def typed_push(build: Builder, ref: Ref) -> Ref | None:
     if others:
         numbers = [Factor(f.ref, (), f.inverse) for f in others]
         scale = shaped(build, multiplied(build, numbers, t.dtype, t.space, loc), (), loc)
-        x = build.add(Pointwise(Op.mul, (scale, x)), loc)
-    out = build.add(Push(x, push.map, Fold.sum, fused=True), loc)
+        x = build.add(ir.Pointwise(Op.mul, (scale, x)), loc)
+    out = build.add(ir.Push(x, push.map, Fold.sum, fused=True), loc)
     return negated(build, shaped(build, out, whole.shape, loc), p.sign, loc)
 
 
-def _typed(build: Builder, ref: Ref) -> MatMul | None:
+def _typed(build: Builder, ref: ir.Ref) -> ir.MatMul | None:
     node = build.nodes[below_reshapes(build, ref)]
-    return node if isinstance(node, MatMul) and node.map is not None else None
+    return node if isinstance(node, ir.MatMul) and node.map is not None else None
 
 
 RULE = Rule("typed-push", "push(s * (x W[t]), m)", "push(s * (x W[t]), m), fused", typed_push)

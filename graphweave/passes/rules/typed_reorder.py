@@ -12,14 +12,13 @@ from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Ref
 from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type, viewed
 from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.rules.split_linear import split
 
 
-def dot(build: Builder, ref: Ref) -> Ref | None:
+def dot(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """sum_j typed(x, W, t)[j] pull(w, t)[j] -> typed(x, W w, t), for each head; typed(x, W, t) q -> typed(x, W q, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
@@ -31,7 +30,7 @@ def dot(build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _dot(build: Builder, ref: Ref, x: Ref) -> Ref | None:
+def _dot(build: Builder, ref: ir.Ref, x: ir.Ref) -> ir.Ref | None:
     shape = value_type(build, x).shape  # [J] or [H, J]
     if len(shape) not in (1, 2):
         return None
@@ -62,7 +61,7 @@ def _dot(build: Builder, ref: Ref, x: Ref) -> Ref | None:
     return negated(build, shaped(build, value, value_type(build, ref).shape, loc), p.sign, loc)
 
 
-def rows_gradient(build: Builder, ref: Ref) -> Ref | None:
+def rows_gradient(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """typed(s * pull(w, t), W, t) -> s * pull(W' w, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
     if not isinstance(node, ir.MatMul) or node.map is None or len(value_type(build, node.x).shape) != 1:
@@ -84,7 +83,7 @@ def rows_gradient(build: Builder, ref: Ref) -> Ref | None:
     return negated(build, shaped(build, out, t.shape, loc), sign, loc)
 
 
-def matrices_gradient(build: Builder, ref: Ref) -> Ref | None:
+def matrices_gradient(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """gram(x, s * pull(w, t), t) -> outer(gram(x, s, t), w)"""
     node, loc = build.nodes[ref], build.locs[ref]
     if not isinstance(node, ir.Gram) or node.map is None or len(value_type(build, node.x).shape) != 1:
@@ -104,7 +103,7 @@ def matrices_gradient(build: Builder, ref: Ref) -> Ref | None:
     return negated(build, build.add(ir.Pointwise(Op.mul, (total, row)), loc), sign, loc)
 
 
-def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
+def vectors_gradient(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """push(s * typed(x, W, t), t) -> W' gram(x, s, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
     if isinstance(node, ir.Gram) and node.map is None:
@@ -131,7 +130,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
     return negated(build, shaped(build, summed, t.shape, loc), p.sign, loc)
 
 
-def _shared_gradient(build: Builder, node: ir.Gram, loc: Location) -> Ref | None:
+def _shared_gradient(build: Builder, node: ir.Gram, loc: Location) -> ir.Ref | None:
     """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t); its transpose for gram(d, typed(x, W, t))."""
     for y, d, transposed in ((node.x, node.y, False), (node.y, node.x, True)):
         typed = _typed(build, y)
@@ -147,20 +146,20 @@ def _shared_gradient(build: Builder, node: ir.Gram, loc: Location) -> Ref | None
     return None
 
 
-def _times(build: Builder, w: Ref, q: Ref, loc: Location) -> Ref:
+def _times(build: Builder, w: ir.Ref, q: ir.Ref, loc: Location) -> ir.Ref:
     """w[t] q for every type t: `w: R x [K, J]`, `q: unit x [J, H]`."""
     wide = build.add(ir.Reshape(w, (*value_type(build, w).shape, 1)), loc)
     return _sum(build, build.add(ir.Pointwise(Op.mul, (wide, q)), loc), 1, loc)
 
 
-def _before(build: Builder, q: Ref, w: Ref, loc: Location) -> Ref:
+def _before(build: Builder, q: ir.Ref, w: ir.Ref, loc: Location) -> ir.Ref:
     """q w[t] for every type t: `q: unit x [H, J]`, `w: R x [J, K]`."""
     h, j = value_type(build, q).shape
     wide = build.add(ir.Reshape(q, (h, j, 1)), loc)
     return _sum(build, build.add(ir.Pointwise(Op.mul, (wide, w)), loc), 1, loc)
 
 
-def _shared(build: Builder, ref: Ref) -> ir.MatMul | None:
+def _shared(build: Builder, ref: ir.Ref) -> ir.MatMul | None:
     """The product if `ref` is one with shared weights that at least doubles a row's width; None otherwise.
 
     The gradient of a product with a few shared vectors is of this form.
@@ -176,7 +175,7 @@ def _shared(build: Builder, ref: Ref) -> ir.MatMul | None:
     return node if 2 * h <= j else None
 
 
-def distributed(build: Builder, ref: Ref) -> Ref | None:
+def distributed(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     """typed(a + b, W, t) -> typed(a, W, t) + typed(b, W, t), and likewise for grams, if other rules here fit a part."""
     node = build.nodes[ref]
     if not isinstance(node, ir.MatMul | ir.Gram) or node.map is None:
@@ -194,7 +193,7 @@ def distributed(build: Builder, ref: Ref) -> Ref | None:
     return split(build, ref, side)
 
 
-def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor], Ref] | None:
+def _scaled_vector(build: Builder, ref: ir.Ref, m: ir.Ref) -> tuple[int, list[Factor], ir.Ref] | None:
     """(sign, factors of one number a row, w) if `ref` is their product with pull(w, m), where w has a vector a type."""
     t = value_type(build, ref)
     p = product(build, ref)
@@ -205,7 +204,7 @@ def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor],
     return None if vector is None else (p.sign, [f for f in p.factors if f is not vectors[0]], vector)
 
 
-def _on_types(build: Builder, f: Factor, m: Ref) -> Ref | None:
+def _on_types(build: Builder, f: Factor, m: ir.Ref) -> ir.Ref | None:
     """The value on types whose pull along `m` is the factor `f`, or `f` itself if it is shared data; else None."""
     node = build.nodes[below_reshapes(build, f.ref)]
     if isinstance(node, ir.Pull) and node.map == m:
@@ -213,14 +212,14 @@ def _on_types(build: Builder, f: Factor, m: Ref) -> Ref | None:
     return viewed(build, f, build.locs[f.ref]) if value_type(build, f.ref).space == UNIT else None
 
 
-def _typed(build: Builder, ref: Ref) -> ir.MatMul | None:
+def _typed(build: Builder, ref: ir.Ref) -> ir.MatMul | None:
     node = build.nodes[below_reshapes(build, ref)]
     if not isinstance(node, ir.MatMul) or node.map is None or not isinstance(build.nodes[node.map], ir.MapOf):
         return None
     return node if len(value_type(build, node.x).shape) == 1 else None
 
 
-def _sum(build: Builder, ref: Ref, dim: int, loc: Location) -> Ref:
+def _sum(build: Builder, ref: ir.Ref, dim: int, loc: Location) -> ir.Ref:
     return build.add(ir.Reduce(ref, Fold.sum, (dim,), False), loc)
 
 
