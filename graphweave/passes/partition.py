@@ -14,6 +14,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import Extract, ancestors, extract
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.choices import Recompute
+from graphweave.core.errors import IRError
 from graphweave.core.sizes import Applied, leaves
 from graphweave.core.types import UNIT, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
@@ -70,6 +71,11 @@ def split(
     ]
     copied = exposed.intersection(saved)
     fwd = extract(joint, primals, [*forward_outputs, *saved, *given.keep])
+    if early := fwd.where.keys() & set(tangents):
+        raise IRError(
+            f"the forward needs the gradients %{', %'.join(map(str, sorted(early)))} of its own outputs: a pass has "
+            f"merged a value of the forward with one of the backward. Report this."
+        )
     if copied:
         fwd = with_copies(fwd, num_forward, saved, copied)
     bwd = extract(joint, [*saved, *tangents], backward_outputs)

@@ -13,6 +13,7 @@ from graphweave.analysis.flow import ancestors, extract, is_integral
 from graphweave.compiler.compile import compile, optimise
 from graphweave.compiler.request import Request
 from graphweave.core.choices import Choices
+from graphweave.core.errors import IRError
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.execute.build import build
@@ -232,3 +233,18 @@ def test_what_is_extracted_from_an_extract_has_names_of_its_own() -> None:
     once = extract(parse(NEGATED), [0, 2], [3]).program  # %1 of it is the input saved_2
     twice = extract(once, [1, 2], [3]).program
     assert [n.name for n in twice.nodes if isinstance(n, Input)] == ["saved_2", "saved_2_"]
+
+
+NEEDS_A_TANGENT = """
+space V = s0
+%0: V[2] f64 = input x
+%1: V[2] f64 = input tangents_1
+%2: V[2] f64 = mul %0, %1
+return %2, %1
+"""
+
+
+def test_a_forward_that_needs_a_tangent_is_refused() -> None:
+    joint = parse(NEEDS_A_TANGENT)
+    with pytest.raises(IRError, match="the forward needs the gradients %1 of its own outputs"):
+        split(joint, 1, PassFacts(tangents=frozenset({"tangents_1"})))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import Fold
 from graphweave.ir.message.interp import interp
@@ -178,3 +179,17 @@ space E = s1
 return %9
 """)
     assert Merge()(program, PassFacts(statistics=Statistics((), 10))).program is program
+
+
+def test_copies_of_the_forward_and_of_the_backward_stay_apart() -> None:
+    """A layer that is applied again and again gives both halves copies of equal gradients. A copy of the forward that
+    was packed with one of the backward would need a tangent."""
+    lines = [line for line in BLOCKS.strip().splitlines() if not line.startswith("return")]
+    lines += ["%23: unit[3] f64 = input b", "%24: unit[3] f64 = input g"]
+    of = [23, 23, 24, 24]
+    lines += [f"%{25 + i}: unit[3] f64 = call aten.clone.default(%{x}) serial={1 + i}" for i, x in enumerate(of)]
+    program = parse("\n".join([*lines, "return %22, %25, %26, %27, %28"]))
+    done = Merge()(program, PassFacts(statistics=Statistics((), 10), tangents=frozenset({"g"}))).program
+    assert done is not program
+    late = Facts(done).flow.depending(PassFacts(tangents=frozenset({"g"})).tangents_of(done))
+    assert [r in late for r in done.outputs if r is not None] == [False, False, False, True, True]

@@ -102,7 +102,7 @@ class _Finder:
         alike: dict[Hashable, list[ir.Ref]] = defaultdict(list)
         for i, node in enumerate(self.graph.nodes):
             if isinstance(node, ir.Aten) and node.target == named.CLONE and self.graph.is_unit(i):
-                alike[self.graph.types[i]].append(i)
+                alike[i in self.graph.late, self.graph.types[i]].append(i)
         for lanes in alike.values():
             if len(lanes) > 2:
                 self._pack(lanes)

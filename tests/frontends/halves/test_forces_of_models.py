@@ -104,6 +104,15 @@ def batches() -> dict[str, Molecules]:
     }
 
 
+def batches_of(name: str) -> list[str]:
+    """The batches on which the second derivatives of the model are defined.
+
+    DimeNet++ of PyG takes angles from the length of a cross product, which has no second derivative where all atoms
+    lie on one line: eager mode divides by the rounding error of a fused multiplication there, and by 0 without one.
+    """
+    return [batch for batch in batches() if (name, batch) != ("dimenet++ of pyg", "stride 0")]
+
+
 def leaf(batch: Molecules) -> Tensor:
     """Positions with the strides of the batch's, by which a gradient is taken."""
     return batch.position.detach().requires_grad_()
@@ -150,10 +159,10 @@ def outside(model: nn.Module) -> Run:
 @pytest.mark.parametrize("name", by_default(MODELS, "painn"))
 def test_inside_one_function(name: str) -> None:
     model = model_of(name)
-    check(inside(model), model, list(batches()) if name != "painn" else ["several"])
+    check(inside(model), model, batches_of(name) if name != "painn" else ["several"])
 
 
 @pytest.mark.parametrize("name", by_default(MODELS, "schnet"))
 def test_outside_of_the_compiled_model(name: str) -> None:
     model = model_of(name)
-    check(outside(model), model, list(batches()) if name != "schnet" else ["several", "transposed"])
+    check(outside(model), model, batches_of(name) if name != "schnet" else ["several", "transposed"])
