@@ -59,6 +59,8 @@ class BatchTraining(TrainingWay, Generic[Batch]):
 
     size: int
     """Rows of a batch on all ranks together."""
+    decay = 1.0
+    """The learning rate is multiplied by this after each epoch."""
     _warm_up_count = 2
 
     def __init__(self, way: str, job: TrainingJob, ranks: Ranks = ALONE) -> None:
@@ -150,6 +152,8 @@ class BatchTraining(TrainingWay, Generic[Batch]):
         """Train on each batch once, or on those that a resumed training has left, then validate. Time counts what
         makes batches."""
         start, outside = time.perf_counter(), 0.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.job.lr * self.decay ** len(self.history.loss)
         self._begun = self.generator.get_state()
         for batch in self.batches(self._done):
             self._loss_so_far += self._step(batch)

@@ -93,6 +93,8 @@ def test_a_resumed_training_gives_the_same_numbers(few: AtomSet, tmp_path: Path)
         second.epoch()
     assert second.history.loss == whole.history.loss and second.test() == whole.test()
     assert whole.history.loss[-1] < 0.9 * whole.history.loss[0]
+    for training in (whole, second):
+        assert training.optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * 0.93**3)
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
