@@ -71,9 +71,11 @@ def graphweave(
         if place is not None:
             place.keep_left()
         return with_gradients(module.forward, leaves)
-    except Exception as error:
-        if place is not None and isinstance(error, TensorifyScalarRestartAnalysis):
+    except TensorifyScalarRestartAnalysis:  # PyTorch's way to trace again with a number compiled in
+        if place is not None:
             place.keep_restart()
+        raise
+    except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _compilations.trace_again_without()
         raise

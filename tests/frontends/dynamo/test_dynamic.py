@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
 import graphweave
+from graphweave.frontends.dynamo import backend
 from tests.support import assert_matches, by_default, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -202,3 +204,28 @@ def test_a_view_of_a_dict_is_looped_over_in_one_graph(view: Callable[[Any], Any]
     torch.testing.assert_close(graphweave.compile(gathered)(x, view(graphs)), gathered(x, view(graphs)))
     counts = graphweave.counters()
     assert (counts["compilations"], counts["graph_breaks"]) == (1, 0)
+
+
+def test_a_trace_that_begins_again_keeps_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch traces again where a symbolic number must be compiled in. The gradient of a gradient of ViSNet, whose
+    graph has such a number and a mask, was then traced under PyTorch's own settings, which refuse masks."""
+    traced: list[int] = []
+    trace = backend._traced
+
+    def begin_again(*args: Any) -> Any:
+        traced.append(len(traced))
+        if len(traced) == 1:
+            raise TensorifyScalarRestartAnalysis(restart_reason="a number is compiled in")
+        return trace(*args)
+
+    def lengths(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        mask = src != dst
+        return torch.zeros(x.shape[0]).index_add(0, dst[mask], (x[src] - x[dst])[mask].norm(dim=1))
+
+    monkeypatch.setattr(backend, "_traced", begin_again)
+    x, (src, dst) = features(7, 3).requires_grad_(), random_graph(7, 7, 20)
+    compiled = torch.compile(lengths, backend="graphweave")
+    torch.testing.assert_close(compiled(x, src, dst), lengths(x, src, dst))
+    assert traced == [0, 1]
+    counted = graphweave.counters()
+    assert (counted["graph_breaks"], counted["eager_fallbacks"], counted["compilations"]) == (0, 0, 1)
