@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 
-def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+def reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
     """A function that returns these attributes of an object as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
@@ -20,7 +20,7 @@ def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 @cache
-def _reader_of(kind: Any) -> Callable[[object], tuple[object, ...]]:
+def _reader_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:
     return reader([f.name for f in fields(kind)])
 
 

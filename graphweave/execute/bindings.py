@@ -21,7 +21,7 @@ _known: dict[Hashable, Callable[..., Any]] = {}
 """An operator and the kinds of its arguments -> what calls it."""
 
 
-def call_of(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+def call_of(target: OpOverload, args: Sequence[object], kwargs: dict[str, object]) -> Callable[..., Any]:
     """The fastest function that calls the operator `target` with arguments of these kinds. Nothing is computed."""
     key = target, _kind(args), tuple((name, _kind(value)) for name, value in kwargs.items())
     found = _known.get(key)

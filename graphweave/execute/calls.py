@@ -123,7 +123,7 @@ def _traced(
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
 
-    def call(function: Callable[..., object], *args: Any, **kwargs: Any) -> fx.Proxy:
+    def call(function: Callable[..., object], *args: object, **kwargs: object) -> fx.Proxy:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
     rows: dict[Space, fx.Proxy] = {}

@@ -66,7 +66,7 @@ def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., A
 
     def handler(
         x: Mailbox,
-        dim: Any = None,
+        dim: object = None,
         keepdim: bool = False,
         *,
         dtype: torch.dtype | None = None,

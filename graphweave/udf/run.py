@@ -11,7 +11,7 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch._dynamo
@@ -33,6 +33,8 @@ from graphweave.udf.passing import (
     updated_at_once,
 )
 from graphweave.udf.reduce import refusal
+
+_T = TypeVar("_T")
 
 _MAX_KEPT_KEYS = 256
 """Limit on the keys of each of the two caches below."""
@@ -157,7 +159,7 @@ def shared(
     return run(*args)
 
 
-def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
+def _remember(cache: OrderedDict[Hashable, _T], key: Hashable, value: _T) -> None:
     cache[key] = value
     if len(cache) > _MAX_KEPT_KEYS:
         cache.popitem(last=False)

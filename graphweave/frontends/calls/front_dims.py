@@ -101,7 +101,7 @@ def _blocks(graph: fx.Graph, node: fx.Node, x: fx.Node, count: int, value: Tenso
     return [_call(graph, node, aten.slice.Tensor, (x, 0, bounds[k], bounds[k + 1]), value) for k in range(count)]
 
 
-def _call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+def _call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: object) -> fx.Node:
     node = graph.call_function(target, args)
     node.meta.update(like.meta)
     node.meta["val"] = value

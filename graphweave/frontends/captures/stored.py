@@ -98,5 +98,5 @@ class _GuardUnpickler(pickle.Unpickler):
         return GlobalSource(self._names[name])
 
 
-def _source(cls: type[Source], values: list[Any]) -> Source:
+def _source(cls: type[Source], values: list[object]) -> Source:
     return cls(*values)

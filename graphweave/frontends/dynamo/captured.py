@@ -206,7 +206,11 @@ class Captured:
             return given_back(self._call(tuple(map(as_traced, args)), traced, args, kwargs))
 
     def _call(
-        self, args: tuple[object, ...], kwargs: dict[str, object], given: tuple[Any, ...], given_by_name: dict[str, Any]
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        given: tuple[object, ...],
+        given_by_name: dict[str, object],
     ) -> object:
         """Call with `args` and `kwargs`, which stand for the arguments as they were given."""
         if not self._traced:

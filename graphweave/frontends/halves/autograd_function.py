@@ -89,7 +89,7 @@ class Gradients:
         return found
 
     def _without_absent(
-        self, results: list[object], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, Any]
+        self, results: list[object], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, object]
     ) -> list[Any]:
         """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
         of what is absent."""

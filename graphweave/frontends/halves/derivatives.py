@@ -112,7 +112,7 @@ class JointGraph:
         return self._modules[frozenset()]
 
     def __call__(
-        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, Any],
+        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, object],
         missing: frozenset[int] = frozenset(),
     ) -> list[Any]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
@@ -225,11 +225,11 @@ class Alias(torch.autograd.Function):
     """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: object, x: Tensor) -> Tensor:
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: object, grad: Tensor) -> Tensor:
         return grad
 
 

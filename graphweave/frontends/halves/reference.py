@@ -58,7 +58,7 @@ class Reference:
     def backward(self, given: Mapping[str, object], state: Tensor, results: Sequence[object]) -> None:
         self._check(given, state, results, range(self._gradients, len(self._results)))
 
-    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[Any], which: range) -> None:
+    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[object], which: range) -> None:
         with _random_state(state), torch.no_grad():
             wanted = [self._results[i] for i in which]
             env = self._run(given, wanted)
@@ -102,7 +102,7 @@ class Reference:
         out = node.target(*args, **kwargs)
         return out.zero_() if node.target in _EMPTY else out
 
-    def _spread(self, given: Mapping[str, Any], state: Tensor, node: Any, want: Any) -> Any:
+    def _spread(self, given: Mapping[str, object], state: Tensor, node: Any, want: Any) -> Any:
         """How much each number of a result may change with the rounding of inputs. It may be much: a comparison that is
         nearly a tie may go the other way, and a gradient then flows elsewhere."""
         if not isinstance(want, Tensor) or not want.is_floating_point():

@@ -25,7 +25,7 @@ def _answered(handler: Callable[..., object], original: Callable[..., object], a
     return original(*args, **kwargs)
 
 
-def _product(*args: object, **kwargs: Any) -> object:
+def _product(*args: object, **kwargs: object) -> object:
     reduces = len(args) == 3 or "reduce" in kwargs
     handler = sparse_functions.product_reduced if reduces else sparse_functions.product
     return _answered(handler, _mm, args, kwargs)
@@ -58,11 +58,15 @@ def _coo_tensor(
     return _coo(indices, values, **given, dtype=dtype, device=device, is_coalesced=is_coalesced, **rest)
 
 
-def _csr_tensor(crow_indices: object, col_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csr_tensor(
+    crow_indices: object, col_indices: object, values: object, size: object = None, **rest: object
+) -> object:
     return _compressed(torch.sparse_csr, _csr, crow_indices, col_indices, values, size, rest)
 
 
-def _csc_tensor(ccol_indices: object, row_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csc_tensor(
+    ccol_indices: object, row_indices: object, values: object, size: object = None, **rest: object
+) -> object:
     return _compressed(torch.sparse_csc, _csc, ccol_indices, row_indices, values, size, rest)
 
 

@@ -418,7 +418,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 
 @answers("to")
-def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
+def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: object) -> object:
     """Conversion to another dtype. NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:

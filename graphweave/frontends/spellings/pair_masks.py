@@ -58,7 +58,7 @@ def _chosen(node: fx.Node, known: Known) -> Mask | None:
     return _hidden(node, known, y, mask, x) if kind.kind == "padding" else _hidden(node, known, x, mask, y)
 
 
-def _hidden(node: fx.Node, known: Known, x: object, mask: Any, fill: Any) -> Mask | None:
+def _hidden(node: fx.Node, known: Known, x: object, mask: object, fill: object) -> Mask | None:
     """The tensor `x` of which `fill` takes the place at the padding, or at pairs that a mask of bools chooses."""
     hides, before = _is_lowest(fill), _mask_of(x, known, "hides", "added")
     padding = _mask_of(mask, known, "padding", "real")

@@ -32,7 +32,7 @@ class FlatWriter(Protocol):
         """The flat form of `x`."""
         ...
 
-    def call(self, target: object, *args: object, **kwargs: Any) -> fx.Node:
+    def call(self, target: object, *args: object, **kwargs: object) -> fx.Node:
         """A call, with its value."""
         ...
 

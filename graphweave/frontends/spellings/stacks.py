@@ -247,7 +247,7 @@ class _Unstacker:
         out = [self._call(node, node.target, (item, dims, keepdim), value, rest) for item in self.items[x]]
         return self._call(node, aten.stack.default, (out, 0), val(node))
 
-    def _call(self, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any, kwargs: Any = None) -> fx.Node:
+    def _call(self, like: fx.Node, target: Any, args: tuple[Any, ...], value: object, kwargs: Any = None) -> fx.Node:
         node = self.gm.graph.call_function(target, args, kwargs or {})
         node.meta.update(like.meta)
         node.meta["val"] = value

@@ -21,7 +21,7 @@ def _matched_fake(src: Tensor, dst: Tensor, order: Tensor, num_nodes: int) -> Te
 
 
 def merge_edges(
-    self: Any, x: Tensor, edge_index: Tensor, batch: Tensor, edge_score: Tensor
+    self: object, x: Tensor, edge_index: Tensor, batch: Tensor, edge_score: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """EdgePooling's contraction of edges, of which those with the largest scores come first. Edges of equal score keep
     their order, which the original leaves open."""

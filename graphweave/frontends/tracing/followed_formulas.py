@@ -107,7 +107,7 @@ def formulas_followed(formulas: Formulas) -> Iterator[None]:
     translator: Any = InstructionTranslatorBase
     call, inline = translator.call_function, translator.inline_user_function_return
 
-    def call_function(self: Any, fn: object, args: Any, kwargs: Any) -> None:
+    def call_function(self: Any, fn: object, args: Any, kwargs: object) -> None:
         """Any call in the traced code. Functions that are written in C are only seen here."""
         formula = formulas.of_call(getattr(fn, "value", None), args, self)
         call(self, fn if formula is None else VariableTracker.build(self, formula), args, kwargs)

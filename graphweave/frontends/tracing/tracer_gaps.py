@@ -18,12 +18,15 @@ from typing import Any, TypeAlias
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dynamo import guards, variables
+from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._guards import Guard
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
@@ -70,7 +73,7 @@ _JUMPS = tuple(code for name, code in dis.opmap.items() if name.startswith("POP_
 """Opcodes of Python's conditional jumps."""
 
 
-def _tables(translator: Any) -> Iterator[list[Any]]:
+def _tables(translator: type[InstructionTranslatorBase]) -> Iterator[list[_Method]]:
     """The tables by which Dynamo finds the method for an opcode, one for each kind of frame."""
     if isinstance(table := vars(translator).get("dispatch_table"), list):
         yield table
@@ -81,7 +84,7 @@ def _tables(translator: Any) -> Iterator[list[Any]]:
 def _decides_branches(original: _Method) -> _Method:
     """A jump whose way does not depend on the data after all (`branches.py`)."""
 
-    def jump(self: Any, instruction: object) -> None:
+    def jump(self: InstructionTranslatorBase, instruction: Instruction) -> None:
         way = way_at(self, instruction)
         if way is None:
             original(self, instruction)
@@ -97,15 +100,17 @@ def _calls_accessors(original: _Method) -> _Method:
     """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
 
     def call_method(
-        self: Any, tx: InstructionTranslatorBase, name: str, args: list[object], kwargs: dict[str, object]
-    ) -> Any:
+        self: variables.functions.PropertyVariable,
+        tx: InstructionTranslatorBase,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         function = getattr(self.descriptor, name, None) if name in _ACCESSORS else None
         if function is None:
             return original(self, tx, name, args, kwargs)
         source = AttrSource(self.source, name) if self.source else None
-        return variables.VariableTracker.build(tx, function, source=source, realize=True).call_function(
-            tx, args, kwargs
-        )
+        return VariableTracker.build(tx, function, source=source, realize=True).call_function(tx, args, kwargs)
 
     return call_method
 
@@ -113,7 +118,9 @@ def _calls_accessors(original: _Method) -> _Method:
 def _knows_accessors(original: _Method) -> _Method:
     """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
 
-    def call_obj_hasattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
+    def call_obj_hasattr(
+        self: variables.functions.PropertyVariable, tx: InstructionTranslatorBase, name: str
+    ) -> object:
         if type(self.descriptor) is property and name in _ACCESSORS:
             return variables.ConstantVariable.create(True)
         return original(self, tx, name)
@@ -124,11 +131,11 @@ def _knows_accessors(original: _Method) -> _Method:
 def _reads_inherited(original: _Method) -> _Method:
     """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
 
-    def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
+    def var_getattr(self: variables.SuperVariable, tx: InstructionTranslatorBase, name: str) -> object:
         value, source = self._resolved_getattr_and_source(tx, name)
         if type(value) is not property or not isinstance(self.objvar, variables.UserDefinedObjectVariable):
             return original(self, tx, name)
-        getter = variables.VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
+        getter = VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
         return getter.call_function(tx, [self.objvar], {})
 
     return var_getattr
@@ -138,13 +145,13 @@ def _reads_sizes(original: _Method) -> _Method:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
 
-    def init(self: Any, items: list[object], *args: object, **kwargs: object) -> None:
+    def init(self: object, items: list[VariableTracker], *args: object, **kwargs: object) -> None:
         original(self, [_number(item) for item in items], *args, **kwargs)
 
     return init
 
 
-def _number(item: Any) -> Any:
+def _number(item: VariableTracker) -> VariableTracker:
     example = item.as_proxy().node.meta.get("example_value") if isinstance(item, variables.TensorVariable) else None
     if not isinstance(example, torch.Tensor) or example.dim() or example.is_floating_point() or example.is_complex():
         return item
@@ -155,7 +162,12 @@ def _asks_no_rows(original: _Method) -> _Method:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
     its formula is traced. So is attention that gives weights, since they are seldom read."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         formula = FORMULAS.get(self.value) if args else None
         asked = in_vmap() or any(_unknown_size(arg.realize()) for arg in args)
         if formula is None or not (asked or _gives_weights(self.value, kwargs)):
@@ -165,7 +177,7 @@ def _asks_no_rows(original: _Method) -> _Method:
     return call_function
 
 
-def _gives_weights(function: object, kwargs: dict[str, Any]) -> bool:
+def _gives_weights(function: object, kwargs: dict[str, VariableTracker]) -> bool:
     if function is not torch.nn.functional.multi_head_attention_forward:
         return False
     asked = kwargs.get("need_weights", variables.ConstantVariable.create(True)).realize()
@@ -175,7 +187,12 @@ def _gives_weights(function: object, kwargs: dict[str, Any]) -> bool:
 def _counts_classes(original: _Method) -> _Method:
     """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if self.value is not torch.nn.functional.one_hot:
             return original(self, tx, args, kwargs)
         named = dict(zip(("tensor", "num_classes"), args, strict=False), **kwargs)
@@ -192,7 +209,12 @@ def _counts_classes(original: _Method) -> _Method:
 def _counts_numbers(original: _Method) -> _Method:
     """`torch.bincount`: its formula is traced."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
             return original(self, tx, args, kwargs)
         return _traced(bincount).call_function(tx, list(args), kwargs)
@@ -203,7 +225,13 @@ def _counts_numbers(original: _Method) -> _Method:
 def _counts_own_numbers(original: _Method) -> _Method:
     """`index.bincount()`."""
 
-    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_method(
+        self: variables.TensorVariable,
+        tx: InstructionTranslatorBase,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if name != "bincount":
             return original(self, tx, name, args, kwargs)
         return _traced(bincount).call_function(tx, [self, *args], kwargs)
@@ -214,7 +242,12 @@ def _counts_own_numbers(original: _Method) -> _Method:
 def _counts_by_tensors(original: _Method) -> _Method:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.BuiltinVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if self.fn is range:
             args = [_number(arg.realize()) for arg in args]
         return original(self, tx, args, kwargs)
@@ -222,17 +255,19 @@ def _counts_by_tensors(original: _Method) -> _Method:
     return call_function
 
 
-def _reads_changing_numbers(original: Any) -> Any:
+def _reads_changing_numbers(original: object) -> staticmethod[..., object]:
     """`random.random() * 2`: the numbers from which Dynamo computes an example of the result. It asks for constants
     alone, and a number of Python that changes from call to call is none."""
 
-    def unwrap_unspec_args_kwargs(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def unwrap_unspec_args_kwargs(
+        args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> tuple[list[object], dict[str, object]]:
         return [_example(x) for x in args], {name: _example(x) for name, x in kwargs.items()}
 
     return staticmethod(unwrap_unspec_args_kwargs)
 
 
-def _example(x: Any) -> Any:
+def _example(x: VariableTracker) -> object:
     return x.raw_value if isinstance(x, variables.UnspecializedPythonVariable) else x.as_python_constant()
 
 
@@ -241,7 +276,12 @@ def _calls_operators(original: _Method) -> _Method:
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
     Dynamo leaves out."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.BuiltinVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
             one, other = (arg.realize() for arg in args)
@@ -272,7 +312,7 @@ def _has_method(x: object, name: str) -> bool:
 def _calls_scripted(original: _Method) -> _Method:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
-    def wrap(self: Any, value: object) -> object:
+    def wrap(self: VariableBuilder, value: object) -> object:
         if isinstance(value, torch.jit.ScriptModule):
             self.install_guards(GuardBuilder.ID_MATCH)
             return _Scripted(value, source=self.source)
@@ -291,7 +331,7 @@ def _guards_tuples(original: _Method) -> _Method:
     the object, which nothing can change."""
 
     @functools.wraps(original)
-    def sequence_length(self: Any, guard: object) -> None:
+    def sequence_length(self: GuardBuilder, guard: Guard) -> None:
         value = self.get(guard)
         refuses = isinstance(value, tuple) and type(value).__len__ is not tuple.__len__
         (self.ID_MATCH if refuses else functools.partial(original, self))(guard)
@@ -299,7 +339,7 @@ def _guards_tuples(original: _Method) -> _Method:
     return sequence_length
 
 
-class _Scripted(variables.VariableTracker):
+class _Scripted(VariableTracker):
     """A scripted module, as Dynamo sees it."""
 
     def __init__(self, value: torch.jit.ScriptModule, **kwargs: Any) -> None:
@@ -309,18 +349,22 @@ class _Scripted(variables.VariableTracker):
     def python_type(self) -> type:
         return type(self.value)
 
-    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> Any:
+    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         if self.source is None or not hasattr(self.value, name):
             return super().var_getattr(tx, name)
         source, value = AttrSource(self.source, name), getattr(self.value, name)
         if callable(value) and not isinstance(value, torch.nn.Module):
             return variables.GetAttrVariable(self, name, source=source)
-        return variables.VariableTracker.build(tx, value, source)
+        return VariableTracker.build(tx, value, source)
 
-    def call_function(self, tx: InstructionTranslatorBase, args: object, kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        self, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
         return self.call_method(tx, "forward", args, kwargs)
 
-    def call_method(self, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_method(
+        self, tx: InstructionTranslatorBase, name: str, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
         try:
             if self.value._forward_hooks or self.value._forward_pre_hooks:
                 raise NotPython("it has hooks")
@@ -337,7 +381,7 @@ def _compiles_floats_in(original: _Method) -> _Method:
     Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
     """
 
-    def wrap(self: Any, value: float) -> object:
+    def wrap(self: VariableBuilder, value: float) -> object:
         call = under_way.get()
         place = self.tx.f_code, self.name
         if call is None or call.floats.setdefault(place, value) != value:
@@ -353,7 +397,13 @@ def _compiles_floats_in(original: _Method) -> _Method:
 def _infers_sizes(original: _Method) -> _Method:
     """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
 
-    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_method(
+        self: variables.TensorVariable,
+        tx: InstructionTranslatorBase,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if name in ("reshape", "view") and not kwargs and _unknown_size(self):
             args = _with_inferred(self, list(args))
         return original(self, tx, name, args, kwargs)
@@ -361,7 +411,7 @@ def _infers_sizes(original: _Method) -> _Method:
     return call_method
 
 
-def _with_inferred(x: Any, sizes: list[Any]) -> list[object]:
+def _with_inferred(x: variables.TensorVariable, sizes: list[VariableTracker]) -> list[VariableTracker]:
     """`sizes`, the one that is -1 replaced by a number if the others leave one."""
     known = [size.as_proxy() for size in sizes] if all(map(_is_size, sizes)) else []
     given = [n if isinstance(n, int) else n.node.meta["example_value"].node.expr for n in known]
@@ -378,14 +428,14 @@ def _with_inferred(x: Any, sizes: list[Any]) -> list[object]:
     return sizes
 
 
-def _is_size(size: Any) -> bool:
+def _is_size(size: VariableTracker) -> bool:
     size = size.realize()
     if isinstance(size, SymNodeVariable):
         return isinstance(size.as_proxy().node.meta.get("example_value"), torch.SymInt)
     return isinstance(size, variables.ConstantVariable) and type(size.value) is int
 
 
-def _traced(formula: Any) -> Any:
+def _traced(formula: Any) -> variables.UserFunctionVariable:
     """A Python function, as Dynamo sees it, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
 

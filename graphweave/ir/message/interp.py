@@ -187,7 +187,7 @@ def _reshaping(node: ir.Node, x: object, t: ir.Type, rows_of: RowsOf) -> object:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _index(index: object, t: ir.Type, wrap_at: Any) -> object:
+def _index(index: object, t: ir.Type, wrap_at: object) -> object:
     if t.dtype is not DType.i64:
         index = aten._to_copy.default(index, dtype=torch.int64)
     if wrap_at is None:
@@ -296,7 +296,7 @@ def _full(
     return call(aten.full.default, sizes, typed(value, dtype), dtype=of, device=torch.device(device))
 
 
-def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., Any]) -> Tensor:
+def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., object]) -> Tensor:
     sizes = _sizes(t, rows_of)
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
