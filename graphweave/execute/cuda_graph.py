@@ -28,6 +28,7 @@ from torch import Tensor
 
 from graphweave.compiler.plan import Plan
 from graphweave.core import locks
+from graphweave.core.boxed import Boxed
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.options import Options
@@ -49,7 +50,6 @@ capture."""
 GRAPHS = 8
 """Limit on the kinds of arguments that a program remembers. The least recently used one is dropped first."""
 
-Run: TypeAlias = Callable[[list[Any]], list[Any]]
 Key: TypeAlias = tuple[Hashable, ...]
 
 
@@ -88,7 +88,7 @@ class CudaGraphs:
 
     def __init__(
         self,
-        run: Run,
+        run: Boxed,
         name: str,
         device: GraphDevice,
         structure: frozenset[int] = frozenset(),
@@ -105,7 +105,7 @@ class CudaGraphs:
             self._never(why_not)
 
     @classmethod
-    def of(cls, run: Run, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
+    def of(cls, run: Boxed, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
         return cls(run, str(plan.name), device, structure(plan), why_not(plan, verify=verify))
 
     def __call__(self, args: list[Any]) -> list[Any]:

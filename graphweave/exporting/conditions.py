@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 
 from graphweave.core.errors import ExportError
 from graphweave.core.sizes import Size, Symbol, number, read

@@ -26,7 +26,7 @@ from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
-from graphweave.frontends.calls.decompositions import decompositions, decompositions_without_torch
+from graphweave.frontends.calls.decompositions import Decompositions, decompositions, decompositions_without_torch
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
@@ -73,7 +73,7 @@ class GraphCompilation:
         self._forward: Executable | Handed | None = None
 
     @property
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+    def decompositions(self) -> Decompositions:
         return decompositions() if self._asked.taker is None else decompositions_without_torch()
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch._dynamo import guards, variables
 from torch._dynamo.bytecode_transformation import Instruction
