@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
-from torch._ops import OpOverload
 
 from graphweave.frontends.calls.declared import formulas
 from graphweave.frontends.calls.segments import segments
@@ -18,7 +17,7 @@ from graphweave.frontends.calls.told_apart import unique_consecutive, unique_dim
 
 aten = torch.ops.aten
 
-Decompositions: TypeAlias = dict[OpOverload, Callable[..., Any]]
+Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
 """Operator -> the function that a capture traces in its place."""
 
 _COMPOUND: tuple[Any, ...] = (
