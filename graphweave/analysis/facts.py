@@ -34,7 +34,7 @@ class Facts:
     def __init__(self, program: Program, operands: tuple[tuple[Ref, ...], ...] | None = None) -> None:
         self.program, self._operands = program, operands
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"program": self.program, "_operands": self._operands}  # the facts themselves follow from these
 
     @cached_property

@@ -65,7 +65,7 @@ class EdgeOperator(Generic[P, R]):
 # ---------------------------------------------------------------- messages by name
 
 
-def _dot(x: Any, y: Any) -> Any:
+def _dot(x: Any, y: Any) -> object:
     """Two arrays [edges, ..., F] -> [edges, ..., 1]. With one number a row: two arrays [edges] -> [edges]."""
     return x * y if x.ndim == 1 else grown((x * y).sum(-1), x.ndim)
 
@@ -101,7 +101,7 @@ class NamedMessage:
     targets: tuple[str, ...]
     op: str = ""
 
-    def __call__(self, src: Features, dst: Features, edge: Features) -> Any:
+    def __call__(self, src: Features, dst: Features, edge: Features) -> object:
         data = {"u": src, "v": dst, "e": edge}
         found = [_single(data[t]) for t in self.targets]
         if len(found) == 1:
@@ -193,7 +193,7 @@ def with_fields(x: Features, fields: Sequence[object]) -> Features:
     return dict(zip(x, fields, strict=True)) if isinstance(x, Mapping) else fields[0]
 
 
-def _single(x: Features) -> Any:
+def _single(x: Features) -> object:
     """The only array of `x`."""
     return next(iter(x.values())) if isinstance(x, Mapping) else x
 
@@ -244,7 +244,7 @@ def not_numbers(reduce: str, dtype: object) -> DataError:
     )
 
 
-def weights_of(scores: Any, values: Any, is_floating: bool, softmax: Callable[[Any], Any]) -> Any:
+def weights_of(scores: Any, values: Any, is_floating: bool, softmax: Callable[[Any], object]) -> Any:
     """The weights of `values` [edges, ...], by a softmax of their scores. DataError for scores that are no
     floating-point numbers, and for those that do not broadcast with values from the left."""
     if not is_floating:

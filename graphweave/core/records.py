@@ -20,11 +20,11 @@ def reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
 
 
 @cache
-def _reader_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:
+def _reader_of(kind: Any) -> Callable[[object], tuple[object, ...]]:
     return reader([f.name for f in fields(kind)])
 
 
-def values_of(x: object) -> tuple[Any, ...]:
+def values_of(x: object) -> tuple[object, ...]:
     """The values of the fields of `x`, an object of a dataclass, in order."""
     kind: Any = type(x)
     return _reader_of(kind)(x)

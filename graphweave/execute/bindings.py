@@ -66,7 +66,7 @@ class _Stop(TorchDispatchMode):
         raise _Reached(func, tuple(args), dict(kwargs or {}))
 
 
-def _operator_reached_by(function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> tuple[Any, ...] | None:
+def _operator_reached_by(function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> tuple[object, ...] | None:
     """The operator, its arguments and named arguments; None if the call reaches none."""
     try:
         with _Stop():

@@ -51,13 +51,13 @@ def of_map(error: IndexRangeError, program: ir.Program, index: Mapping[ir.Ref, t
 
 def with_named_indices(
     program: ir.Program, ref: ir.Ref, spaces: Sequence[Space], names: Sequence[ir.Ref], call: Callable[..., object]
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """`call(*rows of spaces, *values of names)` of node `ref`, wrapped so that errors name the index out of range."""
     if not has_index(program, ref):
         return call
     count = len(spaces)
 
-    def named(*args: Any) -> Any:
+    def named(*args: Any) -> object:
         try:
             return call(*args)
         except MapError:

@@ -115,7 +115,7 @@ def _all_weights(forms: Sequence[WholeModel]) -> tuple[list[Argument], list[dict
     return weights, numbers
 
 
-def _manifest(forms: Sequence[WholeModel], weights: Sequence[Argument], results: Sequence[Tensor]) -> dict[str, Any]:
+def _manifest(forms: Sequence[WholeModel], weights: Sequence[Argument], results: Sequence[Tensor]) -> dict[str, object]:
     whole = forms[0]
     symbols = symbols_of(whole.inputs)
     return {

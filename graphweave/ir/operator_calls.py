@@ -38,7 +38,7 @@ def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callabl
     """A function of tensors that computes `call`, whose operands `numbers` are Python numbers, with one call for each
     different combination of elements in these."""
 
-    def called(*args: Any) -> Any:
+    def called(*args: Any) -> object:
         tensors = [torch.as_tensor(arg) for arg in args]
         given = torch.broadcast_tensors(*(tensors[i] for i in numbers))
         out: Any = None

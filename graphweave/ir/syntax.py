@@ -390,7 +390,7 @@ class Language:
         return self.codec(annotation.removesuffix(" | None")), count
 
 
-def _fields(kind: Any) -> tuple[Field[Any], ...]:
+def _fields(kind: Any) -> tuple[Field[object], ...]:
     return fields(kind)
 
 

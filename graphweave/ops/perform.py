@@ -29,6 +29,6 @@ def key_of(functions: tuple[object, ...], *features: Features) -> tuple[Hashable
     return tuple(map(code_of, functions)), *widths
 
 
-def options_of(schedule: object) -> Mapping[str, Any] | None:
+def options_of(schedule: object) -> Mapping[str, object] | None:
     """`schedule` as an option of `graphweave.compile`."""
     return None if schedule == "auto" else {"schedule": schedule}

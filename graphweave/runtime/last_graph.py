@@ -105,7 +105,7 @@ class LastGraph:
                 return slot.results
         return self._again(known, inputs, given, status)
 
-    def _known(self, inputs: Sequence[Any]) -> _Inputs | None:
+    def _known(self, inputs: Sequence[object]) -> _Inputs | None:
         """The record that all calls share. None if every call asks `kept`, as it does for other inputs than integers
         and tensors on the CPU."""
         if self._alone and all(type(x) is int or (isinstance(x, Tensor) and x.device.type == "cpu") for x in inputs):
@@ -143,7 +143,7 @@ class LastGraph:
             watch(inputs[i])
         return self._kept(self._compute, *inputs)
 
-    def _first_time(self, slot: _Slot, inputs: Sequence[Any]) -> Results:
+    def _first_time(self, slot: _Slot, inputs: Sequence[object]) -> Results:
         """The results for a small graph that was not seen lately."""
         bump("hoist_builds")
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
@@ -156,7 +156,7 @@ class LastGraph:
         self._finish(slot, results)
         return results
 
-    def _keep(self, known: _Inputs, inputs: Sequence[Any], given: bytes, results: Results) -> None:
+    def _keep(self, known: _Inputs, inputs: Sequence[object], given: bytes, results: Results) -> None:
         """Remember the results for the next call, with the checksums that all programs share."""
         sums = [sums_of(x) for x in inputs if isinstance(x, Tensor)]
         shared = array("q", [0 if s is None else ctypes.addressof(s) for s in sums]).tobytes()

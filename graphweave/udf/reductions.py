@@ -193,7 +193,7 @@ def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
 
 
 def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair: Callable[..., Any]) -> Any:
-    def handler(x: Mailbox, dim: int | None = None, keepdim: bool = False) -> Any:
+    def handler(x: Mailbox, dim: int | None = None, keepdim: bool = False) -> object:
         if isinstance(dim, (Tensor, Mailbox)):
             return pair(x, dim)
         inside, dims = _dims(x, dim, "max or min")
@@ -206,7 +206,7 @@ def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair
     return handler
 
 
-def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
+def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., object]:
     def handler(x: Mailbox, dim: object = None, keepdim: bool = False) -> Tensor:
         inside, dims = _dims(x, dim, name)
         if not inside:

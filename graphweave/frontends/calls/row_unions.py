@@ -50,7 +50,7 @@ def sliced_rows(node: fx.Node) -> tuple[fx.Node, fx.Node, object, object] | None
     return part, whole, 0 if start is None else start, END if end is None else end
 
 
-def places(sizes: Sequence[Size]) -> Mapping[tuple[Any, Any], int]:
+def places(sizes: Sequence[Size]) -> Mapping[tuple[Any, object], int]:
     """(start, end), in the form of `bound`, of each segment's rows -> its position, for segments of `sizes`."""
     found: dict[tuple[Any, Any], int] = {}
     before: Any = bound(0)

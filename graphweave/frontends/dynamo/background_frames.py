@@ -111,7 +111,7 @@ class BackgroundFrames:
         """The hook to use in place of `hook`, which is PyTorch's own."""
         self._hook = hook
 
-        def ask(frame: Any, cache_entry: Any, sizes: Any) -> ConvertFrameReturn:
+        def ask(frame: Any, cache_entry: object, sizes: Any) -> ConvertFrameReturn:
             if self._passes(frame):
                 return hook(frame, cache_entry, sizes)
             found = self._found(frame)

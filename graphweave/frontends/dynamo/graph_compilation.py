@@ -118,7 +118,7 @@ class GraphCompilation:
         self.gradients = Gradients(graph, backward, drawn, over_ranks=parts, once=self._once)
         return forward, backward
 
-    def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
+    def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
         half = handed(module)

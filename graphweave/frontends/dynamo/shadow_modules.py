@@ -134,6 +134,6 @@ def _same(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
-def module_of(value: object) -> Any:
+def module_of(value: object) -> object:
     """The module of a shadow, in a block of `Shadows.traced`; anything else itself."""
     return _shadowed.get().get(id(value), value)

@@ -17,7 +17,7 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def refuse_forward_mode(run: Callable[..., object], about: str) -> Callable[..., Any]:
+def refuse_forward_mode(run: Callable[..., object], about: str) -> Callable[..., object]:
     """`run`, the compiled code of a graph, with an error in place of results without their tangents."""
 
     def checked(*args: object) -> object:

@@ -288,7 +288,7 @@ def _of(size: object) -> Any:
     return _expression(size, {})
 
 
-def operation(node: fx.Node, env: dict[fx.Node, fx.Node] | None = None) -> Any:
+def operation(node: fx.Node, env: dict[fx.Node, fx.Node] | None = None) -> object:
     """The key that calls share if they compute the same of the same operands."""
     return node.target, fx.map_arg((node.args, tuple(node.kwargs.items())), lambda n: n if env is None else env[n])
 

@@ -417,7 +417,7 @@ def _is_plain(value: Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
 
-def _plain(arg: object) -> Any:
+def _plain(arg: object) -> object:
     """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
         value = val(arg)

@@ -24,7 +24,7 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "ami
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the answer to PyTorch's functions of these names."""
 
-    def register(function: Callable[..., object]) -> Callable[..., Any]:
+    def register(function: Callable[..., object]) -> Callable[..., object]:
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -59,7 +59,7 @@ def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> object:
     return out if out is NotImplemented else out.t()
 
 
-def product_reduced(a: SparseMatrix, b: object, reduce: str) -> Any:
+def product_reduced(a: SparseMatrix, b: object, reduce: str) -> object:
     """torch.sparse.mm(a, b, reduce), which eager mode only has for CSR."""
     if isinstance(a, SparseMatrix) and a.gw_layout is _CSR and reduce in _REDUCTIONS:
         return product(a, b, _REDUCTIONS[reduce])
@@ -80,7 +80,7 @@ def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
 
 
 @answers("addmm")
-def add_product(added: Any, a: object, b: object, *, beta: float = 1, alpha: object = 1) -> Any:
+def add_product(added: Any, a: object, b: object, *, beta: float = 1, alpha: object = 1) -> object:
     if isinstance(added, SparseMatrix):
         return NotImplemented
     out = product(a, b)
@@ -96,7 +96,7 @@ def linear(a: object, weight: Tensor, bias: object = None) -> Any:
     return out if out is NotImplemented or bias is None else out + bias
 
 
-def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> object:
     """A CSR matrix with the entries of `a`, whose values are beta times those of `a` plus alpha times those of x y."""
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _CSR or x.dim() != 2 or y.dim() != 2:
         return NotImplemented
@@ -322,7 +322,7 @@ def dense(a: SparseMatrix, dtype: torch.dtype | None = None, **_: object) -> Ten
 
 
 @answers("add", "__add__", "__radd__", "__iadd__")
-def add(a: object, b: object, *, alpha: float = 1) -> Any:
+def add(a: object, b: object, *, alpha: float = 1) -> object:
     """The entries of two matrices of one layout together. Equal entries are summed if both operands are coalesced."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
@@ -335,7 +335,7 @@ def add(a: object, b: object, *, alpha: float = 1) -> Any:
 
 
 @answers("sub", "__sub__")
-def subtract(a: object, b: object, *, alpha: float = 1) -> Any:
+def subtract(a: object, b: object, *, alpha: float = 1) -> object:
     layout = a.gw_layout if isinstance(a, SparseMatrix) else None
     return add(a, b, alpha=-alpha) if layout is _COO else NotImplemented
 

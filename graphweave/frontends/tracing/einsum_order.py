@@ -19,7 +19,7 @@ _UNKNOWN_SIZE = 1000
 """The size that a dim is taken to have if data decides it."""
 
 
-def orders_by_first_sizes(original: Callable[..., object]) -> Callable[..., Any]:
+def orders_by_first_sizes(original: Callable[..., object]) -> Callable[..., object]:
     """`opt_einsum.contract_path`: the order for the sizes of the first call, without guards on them."""
 
     def contract_path(equation: str, *operands: Any, **options: object) -> object:

@@ -407,7 +407,7 @@ class RowCounts:
             self._numbers.setdefault(size, n)
 
 
-def _given(node: ir.Input, inputs: Mapping[str, Any]) -> Any:
+def _given(node: ir.Input, inputs: Mapping[str, Any]) -> object:
     if node.name not in inputs:
         raise DataError(f"input {node.name!r} is missing (got {', '.join(inputs) or 'none'})")
     value, t = inputs[node.name], node.type
