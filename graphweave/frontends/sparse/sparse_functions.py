@@ -18,9 +18,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from graphweave.frontends.sparse.sparse_indices import Indices, as_plain, indices
 from graphweave.frontends.sparse.sparse_matrix import FUNCTIONS, SparseMatrix, col_of, compressed, matrix, row_of, size
 
-_COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
+_LAYOUTS = _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "amin": "amin", "min": "amin"}
-"""Reductions of torch.sparse.mm -> the names that `reduced` takes."""
+"""Reductions of torch.sparse.mm -> the names that `reduce_entries` takes."""
 
 
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,7 +50,7 @@ def product(a: Tensor, b: Any, reduce: str = "sum") -> Any:
         return NotImplemented
     messages = b.index_select(0, col_of(a))
     weights = a.gw_values if b.dim() == 1 else a.gw_values.unsqueeze(-1)
-    return reduced(weights * messages, row_of(a), a.gw_rows.shape[0], reduce)
+    return reduce_entries(weights * messages, row_of(a), a.gw_rows.shape[0], reduce)
 
 
 def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> object:
@@ -68,7 +68,7 @@ def product_reduced(a: SparseMatrix, b: object, reduce: str) -> Any:
     return NotImplemented
 
 
-def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
+def reduce_entries(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
     """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 if it has none."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
@@ -228,7 +228,7 @@ def _to_sparse(a: SparseMatrix, sparse_dim: object = None, *, layout: Any = None
 
 
 def _to(a: SparseMatrix, layout: torch.layout) -> Any:
-    if layout not in (_COO, _CSR, _CSC):
+    if layout not in _LAYOUTS:
         return NotImplemented
     if layout is a.gw_layout:
         return a
@@ -239,13 +239,16 @@ def _to(a: SparseMatrix, layout: torch.layout) -> Any:
     return _sorted(a, layout)
 
 
-FUNCTIONS.update(
-    {
-        "to_sparse_csr": lambda a, dense_dim=None: _to(a, _CSR),
-        "to_sparse_csc": lambda a, dense_dim=None: _to(a, _CSC),
-        "to_sparse_coo": lambda a: _to(a, _COO),
-    }
-)
+def _conversion(layout: torch.layout) -> Callable[..., object]:
+    def convert(a: SparseMatrix, dense_dim: object = None) -> object:
+        return _to(a, layout)
+
+    return convert
+
+
+FUNCTIONS |= {
+    f"to_sparse_{name}": _conversion(layout) for name, layout in zip(("coo", "csr", "csc"), _LAYOUTS, strict=True)
+}
 
 
 @answers("to_dense")
@@ -323,9 +326,9 @@ def softmax(a: Any, dim: int, dtype: object = None) -> Any:
     a = coalesced(a)
     index, rows = (row_of(a), a.gw_rows.shape[0]) if dim % 2 else (col_of(a), a.gw_cols.shape[0])
     values = a.gw_values if dtype is None else a.gw_values.to(dtype)
-    top = reduced(values.detach(), index, rows, "amax")
+    top = reduce_entries(values.detach(), index, rows, "amax")
     raised = (values - top.index_select(0, index)).exp()
-    return with_values(a, raised / reduced(raised, index, rows, "sum").index_select(0, index))
+    return with_values(a, raised / reduce_entries(raised, index, rows, "sum").index_select(0, index))
 
 
 def _on_values(name: str) -> Callable[..., object]:
@@ -364,12 +367,14 @@ def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = 
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def made(given: Tensor, values: Tensor, shape: object, *, is_coalesced: bool) -> SparseMatrix:
+def coo_matrix(given: Tensor, values: Tensor, shape: object, *, is_coalesced: bool) -> SparseMatrix:
     """A COO matrix of indices `given` [2, entries]."""
     return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
-def made_compressed(given: object, other: Tensor, values: Tensor, shape: object, layout: torch.layout) -> SparseMatrix:
+def compressed_matrix(
+    given: object, other: Tensor, values: Tensor, shape: object, layout: torch.layout
+) -> SparseMatrix:
     """A CSR or CSC matrix of the compressed indices `given` and the `other` index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
     row, col = (known, other) if layout is _CSR else (other, known)
