@@ -62,11 +62,15 @@ class _Reached(Exception):
 class _Stop(TorchDispatchMode):
     """Ends a call at the first operator that it reaches, before it is run."""
 
-    def __torch_dispatch__(self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         raise _Reached(func, tuple(args), dict(kwargs or {}))
 
 
-def _operator_reached_by(function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> tuple[object, ...] | None:
+def _operator_reached_by(
+    function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
+) -> tuple[object, ...] | None:
     """The operator, its arguments and named arguments; None if the call reaches none."""
     try:
         with _Stop():

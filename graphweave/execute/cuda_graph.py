@@ -173,7 +173,7 @@ class CudaGraphs:
         watch = CallWatch(self._device.kind)
         with ordinary(), torch.no_grad(), capturing(refuses=False) as read, watch:
             done = self._device.aside(lambda: self._run(list(own)))
-        results = _given(done, own, args, frozenset(map(id, self._made(done, own, read))))
+        results = _given(done, own, args, frozenset(map(id, self._written_results(done, own, read))))
         del done  # the memory of the results returns to the side stream
         args.clear()
         if watch.why is not None:
@@ -190,7 +190,7 @@ class CudaGraphs:
     def _own(self, i: int, a: Tensor) -> Tensor:
         return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
 
-    def _made(self, results: list[object], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
+    def _written_results(self, results: list[object], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
         """The results that each call writes: those that are not arguments and share no memory with indices or
         caches."""
         known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
@@ -203,7 +203,7 @@ class CudaGraphs:
 
         def work() -> list[Tensor]:
             given[:] = self._run(list(own))
-            return self._made(given, own, read)
+            return self._written_results(given, own, read)
 
         with ordinary(), torch.no_grad(), capturing() as read:
             replay, made = self._device.capture(work)

@@ -140,7 +140,10 @@ def _called(model: Callable[..., object]) -> Callable[..., object]:
 
 
 def _described(
-    model: Callable[..., object], out: object, taken: _Taken, inputs: Sequence[tuple[str, Any]],
+    model: Callable[..., object],
+    out: object,
+    taken: _Taken,
+    inputs: Sequence[tuple[str, Any]],
     called: Mapping[str, object],
 ) -> WholeModel:
     (captured,) = taken.graphs

@@ -30,7 +30,7 @@ from graphweave.ops.body import as_one_call, traced_apart
 from graphweave.ops.ends import Ends, ends_of, unwrapped
 from graphweave.ops.messages import evaluated, gathered, is_built_in, on_edges
 from graphweave.ops.perform import key_of, options_of, performed
-from graphweave.ops.reducers import reduced
+from graphweave.ops.reducers import reduce_messages
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
 from graphweave.ops.tree import tree_reduced
 
@@ -219,7 +219,7 @@ def _messages_reduced(
     dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
     messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
-    return reduced(messages, dst_index, dst_rows, fold)
+    return reduce_messages(messages, dst_index, dst_rows, fold)
 
 
 def _attended(
@@ -229,7 +229,7 @@ def _attended(
     scores = on_edges("score", score, src_index, dst_index, src, dst, edge)
     values = on_edges("value", value, src_index, dst_index, src, dst, edge)
     weights = weights_of(scores, values, scores.is_floating_point(), lambda x: softmax(x, dst_index, dst_rows))
-    return reduced(weights * values, dst_index, dst_rows, "sum")
+    return reduce_messages(weights * values, dst_index, dst_rows, "sum")
 
 
 # ---------------------------------------------------------------- how it is called

@@ -27,8 +27,8 @@ from graphweave.udf.passing import (
     bucketed,
     edge_results,
     node_results,
-    reduced,
-    reduced_at_once,
+    reduce_at_once,
+    reduce_mailboxes,
     updated,
     updated_at_once,
 )
@@ -72,10 +72,10 @@ def reduce_messages(
 ) -> dict[str, Tensor]:
     """New fields of the destinations, reduced from given messages."""
     if is_plain():
-        return reduced(ends, frames, messages, reduce)
+        return reduce_mailboxes(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
     if key not in _in_buckets or _changed(key, ends, frames, messages, reduce):
-        out = shared(key, reduced_at_once, ends, frames, messages, reduce)
+        out = shared(key, reduce_at_once, ends, frames, messages, reduce)
         if out is not None:
             return out
     _remember(_in_buckets, key, True)

@@ -224,7 +224,7 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope
             return f"gw_{fold.value}({target}, {value})"
 
 
-def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
+def reduce_axis(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
     """`value` folded over its dimension `axis`, which the result lacks."""
     if dtype is DType.bool:
         which = "max" if fold in (Fold.sum, Fold.max) else "min"

@@ -153,7 +153,7 @@ def _dims(node: fx.Node, ndim: int) -> list[int]:
     return [dim_of(d, ndim) for d in (dims if isinstance(dims, list | tuple) else [dims])]
 
 
-def _reduced(node: fx.Node) -> Pairs:
+def _pair_left_dims(node: fx.Node) -> Pairs:
     x: Any = node.args[0]
     gone, left = _dims(node, rank(x)), 0
     keeps = rank(x) == rank(node)
@@ -351,7 +351,7 @@ def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
 
 
 _RULES: Mapping[Lead, Callable[[fx.Node], Pairs]] = {
-    Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _reduced,
+    Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _pair_left_dims,
     Lead.along: _along,
     Lead.taken: _taken, Lead.widened: _widened, Lead.row_major: _row_major, Lead.repeated: _repeated,
     Lead.permuted: _permuted, Lead.joined: _joined, Lead.stacked: _stacked, Lead.indexed: _indexed,

@@ -152,7 +152,7 @@ class GraphCompilation:
             return None
         bump("compilations")
         try:
-            return self._made(captured(options))
+            return self._compile(captured(options))
         except NothingGained:
             raise
         except Exception as error:
@@ -162,7 +162,7 @@ class GraphCompilation:
             _fall_back(error, module)
             return None
 
-    def _made(self, captured: CapturedGraph) -> Made:
+    def _compile(self, captured: CapturedGraph) -> Made:
         request, schedules = captured.request, tuple[Schedule, ...]()
         if self._asked.choices.schedule == "tune":
             with span(SEARCH):

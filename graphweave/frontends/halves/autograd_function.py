@@ -91,7 +91,11 @@ class Gradients:
         return found
 
     def _without_absent(
-        self, results: list[Tensor | None], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, object]
+        self,
+        results: list[Tensor | None],
+        tangents: Sequence[object],
+        missing: frozenset[int],
+        drawn: Mapping[str, object],
     ) -> list[Tensor | None]:
         """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
         of what is absent."""

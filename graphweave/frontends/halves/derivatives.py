@@ -117,7 +117,9 @@ class JointGraph:
     ) -> list[Tensor | None]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
         call its seed or the numbers that it drew."""
-        results: list[Tensor | None] = self._without(missing)(*primals, *tangents, *(drawn[name] for name in self.draws))
+        results: list[Tensor | None] = self._without(missing)(
+            *primals, *tangents, *(drawn[name] for name in self.draws)
+        )
         return results
 
     def compiled(
@@ -194,7 +196,9 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, backward: Callable[[], tuple[Tensor, ...]], again: Callable[[Sequence[object]], list[object]],
+        ctx: Any,
+        backward: Callable[[], tuple[Tensor, ...]],
+        again: Callable[[Sequence[object]], list[object]],
         *tensors: object,
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)

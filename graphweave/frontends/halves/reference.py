@@ -181,9 +181,7 @@ class Reference:
         return self._imported.promises[i] if i < len(self._imported.promises) else None
 
 
-def checked_inference(
-    reference: Reference, run: Boxed, names: Sequence[str]
-) -> Boxed:
+def checked_inference(reference: Reference, run: Boxed, names: Sequence[str]) -> Boxed:
     """`run`, with its results compared at each call. The arguments are the values of the placeholders `names`."""
 
     def checked(args: list[Tensor | int]) -> list[object]:
@@ -196,9 +194,7 @@ def checked_inference(
     return checked
 
 
-def checked_forward(
-    reference: Reference, run: Boxed, names: Sequence[str]
-) -> Boxed:
+def checked_forward(reference: Reference, run: Boxed, names: Sequence[str]) -> Boxed:
     """Like `checked_inference`, but after the results it returns copies of the tensors among the arguments, and the
     random state."""
     plain = checked_inference(reference, run, names)
@@ -211,9 +207,7 @@ def checked_forward(
     return checked
 
 
-def checked_backward(
-    reference: Reference, run: Boxed, own: Sequence[str | None], names: Sequence[str]
-) -> Boxed:
+def checked_backward(reference: Reference, run: Boxed, own: Sequence[str | None], names: Sequence[str]) -> Boxed:
     """`run`, with its results compared at each call.
 
     The backward's own arguments come first; `own` names the tangents among them and is None for others. The forward's

@@ -192,14 +192,24 @@ class Trace:
         return out
 
     def insert_forward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, fx.Node], known: dict[Hashable, fx.Node]
+        self,
+        graph: fx.Graph,
+        before: fx.Node,
+        part: EqualPart,
+        env: dict[fx.Node, fx.Node],
+        known: dict[Hashable, fx.Node],
     ) -> list[fx.Node]:
         """Insert the calls of the forward; their results and the values that are written."""
         self._insert(graph, before, part, env, known, backward=False)
         return [env[n] for n in self._results]
 
     def insert_backward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, fx.Node], known: dict[Hashable, fx.Node]
+        self,
+        graph: fx.Graph,
+        before: fx.Node,
+        part: EqualPart,
+        env: dict[fx.Node, fx.Node],
+        known: dict[Hashable, fx.Node],
     ) -> list[fx.Node]:
         """Insert the calls of the backward; the gradients."""
         self._insert(graph, before, part, env, known, backward=True)

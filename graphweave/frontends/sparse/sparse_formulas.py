@@ -53,7 +53,7 @@ def _coo_tensor(
 ) -> object:  # fmt: skip
     if _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
         values = values if dtype is None else values.to(dtype)
-        return sparse_functions.made(indices, values, size, is_coalesced=bool(is_coalesced))
+        return sparse_functions.coo_matrix(indices, values, size, is_coalesced=bool(is_coalesced))
     given = {} if size is None else {"size": size}
     return _coo(indices, values, **given, dtype=dtype, device=device, is_coalesced=is_coalesced, **rest)
 
@@ -74,7 +74,7 @@ def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: An
     named = {name: value for name, value in rest.items() if name not in ("dtype", "device")}
     if _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
         values = values if rest.get("dtype") is None else values.to(rest["dtype"])
-        return sparse_functions.made_compressed(pointer, other, values, size, layout)
+        return sparse_functions.compressed_matrix(pointer, other, values, size, layout)
     return original(pointer, other, values, size, **rest)
 
 
@@ -103,7 +103,7 @@ def _segments(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's reduction of the rows from ptr[i] to ptr[i + 1], as a scatter by segment."""
     index = _row_of_entries(ptr, output_size=src.shape[0])
     reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)
-    return sparse_functions.reduced(src, index, ptr.numel() - 1, reduce)
+    return sparse_functions.reduce_entries(src, index, ptr.numel() - 1, reduce)
 
 
 def _set_value(adj: object, value: Tensor) -> object:

@@ -117,9 +117,7 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
         return
     training, inference = _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info
 
-    def of_training(
-        config: AOTConfig, args: Sequence[object], forward: object, backward: object, *rest: Any
-    ) -> object:
+    def of_training(config: AOTConfig, args: Sequence[object], forward: object, backward: object, *rest: Any) -> object:
         made = training(config, args, forward, backward, *rest)
         _, _, _, wrappers, subclass, metadata, _, detached, numbers, module, _ = rest
         plain = subclass is None and not any(type(a).__name__ == "BackwardState" for a in args)
@@ -128,7 +126,11 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
         return made
 
     def of_inference(
-        config: AOTConfig, metadata: ViewAndMutationMeta, subclass: object, forward: object, text: object,
+        config: AOTConfig,
+        metadata: ViewAndMutationMeta,
+        subclass: object,
+        forward: object,
+        text: object,
         wrappers: Sequence[object],
     ) -> object:
         made = inference(config, metadata, subclass, forward, text, wrappers)
