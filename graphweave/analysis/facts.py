@@ -13,7 +13,6 @@ Facts that follow from a node and its operands alone are plain functions (`typed
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from graphweave.analysis.cones import Cones
 from graphweave.analysis.flow import Flow

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import is_typed, sources
@@ -85,7 +86,7 @@ def has_index(program: ir.Program, ref: ir.Ref) -> bool:
 
 
 def _out_of_range(
-    program: ir.Program, ref: ir.Ref, given: Mapping[ir.Ref, Any], rows: Mapping[Space, int]
+    program: ir.Program, ref: ir.Ref, given: Mapping[ir.Ref, Tensor], rows: Mapping[Space, int]
 ) -> MapError | None:
     """The error about the index that made a PyTorch call fail; None if all indices are in range."""
     node = program.nodes[ref]
@@ -106,7 +107,7 @@ def _out_of_range(
     return None
 
 
-def _of_call(program: ir.Program, ref: ir.Ref, node: ir.Aten, given: Mapping[ir.Ref, Any]) -> MapError | None:
+def _of_call(program: ir.Program, ref: ir.Ref, node: ir.Aten, given: Mapping[ir.Ref, Tensor]) -> MapError | None:
     how = _index_of(node)
     if how is None:
         return None

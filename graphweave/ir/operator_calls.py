@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from graphweave.core.errors import IRError
 from graphweave.core.formulas import evaluate
@@ -27,7 +28,7 @@ def call_of(op: Op) -> Callable[..., Any]:
     )
 
 
-def overload(name: str) -> Any:
+def overload(name: str) -> OpOverload:
     """The overload `name`: of ATen, such as "add.Tensor", or of another library, such as "mylib::add.Tensor"."""
     library, _, rest = name.rpartition("::")
     packet, _, which = rest.partition(".")

@@ -6,7 +6,7 @@ This is to all dims what `row_rules.py` is to the first one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from torch import fx
 
 from graphweave.core.calls import Elements, IndexUse, Lead
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, text
+from graphweave.frontends.calls.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, text
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 
 Dim: TypeAlias = "tuple[fx.Node, int]"
@@ -202,7 +202,7 @@ def _row_major(node: fx.Node) -> Pairs:
         yield (x, d), (node, e)
 
 
-def _in_step(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
+def _in_step(a: Sequence[tuple[int, Size]], b: Sequence[tuple[int, Size]]) -> list[tuple[int, int]]:
     """Pairs of dims of equal sizes from the beginning of two lists on, dims of size 1 left out."""
     a, b = ([(d, n) for d, n in sizes if fixed(n) != 1] for sizes in (a, b))
     out: list[tuple[int, int]] = []

@@ -353,7 +353,7 @@ class _Importer:
             result, ir.Aten(named.CLONE, (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
         )
 
-    def _number(self, value: Any) -> ir.Ref:
+    def _number(self, value: bool | int | float) -> ir.Ref:
         """A result that is a plain number, as a value of the program."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
         return self.cx.emit(ir.Aten(f"builtin.{name}", (value,), (), ir.AnyType(other=name)))

@@ -89,7 +89,7 @@ def _slice(cx: Context, node: fx.Node) -> ir.Ref:
     return _sliced(cx, x, d, start, stop, step)
 
 
-def _slice_arguments(node: fx.Node) -> tuple[Any, Any, Any, Any]:
+def _slice_arguments(node: fx.Node) -> tuple[int, int | None, int | None, int]:
     dim, start, stop, step = (argument(node, name) for name in ("dim", "start", "end", "step"))
     numbers = [v if v is None else fixed(val(v)) for v in (start, stop, step)]
     if any(v is not None and n is None for v, n in zip((start, stop, step), numbers, strict=True)):

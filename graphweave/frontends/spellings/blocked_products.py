@@ -15,9 +15,8 @@ from torch import fx
 
 from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts, is_identity, is_reshape
-from graphweave.frontends.calls.captured_graph import rewrite_calls
+from graphweave.frontends.calls.captured_graph import call, rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
-from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
 
@@ -87,7 +86,7 @@ def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
     return _Joined(x.args[0], blocks, x, transposed) if fits else None
 
 
-def _view(x: Any) -> tuple[object, bool]:
+def _view(x: Any) -> tuple[Any, bool]:
     """The view of three dims below the transposes of `x` (None if there is none), and whether they transpose it."""
     transposed = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:

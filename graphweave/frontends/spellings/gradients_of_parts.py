@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.calls.captured_graph import copy_of
+from graphweave.frontends.calls.captured_graph import call, copy_of
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.row_unions import bound
-from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
 
