@@ -47,8 +47,8 @@ _operator = functools.partial(EdgeOperator, "graphweave.ops", _text)
 
 @_operator
 def spmm(
-    graph: object, message: object, reduce: object = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
-    num_dst: int | None = None, schedule: object = "auto",
+    graph: object, message: object, reduce: object = "sum", *, src: Features = None, dst: Features = None,
+    edge: Features = None, num_dst: int | None = None, schedule: object = "auto",
 ) -> Tensor:  # fmt: skip
     """out[v] = reduce of message(src[u], dst[v], edge[e]) over the edges e: u -> v. -> [destinations, ...].
 
@@ -158,8 +158,8 @@ def _by_itself(function: Callable[..., Tensor], *args: object) -> Tensor:
 
 
 def _spmm(
-    graph: object, message: object, fold: str | tuple[PairFunction, float], src: Features, dst: Features, edge: Features,
-    num_dst: int | None, schedule: object,
+    graph: object, message: object, fold: str | tuple[PairFunction, float], src: Features, dst: Features,
+    edge: Features, num_dst: int | None, schedule: object,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     rows = _destinations(ends)

@@ -150,7 +150,7 @@ def _spread(name: str) -> Callable[..., Any]:
     return handler
 
 
-def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Any:
+def _norm(x: Mailbox, p: Any = 2, dim: object = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Any:
     p = 2 if p in (None, "fro") else p
     inside, dims = _dims(x, dim, "norm")
     if not inside:
@@ -168,7 +168,7 @@ def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
 
 
 def _vector_norm(
-    x: Mailbox, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: Any = None
+    x: Mailbox, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     return _norm(x, ord, dim, keepdim, dtype)
 
@@ -231,7 +231,7 @@ def _softmax(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: to
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 
-def _softmin(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+def _softmin(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Mailbox:
     return _softmax(x.like(-x.messages), dim, _stacklevel, dtype)
 
 

@@ -188,38 +188,43 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
             ctx._gw_inputs = []
         return results
 
-    @torch.compiler.disable
-    def double(ctx: Any, impl: Callable[..., object], args: list[object]) -> tuple[Tensor | None, ...]:
-        known.keeps = True
-        joint, tangents = known.joint, args[known.tangents]
+    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, partial(_differentiate_again, known)
 
-        def refused(error: Exception) -> tuple[Tensor | None, ...]:
-            return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
 
-        if known.over_ranks:
-            return refused(over_parts(joint.about))
-        inputs, why = _revived(ctx._gw_inputs)
-        drawn = {name: args[i] for name, i in known.drawn.items()}
-        why = known.once or why
-        if not why and not drawn.keys() >= set(joint.draws):
-            why = "it draws random numbers, which were not kept"
-        if why:
-            return refused(uncomputable(joint.about, why))
-        missing = known.missing
-        tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
+@torch.compiler.disable
+def _differentiate_again(
+    known: Gradients, ctx: Any, impl: Callable[..., object], args: list[object]
+) -> tuple[Tensor | None, ...]:
+    """The gradients that `impl` computes, as functions of the inputs and tangents. DerivativeError or ShardError, once
+    somebody asks for their gradients, if these cannot be computed."""
+    known.keeps = True
+    joint, tangents = known.joint, args[known.tangents]
 
-        if known.twice:
-            return tuple(joint.compiled(inputs, tangents, drawn, missing))
+    def refused(error: Exception) -> tuple[Tensor | None, ...]:
+        return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
 
-        def again(given: Sequence[object]) -> list[Tensor | None]:
-            known.twice = True
-            values = iter(given)
-            filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
-            return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
+    if known.over_ranks:
+        return refused(over_parts(joint.about))
+    inputs, why = _revived(ctx._gw_inputs)
+    drawn = {name: args[i] for name, i in known.drawn.items()}
+    why = known.once or why
+    if not why and not drawn.keys() >= set(joint.draws):
+        why = "it draws random numbers, which were not kept"
+    if why:
+        return refused(uncomputable(joint.about, why))
+    missing = known.missing
+    tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
 
-        return Twice.apply(impl, again, *tensors)
+    if known.twice:
+        return tuple(joint.compiled(inputs, tangents, drawn, missing))
 
-    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
+    def again(given: Sequence[object]) -> list[Tensor | None]:
+        known.twice = True
+        values = iter(given)
+        filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
+        return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
+
+    return Twice.apply(impl, again, *tensors)
 
 
 def _tangents_among_gradients(about: ViewAndMutationMeta) -> list[int]:

@@ -28,11 +28,11 @@ def broadcast(src: Tensor, other: Tensor, dim: int) -> Tensor:
     return src.expand_as(other)
 
 
-def _sizes(src: Tensor, dim: int, rows: object) -> list[Any]:
+def _sizes(src: Tensor, dim: int, rows: int) -> list[int]:
     return [rows if d == dim else n for d, n in enumerate(src.shape)]
 
 
-def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: object) -> Any:
+def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None) -> int:
     """The rows of the result: those of `out`, those asked for, or the largest index plus 1."""
     if out is not None:
         return out.size(dim)
@@ -101,7 +101,7 @@ def scatter_min(
 
 
 def _extreme(
-    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: object, reduce: str
+    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, reduce: str
 ) -> tuple[Tensor, Tensor]:
     dim = dim % src.dim()
     size = _sizes(src, dim, _rows(index, out, dim, dim_size))

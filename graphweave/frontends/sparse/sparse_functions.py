@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ def product_reduced(a: SparseMatrix, b: object, reduce: str) -> object:
     return NotImplemented
 
 
-def reduce_entries(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
+def reduce_entries(messages: Tensor, row: Tensor, rows: int, reduce: str) -> Tensor:
     """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 if it has none."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
@@ -223,7 +223,9 @@ def _in_order(
 
 
 @answers("to_sparse")
-def _to_sparse(a: SparseMatrix, sparse_dim: object = None, *, layout: Any = None, **kwargs: Any) -> object:
+def _to_sparse(
+    a: SparseMatrix, sparse_dim: object = None, *, layout: torch.layout | None = None, **kwargs: object
+) -> object:
     return NotImplemented if sparse_dim is not None or kwargs else _to(a, layout or _COO)
 
 
@@ -367,13 +369,13 @@ def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = 
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def coo_matrix(given: Tensor, values: Tensor, shape: object, *, is_coalesced: bool) -> SparseMatrix:
+def coo_matrix(given: Tensor, values: Tensor, shape: Sequence[int], *, is_coalesced: bool) -> SparseMatrix:
     """A COO matrix of indices `given` [2, entries]."""
     return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
 def compressed_matrix(
-    given: object, other: Tensor, values: Tensor, shape: object, layout: torch.layout
+    given: object, other: Tensor, values: Tensor, shape: Sequence[int], layout: torch.layout
 ) -> SparseMatrix:
     """A CSR or CSC matrix of the compressed indices `given` and the `other` index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
@@ -381,5 +383,5 @@ def compressed_matrix(
     return matrix(values, row, col, *_carriers(values, shape), layout, given=as_plain(given))
 
 
-def _carriers(values: Tensor, shape: Any) -> tuple[Tensor, Tensor]:
+def _carriers(values: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     return values.detach().new_empty((shape[0], 0)), values.detach().new_empty((shape[1], 0))

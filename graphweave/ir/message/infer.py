@@ -14,6 +14,8 @@ from graphweave.ir.message.nodes import Ref
 
 def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
     """Type of `node` in a program whose earlier nodes have `types`; IRError if it is ill typed."""
+    if isinstance(node, ir.MadeIndex):
+        return _infer_index(node, types)
     match node:
         case ir.Input() | ir.Const() | ir.Aten():
             return node.type
@@ -51,22 +53,6 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
             return ir.Type(of[at], t.shape, t.dtype)
-        case (
-            ir.Distinct()
-            | ir.DistinctRow()
-            | ir.DistinctKey()
-            | ir.JoinIndices()
-            | ir.RowsOfSegments()
-            | ir.NumbersOfSegments()
-            | ir.EqualRuns()
-            | ir.Rounds()
-            | ir.EachItem()
-            | ir.Places()
-            | ir.Inverse()
-            | ir.Order()
-            | ir.Chosen()
-        ):
-            return _made_once(node, types)
         case ir.Reordered(x, index):
             t, u = _value(x, types, node), _index(index, types, node)
             _expect(UNIT not in (t.space, u.space), node, "rows, and their places among rows of another space", t, u)
@@ -206,7 +192,7 @@ def _join(node: ir.Node, xs: list[ir.Type], space: Space) -> ir.Type:
     return ir.Type(space, xs[0].shape, xs[0].dtype)
 
 
-def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.DistinctType:
+def _infer_index(node: ir.MadeIndex, types: Sequence[ir.ValueType]) -> ir.Type | ir.DistinctType:
     match node:
         case ir.Distinct(keys, space):
             ts = [_index(key, types, node) for key in keys]
