@@ -87,13 +87,9 @@ class CudaGraphs:
     """
 
     def __init__(
-        self,
-        run: Boxed,
-        name: str,
-        device: GraphDevice,
-        structure: frozenset[int] = frozenset(),
+        self, run: Boxed, name: str, device: GraphDevice, structure: frozenset[int] = frozenset(),
         why_not: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`structure` are the positions of index tensors among the arguments. `why_not` is a reason never to
         capture."""
         self._run, self._name, self._device = run, name, device

@@ -65,12 +65,7 @@ def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., A
     """A handler that reduces the mailbox dim by `along` and feature dims by PyTorch's reduction `name`."""
 
     def handler(
-        x: Mailbox,
-        dim: object = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        axis: object = None,
+        x: Mailbox, dim: object = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, axis: object = None
     ) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, name)
         if dtype is not None:

@@ -51,9 +51,13 @@ def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def call(
-    graph: fx.Graph, like: fx.Node, target: Target, args: tuple[Argument, ...], value: object,
+    graph: fx.Graph,
+    like: fx.Node,
+    target: Target,
+    args: tuple[Argument, ...],
+    value: object,
     kwargs: dict[str, Argument] | None = None,
-) -> fx.Node:  # fmt: skip
+) -> fx.Node:
     """A call in `graph` with the fake value `value`, from the user's line of `like`."""
     node = graph.create_node("call_function", target, args, kwargs)
     node.meta.update(like.meta)

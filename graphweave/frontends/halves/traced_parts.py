@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from sympy import Symbol
@@ -56,6 +56,12 @@ class Traces:
         trace = Trace(part, needs, tangents, self._decompositions, (self._include, self._exclude), vary=self._vary)
         self._found.append(((needs, kinds, sizes), trace))
         return trace
+
+
+_Env: TypeAlias = dict[fx.Node, fx.Node]
+"""Nodes of a trace -> nodes of the graph into which it is copied."""
+_Known: TypeAlias = dict[Hashable, fx.Node]
+"""Keys of symbolic numbers -> the nodes that compute them."""
 
 
 def _same(ours: list[list[object]], theirs: list[list[object]], names: dict[object, object]) -> bool:
@@ -192,38 +198,21 @@ class Trace:
         return out
 
     def insert_forward(
-        self,
-        graph: fx.Graph,
-        before: fx.Node,
-        part: EqualPart,
-        env: dict[fx.Node, fx.Node],
-        known: dict[Hashable, fx.Node],
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known
     ) -> list[fx.Node]:
         """Insert the calls of the forward; their results and the values that are written."""
         self._insert(graph, before, part, env, known, backward=False)
         return [env[n] for n in self._results]
 
     def insert_backward(
-        self,
-        graph: fx.Graph,
-        before: fx.Node,
-        part: EqualPart,
-        env: dict[fx.Node, fx.Node],
-        known: dict[Hashable, fx.Node],
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known
     ) -> list[fx.Node]:
         """Insert the calls of the backward; the gradients."""
         self._insert(graph, before, part, env, known, backward=True)
         return [env[n] for n in self._gradients]
 
     def _insert(
-        self,
-        graph: fx.Graph,
-        before: fx.Node,
-        part: EqualPart,
-        env: dict[fx.Node, fx.Node],
-        known: dict[Hashable, fx.Node],
-        *,
-        backward: bool,
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known, *, backward: bool
     ) -> None:
         names, outside = self.renamed(part), {*self.primals, *self.tangents}
         with graph.inserting_before(before):
@@ -242,9 +231,7 @@ class Trace:
                 if names:
                     env[node].meta = self._meta(node.meta, names)
 
-    def _number(
-        self, node: fx.Node, outside: set[fx.Node], names: dict[object, object], env: dict[fx.Node, fx.Node]
-    ) -> Hashable:
+    def _number(self, node: fx.Node, outside: set[fx.Node], names: dict[object, object], env: _Env) -> Hashable:
         """The key that equal symbolic numbers share, which a graph computes once: an expression if `node` reads it from
         a tensor from outside, its operands if it computes with numbers; None for anything else."""
         value = node.meta.get("val")
@@ -298,7 +285,7 @@ def _of(size: object) -> Any:
     return _expression(size, {})
 
 
-def operation(node: fx.Node, env: dict[fx.Node, fx.Node] | None = None) -> object:
+def operation(node: fx.Node, env: _Env | None = None) -> object:
     """The key that calls share if they compute the same of the same operands."""
     return node.target, fx.map_arg((node.args, tuple(node.kwargs.items())), lambda n: n if env is None else env[n])
 

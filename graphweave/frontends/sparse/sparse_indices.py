@@ -26,12 +26,9 @@ class Indices(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls,
-        func: Callable[..., object],
-        types: object,
-        args: Sequence[Any] = (),
+        cls, func: Callable[..., object], types: object, args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
+    ) -> object:  # fmt: skip
         given = kwargs or {}
         if func.__name__ in _FUNCTIONS:
             out = _FUNCTIONS[func.__name__](*args, **given)

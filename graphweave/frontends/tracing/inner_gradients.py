@@ -30,6 +30,10 @@ _RETAIN_GRAPH = 3
 """The position of `retain_graph` among the parameters of `torch.autograd.grad`."""
 _R = TypeVar("_R")
 
+Args: TypeAlias = list[VariableTracker]
+Kwargs: TypeAlias = dict[str, VariableTracker]
+"""The arguments of a call, as Dynamo sees them."""
+
 Replaced: TypeAlias = Callable[..., Any]
 """A method of Dynamo's classes, or what takes its place."""
 
@@ -41,9 +45,7 @@ def keeps_graphs(original: Replaced) -> Replaced:
     """`torch.autograd.grad` keeps the graph that it goes through, so that a result may belong to it: an energy next to
     its forces. Dynamo would break the graph there. (In eager mode such a result has gradients that raise an error.)"""
 
-    def call_function(
-        self: TorchInGraphFunctionVariable, tx: object, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
+    def call_function(self: TorchInGraphFunctionVariable, tx: object, args: Args, kwargs: Kwargs) -> VariableTracker:
         if self.value is torch.autograd.grad:
             kept = variables.ConstantVariable.create(True)
             if len(args) > _RETAIN_GRAPH:
@@ -59,10 +61,7 @@ def makes_leaves(original: Replaced) -> Replaced:
     """A new tensor with a gradient, such as `torch.zeros(3, 3, requires_grad=True)` for a strain."""
 
     def call_function(
-        self: TorchInGraphFunctionVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         asked = kwargs.get("requires_grad")
         if asked is None or not asked.is_python_constant() or asked.as_python_constant() is not True:
@@ -110,10 +109,7 @@ def takes_gradients_by_arguments(original: Replaced) -> Replaced:
     and leaves it to the caller otherwise. (Behind a graph break, the energy was computed without: PyTorch says so.)"""
 
     def call_function(
-        self: TorchInGraphFunctionVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         call = under_way.get()
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs")

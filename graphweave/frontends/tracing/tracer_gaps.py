@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy
 import torch
@@ -34,6 +34,9 @@ from graphweave.frontends.tracing.branches import way_at
 from graphweave.frontends.tracing.call_under_way import under_way
 from graphweave.frontends.tracing.einsum_order import LIBRARY, orders_by_first_sizes
 from graphweave.frontends.tracing.inner_gradients import (
+    Args,
+    Kwargs,
+    Replaced,
     asks_for_gradients,
     gives_results_of_leaves,
     keeps_graphs,
@@ -45,8 +48,6 @@ from graphweave.frontends.tracing.inner_gradients import (
 from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
 from graphweave.frontends.tracing.traced_warnings import warns_while_tracing
-
-_Method: TypeAlias = Callable[..., Any]
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -73,7 +74,7 @@ _JUMPS = tuple(code for name, code in dis.opmap.items() if name.startswith("POP_
 """Opcodes of Python's conditional jumps."""
 
 
-def _tables(translator: type[InstructionTranslatorBase]) -> Iterator[list[_Method]]:
+def _tables(translator: type[InstructionTranslatorBase]) -> Iterator[list[Replaced]]:
     """The tables by which Dynamo finds the method for an opcode, one for each kind of frame."""
     if isinstance(table := vars(translator).get("dispatch_table"), list):
         yield table
@@ -81,7 +82,7 @@ def _tables(translator: type[InstructionTranslatorBase]) -> Iterator[list[_Metho
         yield from _tables(kind)
 
 
-def _decides_branches(original: _Method) -> _Method:
+def _decides_branches(original: Replaced) -> Replaced:
     """A jump whose way does not depend on the data after all (`branches.py`)."""
 
     def jump(self: InstructionTranslatorBase, instruction: Instruction) -> None:
@@ -96,15 +97,11 @@ def _decides_branches(original: _Method) -> _Method:
     return jump
 
 
-def _calls_accessors(original: _Method) -> _Method:
+def _calls_accessors(original: Replaced) -> Replaced:
     """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
 
     def call_method(
-        self: variables.functions.PropertyVariable,
-        tx: InstructionTranslatorBase,
-        name: str,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.functions.PropertyVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         function = getattr(self.descriptor, name, None) if name in _ACCESSORS else None
         if function is None:
@@ -115,7 +112,7 @@ def _calls_accessors(original: _Method) -> _Method:
     return call_method
 
 
-def _knows_accessors(original: _Method) -> _Method:
+def _knows_accessors(original: Replaced) -> Replaced:
     """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
 
     def call_obj_hasattr(
@@ -128,7 +125,7 @@ def _knows_accessors(original: _Method) -> _Method:
     return call_obj_hasattr
 
 
-def _reads_inherited(original: _Method) -> _Method:
+def _reads_inherited(original: Replaced) -> Replaced:
     """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
 
     def var_getattr(self: variables.SuperVariable, tx: InstructionTranslatorBase, name: str) -> object:
@@ -141,7 +138,7 @@ def _reads_inherited(original: _Method) -> _Method:
     return var_getattr
 
 
-def _reads_sizes(original: _Method) -> _Method:
+def _reads_sizes(original: Replaced) -> Replaced:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
 
@@ -158,15 +155,12 @@ def _number(item: VariableTracker) -> VariableTracker:
     return item.call_method(InstructionTranslator.current_tx(), "item", [], {})
 
 
-def _asks_no_rows(original: _Method) -> _Method:
+def _asks_no_rows(original: Replaced) -> Replaced:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
     its formula is traced. So is attention that gives weights, since they are seldom read."""
 
     def call_function(
-        self: variables.TorchInGraphFunctionVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         formula = FORMULAS.get(self.value) if args else None
         asked = in_vmap() or any(_unknown_size(arg.realize()) for arg in args)
@@ -177,21 +171,18 @@ def _asks_no_rows(original: _Method) -> _Method:
     return call_function
 
 
-def _gives_weights(function: object, kwargs: dict[str, VariableTracker]) -> bool:
+def _gives_weights(function: object, kwargs: Kwargs) -> bool:
     if function is not torch.nn.functional.multi_head_attention_forward:
         return False
     asked = kwargs.get("need_weights", variables.ConstantVariable.create(True)).realize()
     return asked.is_python_constant() and bool(asked.as_python_constant())
 
 
-def _counts_classes(original: _Method) -> _Method:
+def _counts_classes(original: Replaced) -> Replaced:
     """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
 
     def call_function(
-        self: variables.TorchInGraphFunctionVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if self.value is not torch.nn.functional.one_hot:
             return original(self, tx, args, kwargs)
@@ -206,14 +197,11 @@ def _counts_classes(original: _Method) -> _Method:
     return call_function
 
 
-def _counts_numbers(original: _Method) -> _Method:
+def _counts_numbers(original: Replaced) -> Replaced:
     """`torch.bincount`: its formula is traced."""
 
     def call_function(
-        self: variables.TorchInGraphFunctionVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
             return original(self, tx, args, kwargs)
@@ -222,15 +210,11 @@ def _counts_numbers(original: _Method) -> _Method:
     return call_function
 
 
-def _counts_own_numbers(original: _Method) -> _Method:
+def _counts_own_numbers(original: Replaced) -> Replaced:
     """`index.bincount()`."""
 
     def call_method(
-        self: variables.TensorVariable,
-        tx: InstructionTranslatorBase,
-        name: str,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if name != "bincount":
             return original(self, tx, name, args, kwargs)
@@ -239,14 +223,11 @@ def _counts_own_numbers(original: _Method) -> _Method:
     return call_method
 
 
-def _counts_by_tensors(original: _Method) -> _Method:
+def _counts_by_tensors(original: Replaced) -> Replaced:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
     def call_function(
-        self: variables.BuiltinVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.BuiltinVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if self.fn is range:
             args = [_number(arg.realize()) for arg in args]
@@ -259,9 +240,7 @@ def _reads_changing_numbers(original: object) -> staticmethod[..., object]:
     """`random.random() * 2`: the numbers from which Dynamo computes an example of the result. It asks for constants
     alone, and a number of Python that changes from call to call is none."""
 
-    def unwrap_unspec_args_kwargs(
-        args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> tuple[list[object], dict[str, object]]:
+    def unwrap_unspec_args_kwargs(args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
         return [_example(x) for x in args], {name: _example(x) for name, x in kwargs.items()}
 
     return staticmethod(unwrap_unspec_args_kwargs)
@@ -271,16 +250,13 @@ def _example(x: VariableTracker) -> object:
     return x.raw_value if isinstance(x, variables.UnspecializedPythonVariable) else x.as_python_constant()
 
 
-def _calls_operators(original: _Method) -> _Method:
+def _calls_operators(original: Replaced) -> Replaced:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
     Dynamo leaves out."""
 
     def call_function(
-        self: variables.BuiltinVariable,
-        tx: InstructionTranslatorBase,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.BuiltinVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
@@ -309,7 +285,7 @@ def _has_method(x: object, name: str) -> bool:
     return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
 
 
-def _calls_scripted(original: _Method) -> _Method:
+def _calls_scripted(original: Replaced) -> Replaced:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
     def wrap(self: VariableBuilder, value: object) -> object:
@@ -321,12 +297,12 @@ def _calls_scripted(original: _Method) -> _Method:
     return wrap
 
 
-def _reads_scripted(original: _Method) -> _Method:
+def _reads_scripted(original: Replaced) -> Replaced:
     """Guards on attributes of scripted modules, whose dictionaries of parameters and buffers are no dictionaries."""
     return lambda value: not isinstance(value, torch.jit.ScriptModule) and original(value)
 
 
-def _guards_tuples(original: _Method) -> _Method:
+def _guards_tuples(original: Replaced) -> Replaced:
     """A tuple whose class refuses to tell its length, such as the irreducible representations of e3nn: the guard is on
     the object, which nothing can change."""
 
@@ -357,14 +333,10 @@ class _Scripted(VariableTracker):
             return variables.GetAttrVariable(self, name, source=source)
         return VariableTracker.build(tx, value, source)
 
-    def call_function(
-        self, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
+    def call_function(self, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs) -> VariableTracker:
         return self.call_method(tx, "forward", args, kwargs)
 
-    def call_method(
-        self, tx: InstructionTranslatorBase, name: str, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
+    def call_method(self, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
         try:
             if self.value._forward_hooks or self.value._forward_pre_hooks:
                 raise NotPython("it has hooks")
@@ -375,7 +347,7 @@ class _Scripted(VariableTracker):
         return _traced(function).call_function(tx, [self, *args], kwargs)
 
 
-def _compiles_floats_in(original: _Method) -> _Method:
+def _compiles_floats_in(original: Replaced) -> Replaced:
     """A Python float (a slope, a rate) that has had one value in all traces of a function: it is compiled in.
 
     Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
@@ -394,15 +366,11 @@ def _compiles_floats_in(original: _Method) -> _Method:
     return wrap
 
 
-def _infers_sizes(original: _Method) -> _Method:
+def _infers_sizes(original: Replaced) -> Replaced:
     """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
 
     def call_method(
-        self: variables.TensorVariable,
-        tx: InstructionTranslatorBase,
-        name: str,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if name in ("reshape", "view") and not kwargs and _unknown_size(self):
             args = _with_inferred(self, list(args))
@@ -445,7 +413,7 @@ def _unknown_size(x: object) -> bool:
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
 
 
-_GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
+_GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
     (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),
