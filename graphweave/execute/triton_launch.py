@@ -140,9 +140,9 @@ class Launches:
 def launches_of(kernel: loop.Kernel) -> Launches:
     """How many rows and edges a program takes, so that its tensors fill the registers for rows of some dozen edges.
 
-    The numbers were found with `triton_aot.py`, which counts registers: no layer of the tests spills any on sm_80 or
-    sm_90. Kernels with products divide no rows, because another kernel may recompute messages, which must have the same
-    bits there.
+    The numbers were found with `tests/codegen/triton_resources.py`, which counts registers: no layer of the tests
+    spills any on sm_80 or sm_90. Kernels with products divide no rows, because another kernel may recompute messages,
+    which must have the same bits there.
     """
     lanes = _widest(kernel.body)
     parts = programs_of_a_row(kernel)
