@@ -88,10 +88,10 @@ def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[loop.Buffer, Tensor]])
             mine[buffer.name] = parts[buffer.name][first : first + job.programs]
         job.run(mine)
     for buffer, out in totals:
-        out.copy_(folded(buffer, parts[buffer.name]).view(out.shape))
+        out.copy_(fold_total(buffer, parts[buffer.name]).view(out.shape))
 
 
-def folded(buffer: loop.Buffer, parts: Tensor) -> Tensor:
+def fold_total(buffer: loop.Buffer, parts: Tensor) -> Tensor:
     """The rows of `parts` folded to one row, in a fixed order."""
     assert buffer.fold is not None
     if not parts.shape[0]:

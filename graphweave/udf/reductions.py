@@ -96,11 +96,11 @@ def _mean(box: Mailbox) -> Tensor:
     return _empty_is_zero(_sum(box) / _counts(box), box)
 
 
-def _folded(fold: str) -> Callable[[Mailbox], Tensor]:
+def _reduce_by(fold: str) -> Callable[[Mailbox], Tensor]:
     return lambda box: _empty_is_zero(push(box.messages, box, fold), box)
 
 
-_prod, _amax, _amin = map(_folded, ("prod", "amax", "amin"))
+_prod, _amax, _amin = map(_reduce_by, ("prod", "amax", "amin"))
 
 
 def _any(box: Mailbox) -> Tensor:

@@ -241,7 +241,7 @@ def _permuted(node: fx.Node) -> Pairs:
         yield (x, of), (node, d)
 
 
-def _joined(node: fx.Node) -> Pairs:
+def _pair_joined_dims(node: fx.Node) -> Pairs:
     at = dim_of(argument(node, "dim", 0), rank(node))
     for x in node.args[0]:  # type: ignore[union-attr]
         yield from _all_but(x, node, at)
@@ -354,6 +354,6 @@ _RULES: Mapping[Lead, Callable[[fx.Node], Pairs]] = {
     Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _pair_left_dims,
     Lead.along: _along,
     Lead.taken: _taken, Lead.widened: _widened, Lead.row_major: _row_major, Lead.repeated: _repeated,
-    Lead.permuted: _permuted, Lead.joined: _joined, Lead.stacked: _stacked, Lead.indexed: _indexed,
+    Lead.permuted: _permuted, Lead.joined: _pair_joined_dims, Lead.stacked: _stacked, Lead.indexed: _indexed,
     Lead.equation: lambda node: iter(()), Lead.parts: lambda node: iter(()),
 }  # fmt: skip

@@ -63,7 +63,7 @@ def join_gradients_of_parts(gm: fx.GraphModule) -> fx.GraphModule:
         for part in total.parts:
             left.remove(part.node)
         with copy.graph.inserting_before(root):
-            new = _joined(copy.graph, total.parts)
+            new = _join_parts(copy.graph, total.parts)
             for term in left:
                 new = call(copy.graph, root, aten.add.Tensor, (new, term), val(root))
         root.replace_all_uses_with(new)
@@ -145,7 +145,7 @@ def _one_after_the_other(parts: Sequence[_PartGradient]) -> list[_PartGradient]:
         end = found[-1].end
 
 
-def _joined(graph: fx.Graph, parts: Sequence[_PartGradient]) -> fx.Node:
+def _join_parts(graph: fx.Graph, parts: Sequence[_PartGradient]) -> fx.Node:
     """The gradients of `parts` one after the other, with zeros where there are none."""
     last = parts[-1].node
     dim, size = parts[0].dim, shape(last)[parts[0].dim]

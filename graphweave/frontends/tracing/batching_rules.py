@@ -103,7 +103,7 @@ def _each_row(op: OpOverload, by_entries: Callable[..., Tensor]) -> _Rule:
     return rule
 
 
-def _written(rule: _Rule) -> _Rule:
+def _write_in_place(rule: _Rule) -> _Rule:
     """The rule for the form of an operator that writes into its first argument."""
 
     def written(info: VmapInfo, dims: _Dims, self: Tensor, *rest: object, **options: object) -> tuple[Tensor, int]:
@@ -119,7 +119,7 @@ def _written(rule: _Rule) -> _Rule:
     return written
 
 
-def _joined(info: VmapInfo, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> tuple[Tensor, int]:
+def _concatenate(info: VmapInfo, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> tuple[Tensor, int]:
     """`cat`, which leaves out empty tensors of one dim among others."""
     rank = max(map(_rank, tensors, dims[0]))
     parts = [
@@ -206,18 +206,18 @@ _RULES: dict[str, _Rule] = {
     "scatter.value": _each_entry(_aten.scatter.value),
     "scatter_add": _each_entry(_aten.scatter_add.default),
     "scatter_reduce.two": _each_entry(_aten.scatter_reduce.two),
-    "scatter_.src": _written(_each_entry(_aten.scatter_.src)),
-    "scatter_.value": _written(_each_entry(_aten.scatter_.value)),
-    "scatter_add_": _written(_each_entry(_aten.scatter_add_.default)),
-    "scatter_reduce_.two": _written(_each_entry(_aten.scatter_reduce_.two)),
+    "scatter_.src": _write_in_place(_each_entry(_aten.scatter_.src)),
+    "scatter_.value": _write_in_place(_each_entry(_aten.scatter_.value)),
+    "scatter_add_": _write_in_place(_each_entry(_aten.scatter_add_.default)),
+    "scatter_reduce_.two": _write_in_place(_each_entry(_aten.scatter_reduce_.two)),
     "index_select": _each_row(_aten.index_select.default, torch.gather),
     "index_add": _each_row(_aten.index_add.default, _sum),
     "index_copy": _each_row(_aten.index_copy.default, torch.scatter),
     "index_reduce": _each_row(_aten.index_reduce.default, torch.scatter_reduce),
-    "index_add_": _written(_each_row(_aten.index_add_.default, _sum_into)),
-    "index_copy_": _written(_each_row(_aten.index_copy_.default, Tensor.scatter_)),
-    "index_reduce_": _written(_each_row(_aten.index_reduce_.default, Tensor.scatter_reduce_)),
-    "cat": _joined,
+    "index_add_": _write_in_place(_each_row(_aten.index_add_.default, _sum_into)),
+    "index_copy_": _write_in_place(_each_row(_aten.index_copy_.default, Tensor.scatter_)),
+    "index_reduce_": _write_in_place(_each_row(_aten.index_reduce_.default, Tensor.scatter_reduce_)),
+    "cat": _concatenate,
     "embedding": _looked_up,
     "native_layer_norm": _layer_norm,
 }
