@@ -45,7 +45,7 @@ class WholeModel:
     inputs: tuple[Argument, ...]
     weights: tuple[Argument, ...]
     results: tuple[tuple[str, Tensor, int], ...]
-    guards: tuple[Any, ...]
+    guards: tuple[sympy.Basic, ...]
     known_as: Mapping[Size, Size]
     """Sizes that PyTorch has found to be equal to others -> those others."""
 
