@@ -20,6 +20,8 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
 from torch._functorch._aot_autograd.schemas import AOTConfig, ViewAndMutationMeta
 
+from graphweave.core.boxed import boxed
+
 _COMPILES: Any = getattr(torch._functorch._aot_autograd, "graph_compile", None)
 """PyTorch's module that makes the functions."""
 _TRAINING = (
@@ -78,10 +80,8 @@ class RuntimeParts:
     ) -> Callable[[list[Any]], object]:
         """AOTAutograd's function of a list of arguments. `module` gives the backward as a graph, for a compiled engine
         of autograd."""
-        wrapped = runtime_wrappers.FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None).post_compile(
-            forward, self.config, runtime_metadata=self.metadata
-        )
-        wrapped._boxed_call = True  # type: ignore[attr-defined]
+        wrapper = runtime_wrappers.FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None)
+        wrapped = boxed(wrapper.post_compile(forward, self.config, runtime_metadata=self.metadata))
         if backward is None:
             made = runtime_wrappers.RuntimeWrapper(
                 indices_of_inps_to_detach=list(self.detached), trace_joint=False, disable_amp=self.disable_amp
