@@ -13,7 +13,6 @@ Facts that follow from a node and its operands alone are plain functions (`typed
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from graphweave.analysis.cones import Cones
 from graphweave.analysis.flow import Flow
@@ -34,7 +33,7 @@ class Facts:
     def __init__(self, program: Program, operands: tuple[tuple[Ref, ...], ...] | None = None) -> None:
         self.program, self._operands = program, operands
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"program": self.program, "_operands": self._operands}  # the facts themselves follow from these
 
     @cached_property

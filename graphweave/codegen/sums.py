@@ -40,7 +40,7 @@ def sums_of(kernel: loop.Kernel, arrays: Mapping[str, Array], *, rounded: bool =
         if not isinstance(alloc, loop.Alloc) or alloc.fill != 0:
             continue
         mine = [(s, tiles) for s, tiles in grams if s.out == alloc.name]
-        if len(mine) == 1 and not _is_stored(kernel.body, alloc.name):
+        if len(mine) == 1 and alloc.name not in set(_written(kernel.body)):
             gram, tiles = mine[0]
             found[alloc.name] = _with_copy(kernel, alloc.name, Sum(gram, tiles.csr), arrays, rounded)
     return found
@@ -66,10 +66,6 @@ def _with_copy(kernel: loop.Kernel, name: str, found: Sum, arrays: Mapping[str, 
 def _linear(position: tuple[Affine, list[tuple[loop.Expr, int]]]) -> tuple[dict[str, int], int] | None:
     affine, rest = position
     return None if rest else ({lane: c for lane, c in affine.terms.items() if c}, affine.offset)
-
-
-def _is_stored(body: tuple[loop.Stmt, ...], name: str) -> bool:
-    return name in set(_written(body))
 
 
 def _written(body: tuple[loop.Stmt, ...]) -> Iterator[str]:

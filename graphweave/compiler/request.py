@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
@@ -21,6 +21,8 @@ from graphweave.passes.exposed_memory import Exposed
 from graphweave.passes.partition import Split
 from graphweave.passes.pass_facts import Pass, PassFacts
 from graphweave.passes.rewritten import Rewritten
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +90,7 @@ class Halves:
         """The joint program."""
         return self.joint.program
 
-    def moved(self, values: Mapping[Ref, object]) -> dict[Ref, Any]:
+    def moved(self, values: Mapping[Ref, _T]) -> dict[Ref, _T]:
         """`values` of nodes of the request's program, by their places in the joint program."""
         where = self.joint.where
         return {where[r]: value for r, value in values.items() if r in where}

@@ -65,7 +65,7 @@ class EdgeOperator(Generic[P, R]):
 # ---------------------------------------------------------------- messages by name
 
 
-def _dot(x: Any, y: Any) -> Any:
+def _dot(x: Any, y: Any) -> object:
     """Two arrays [edges, ..., F] -> [edges, ..., 1]. With one number a row: two arrays [edges] -> [edges]."""
     return x * y if x.ndim == 1 else grown((x * y).sum(-1), x.ndim)
 
@@ -101,7 +101,7 @@ class NamedMessage:
     targets: tuple[str, ...]
     op: str = ""
 
-    def __call__(self, src: Features, dst: Features, edge: Features) -> Any:
+    def __call__(self, src: Features, dst: Features, edge: Features) -> object:
         data = {"u": src, "v": dst, "e": edge}
         found = [_single(data[t]) for t in self.targets]
         if len(found) == 1:
@@ -126,7 +126,7 @@ SDDMM = {**BUILT_IN, "copy_lhs": _COPIES["copy_u"], "copy_rhs": _COPIES["copy_v"
 
 
 def find_function(
-    what: str, given: Any, named: Mapping[str, NamedMessage], src: Features, dst: Features, edge: Features
+    what: str, given: object, named: Mapping[str, NamedMessage], src: Features, dst: Features, edge: Features
 ) -> EdgeFunction:
     """The function that the argument `what` stands for. DataError for an unknown name, and where a built-in lacks its
     operands."""
@@ -149,7 +149,7 @@ def find_function(
     return function
 
 
-def reducer(reduce: Any) -> str | tuple[PairFunction, float]:
+def reducer(reduce: object) -> str | tuple[PairFunction, float]:
     """`reduce`, checked: a name, or an associative function of two values with its identity. DataError if neither."""
     if isinstance(reduce, str) and reduce in REDUCERS:
         return reduce
@@ -167,7 +167,7 @@ def reducer(reduce: Any) -> str | tuple[PairFunction, float]:
     return combine, identity
 
 
-def check_schedule(schedule: Any, *words: str) -> None:
+def check_schedule(schedule: object, *words: str) -> None:
     """SettingsError for what is neither 'auto', nor one of `words`, nor a Schedule."""
     if schedule != "auto" and schedule not in words and not isinstance(schedule, Schedule):
         also = "".join(f", {word!r}" for word in words)
@@ -186,14 +186,14 @@ def fields_of(x: Features) -> Sequence[tuple[str, Any]]:
     return [("", x)]
 
 
-def with_fields(x: Features, fields: Sequence[Any]) -> Features:
+def with_fields(x: Features, fields: Sequence[object]) -> Features:
     """`x` with other arrays in place of its own, in the order of `fields_of`."""
     if x is None:
         return None
     return dict(zip(x, fields, strict=True)) if isinstance(x, Mapping) else fields[0]
 
 
-def _single(x: Features) -> Any:
+def _single(x: Features) -> object:
     """The only array of `x`."""
     return next(iter(x.values())) if isinstance(x, Mapping) else x
 
@@ -216,7 +216,7 @@ def wrong_rows(end: str, field: str, shape: Sequence[int], rows: int) -> DataErr
     )
 
 
-def check_identity(identity: float, dtype: Any, is_floating: bool) -> None:
+def check_identity(identity: float, dtype: object, is_floating: bool) -> None:
     """DataError if messages of `dtype` cannot be `identity`."""
     if not (math.isfinite(identity) or is_floating):
         raise DataError(
@@ -236,7 +236,7 @@ def check_pairs(out: Any, given: Any) -> Any:
     return out
 
 
-def not_numbers(reduce: str, dtype: Any) -> DataError:
+def not_numbers(reduce: str, dtype: object) -> DataError:
     """The error about messages that `reduce` does not take."""
     return DataError(
         f"reduce {reduce!r} takes real numbers (got messages of {dtype})."
@@ -244,7 +244,7 @@ def not_numbers(reduce: str, dtype: Any) -> DataError:
     )
 
 
-def weights_of(scores: Any, values: Any, is_floating: bool, softmax: Callable[[Any], Any]) -> Any:
+def weights_of(scores: Any, values: Any, is_floating: bool, softmax: Callable[[Any], object]) -> Any:
     """The weights of `values` [edges, ...], by a softmax of their scores. DataError for scores that are no
     floating-point numbers, and for those that do not broadcast with values from the left."""
     if not is_floating:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from graphweave.core.records import values_of
 
 
-def exact(value: object) -> Any:
+def exact(value: object) -> object:
     """A key that is equal for two values only if their numbers are exactly the same, also inside tuples."""
     if isinstance(value, tuple):
         return tuple([exact(item) for item in value])

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+from torch import Tensor
 
 from graphweave.core.errors import ShardError
 
@@ -18,7 +20,7 @@ from graphweave.core.errors import ShardError
 class Summing(Protocol):
     """Folds over all ranks."""
 
-    def all_reduce(self, x: Any, fold: str) -> Any: ...
+    def all_reduce(self, x: Tensor, fold: str) -> Tensor: ...
 
     def all_agree(self, good: bool) -> bool: ...
 
@@ -29,11 +31,11 @@ class Link(Summing, Protocol):
     @property
     def num_halo(self) -> int: ...
 
-    def begin(self, x: Any, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]: ...
+    def begin(self, x: Tensor, slot: int = 0, *, in_place: bool = False) -> Callable[[], Tensor]: ...
 
-    def begin_sum(self, x: Any, fold: str, *, in_place: bool = False) -> Callable[[], Any]: ...
+    def begin_sum(self, x: Tensor, fold: str, *, in_place: bool = False) -> Callable[[], Tensor]: ...
 
-    def steady(self, x: Any) -> Any: ...
+    def steady(self, x: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +82,23 @@ def _held(known: Mapping[_N, _L], name: _N) -> _L:
     return found
 
 
-def exchanged(x: object, link: LinkName, slot: int = 0) -> Any:
+def exchanged(x: Tensor, link: LinkName, slot: int = 0) -> Tensor:
     """`x` [own rows, ...], then the halo rows from their owners; those of the last call of a slot above 0."""
     return link_of(link).begin(x, slot)()
 
 
-def summed_back(x: object, fold: str, link: LinkName) -> Any:
+def summed_back(x: Tensor, fold: str, link: LinkName) -> Tensor:
     """`x` [own and halo rows, ...], folded into the rows of the owners: [own rows, ...]."""
     return link_of(link).begin_sum(x, fold)()
 
 
-def begun(x: object, link: LinkName, slot: int = 0, *, in_place: bool = False) -> Callable[[], Any]:
+def begun(x: Tensor, link: LinkName, slot: int = 0, *, in_place: bool = False) -> Callable[[], Tensor]:
     """`exchanged`, begun: the result is a function that waits for the rows and returns them. It has the tensor of the
     `rows`, of which the own ones are there."""
     return link_of(link).begin(x, slot, in_place=in_place)
 
 
-def begun_back(x: object, fold: str, link: LinkName, *, in_place: bool = False) -> Callable[[], Any]:
+def begun_back(x: Tensor, fold: str, link: LinkName, *, in_place: bool = False) -> Callable[[], Tensor]:
     """`summed_back`, begun: the result is a function that waits for the rows and returns the folded ones."""
     return link_of(link).begin_sum(x, fold, in_place=in_place)
 
@@ -106,11 +108,11 @@ def halo_rows(link: LinkName) -> int:
     return link_of(link).num_halo
 
 
-def steady_rows(x: object, link: LinkName) -> Any:
+def steady_rows(x: Tensor, link: LinkName) -> Tensor:
     """`exchanged`, kept for as long as x stays the same on all ranks."""
     return link_of(link).steady(x)
 
 
-def all_reduced(x: object, fold: str, group: str) -> Any:
+def all_reduced(x: Tensor, fold: str, group: str) -> Tensor:
     """The fold of `x` over all ranks, on every rank."""
     return group_of(group).all_reduce(x, fold)

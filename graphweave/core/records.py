@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 
-def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+def reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
     """A function that returns these attributes of an object as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
@@ -24,7 +24,7 @@ def _reader_of(kind: Any) -> Callable[[object], tuple[object, ...]]:
     return reader([f.name for f in fields(kind)])
 
 
-def values_of(x: object) -> tuple[Any, ...]:
+def values_of(x: object) -> tuple[object, ...]:
     """The values of the fields of `x`, an object of a dataclass, in order."""
     kind: Any = type(x)
     return _reader_of(kind)(x)

@@ -170,7 +170,7 @@ class Schedule:
     def __repr__(self) -> str:
         return f"Schedule({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields that choose something, as values that JSON has."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
 

@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _OWNERS: tuple[Any, ...] = (torch._C._VariableFunctions, torch._C.TensorBase, torch._C._nn)
 """Where PyTorch keeps its Python functions: those of `torch`, the methods of tensors, `torch.nn.functional`."""
 
-_known: dict[Hashable, Callable[..., Any]] = {}
+_known: dict[Hashable, Callable[..., object]] = {}
 """An operator and the kinds of its arguments -> what calls it."""
 
 
-def call_of(target: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+def call_of(target: OpOverload, args: Sequence[object], kwargs: dict[str, object]) -> Callable[..., object]:
     """The fastest function that calls the operator `target` with arguments of these kinds. Nothing is computed."""
     key = target, _kind(args), tuple((name, _kind(value)) for name, value in kwargs.items())
     found = _known.get(key)
@@ -40,14 +40,14 @@ def _is_alone(target: OpOverload) -> bool:
     return all(other is target or "out" in {a.name for a in other._schema.arguments} for other in others)
 
 
-def _candidates(target: OpOverload) -> Iterator[Callable[..., Any]]:
+def _candidates(target: OpOverload) -> Iterator[Callable[..., object]]:
     namespace, name = target._schema.name.split("::")
     for owner in _OWNERS if namespace == "aten" else ():
         if (found := getattr(owner, name, None)) is not None:
             yield found
 
 
-def _kind(value: object) -> Any:
+def _kind(value: object) -> object:
     """The properties by which PyTorch chooses an operator: the types of arguments, and whether a tensor could be a
     number."""
     if isinstance(value, Tensor):
@@ -62,11 +62,15 @@ class _Reached(Exception):
 class _Stop(TorchDispatchMode):
     """Ends a call at the first operator that it reaches, before it is run."""
 
-    def __torch_dispatch__(self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         raise _Reached(func, tuple(args), dict(kwargs or {}))
 
 
-def _operator_reached_by(function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> Any:
+def _operator_reached_by(
+    function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
+) -> tuple[object, ...] | None:
     """The operator, its arguments and named arguments; None if the call reaches none."""
     try:
         with _Stop():

@@ -123,7 +123,7 @@ def _traced(
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
 
-    def call(function: Callable[..., object], *args: Any, **kwargs: Any) -> fx.Proxy:
+    def call(function: Callable[..., object], *args: object, **kwargs: object) -> fx.Proxy:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
     rows: dict[Space, fx.Proxy] = {}
@@ -169,7 +169,7 @@ def _limit(program: ir.Program, ref: ir.Ref) -> tuple[Callable[..., object], ir.
     return None
 
 
-def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., Any]:
+def _function(graph: fx.Graph, given: Iterable[fx.Node]) -> Callable[..., object]:
     """The graph as a Python function of the placeholders `given`, with operators and constants as names in its scope.
 
     Each value is freed after its last use.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -94,14 +95,14 @@ class CallWatch(TorchDispatchMode):
         self.why: str | None = None
         self._kind = kind
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> object:
         out = func(*args, **(kwargs or {}))
         if self.why is None:
             self.why = _why_not_call(func, tree_leaves((args, kwargs)), tree_leaves(out), self._kind)
         return out
 
 
-def _why_not_call(func: Any, given: Iterable[object], made: Iterable[object], kind: str) -> str | None:
+def _why_not_call(func: OpOverload, given: Iterable[object], made: Iterable[object], kind: str) -> str | None:
     tensors = [t for t in given if isinstance(t, Tensor)]
     by_mask = any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
     if _WAITING_TAGS & set(func.tags) and (func not in _BY_MASK or by_mask):

@@ -66,7 +66,7 @@ def segment_numbers(
 ) -> list[int]:  # fmt: skip
     """The numbers that native code reads. `ends` are as in `Segment`, and `addresses` those of the kernels, or texts
     that stand for them."""
-    return _Numbers(program, step, kernels, given, addresses).made(ends)
+    return _Numbers(program, step, kernels, given, addresses).record_numbers(ends)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class _Numbers:
         self.pointers: dict[Ref, list[int]] = {r: [_VALUE, i, 0] for i, r in values}
         self.pointers |= {one.value: [_INSIDE, one.slot, 0] for one in self.taped.inside}
 
-    def made(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
+    def record_numbers(self, ends: Sequence[tuple[int, bool]]) -> list[int]:
         taped = self.taped
         members = enumerate(zip(self.kernels, taped.members, strict=True))
         steps = [self.step(kernel, m.limit, self.given.get(i), self.addresses[i]) for i, (kernel, m) in members]

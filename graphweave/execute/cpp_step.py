@@ -133,7 +133,7 @@ class CppStep(RegionStep):
     ) -> list[Tensor]:  # fmt: skip
         """See `RegionStep`. With `within`, only what its bounds say is computed. There is memory for the halo rows
         behind outputs in `sent`."""
-        outputs = self.made(rows, sent)
+        outputs = self.make_outputs(rows, sent)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = self.on_graph(rows, indices, within)
         for i, begin, end in () if within is None else within.bounds.zeros:
@@ -195,7 +195,7 @@ class CppStep(RegionStep):
         """The shape of a row, the dtype and the space of each value that it writes."""
         return [(shape, dtype, UNIT if at is None else self.spaces[at]) for shape, dtype, at in self._made]
 
-    def made(self, rows: tuple[int, ...], sent: Mapping[Ref, LinkName] = NONE_SENT) -> list[Tensor]:
+    def make_outputs(self, rows: tuple[int, ...], sent: Mapping[Ref, LinkName] = NONE_SENT) -> list[Tensor]:
         """Tensors for the outputs, with undefined contents. There is memory for the halo rows behind those in
         `sent`."""
         rooms = (halo_rows(sent[r]) if r in sent else 0 for r in self.writes)

@@ -38,9 +38,9 @@ class CppTwoParts:
         self._late = tuple({(one.map, one.link): one for one in late}.values())
         self._last: tuple[Any, ...] = (None, None, None)
 
-    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[object]:
         step = self.step
-        outputs = step.made(rows, self._sent)
+        outputs = step.make_outputs(rows, self._sent)
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         there = step.on_graph(rows, indices)
         long = there.long

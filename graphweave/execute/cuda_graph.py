@@ -28,6 +28,7 @@ from torch import Tensor
 
 from graphweave.compiler.plan import Plan
 from graphweave.core import locks
+from graphweave.core.boxed import Boxed
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.options import Options
@@ -49,7 +50,6 @@ capture."""
 GRAPHS = 8
 """Limit on the kinds of arguments that a program remembers. The least recently used one is dropped first."""
 
-Run: TypeAlias = Callable[[list[Any]], list[Any]]
 Key: TypeAlias = tuple[Hashable, ...]
 
 
@@ -87,13 +87,9 @@ class CudaGraphs:
     """
 
     def __init__(
-        self,
-        run: Run,
-        name: str,
-        device: GraphDevice,
-        structure: frozenset[int] = frozenset(),
+        self, run: Boxed, name: str, device: GraphDevice, structure: frozenset[int] = frozenset(),
         why_not: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`structure` are the positions of index tensors among the arguments. `why_not` is a reason never to
         capture."""
         self._run, self._name, self._device = run, name, device
@@ -105,7 +101,7 @@ class CudaGraphs:
             self._never(why_not)
 
     @classmethod
-    def of(cls, run: Run, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
+    def of(cls, run: Boxed, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
         return cls(run, str(plan.name), device, structure(plan), why_not(plan, verify=verify))
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -173,7 +169,7 @@ class CudaGraphs:
         watch = CallWatch(self._device.kind)
         with ordinary(), torch.no_grad(), capturing(refuses=False) as read, watch:
             done = self._device.aside(lambda: self._run(list(own)))
-        results = _given(done, own, args, frozenset(map(id, self._made(done, own, read))))
+        results = _given(done, own, args, frozenset(map(id, self._written_results(done, own, read))))
         del done  # the memory of the results returns to the side stream
         args.clear()
         if watch.why is not None:
@@ -190,7 +186,7 @@ class CudaGraphs:
     def _own(self, i: int, a: Tensor) -> Tensor:
         return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
 
-    def _made(self, results: list[object], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
+    def _written_results(self, results: list[object], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
         """The results that each call writes: those that are not arguments and share no memory with indices or
         caches."""
         known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
@@ -203,7 +199,7 @@ class CudaGraphs:
 
         def work() -> list[Tensor]:
             given[:] = self._run(list(own))
-            return self._made(given, own, read)
+            return self._written_results(given, own, read)
 
         with ordinary(), torch.no_grad(), capturing() as read:
             replay, made = self._device.capture(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from graphweave.compiler.contract import ANYHOW, Contract
 from graphweave.compiler.plan import WIDE, KernelPlan, Plan, label_of, lower_region
+from graphweave.core.boxed import Boxed
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.types import DType
 from graphweave.execute.begun import Begun, build_all, compiler_runs
@@ -43,7 +44,7 @@ class Steps:
         """Every kernel, in the order in which they are needed."""
         return (*self.prelude.values(), *self.kernels.values())
 
-    def build(self, pool: ThreadPoolExecutor) -> list[Any]:
+    def build(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Start to compile every kernel, and return the futures."""
         return [pool.submit(build_all, group) for group in compiler_runs(self.all)]
 
@@ -64,7 +65,7 @@ class Executable:
         self._needs = needs
         self.begun: Begun | None = None
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         """The plan and what follows from it at some cost; the kernels are in the cache, by their texts."""
         return self.plan, self._contract, self._needs, self.tape
 
@@ -95,7 +96,7 @@ class Executable:
         return self._runner.text
 
     @cached_property
-    def _run(self) -> Callable[[list[Any]], list[Any]]:
+    def _run(self) -> Boxed:
         if self.begun is not None:
             try:
                 self.begun.wait()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ class NearTies(TorchDispatchMode):
         self._equal = equal
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
         out = func(*args, **(kwargs or {}))
         of_equal = _OF_EQUAL.get(func.overloadpacket)

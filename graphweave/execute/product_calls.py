@@ -24,7 +24,7 @@ _Run: TypeAlias = Callable[[Mapping[ir.Ref, Tensor], Mapping[Space, int]], Tenso
 
 def product_call(
     program: ir.Program, ref: ir.Ref, spaces: Sequence[Space], options: Options
-) -> Callable[..., Any] | None:
+) -> Callable[..., object] | None:
     """The function `run(*rows, *values)` that computes a product, of the row counts of `spaces` and the values that
     `call_operands` lists, each once. None if PyTorch's own calls compute it."""
     node = program.nodes[ref]

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweave.compiler.plan import Plan, label_of
+from graphweave.core.boxed import Boxed
 from graphweave.core.counters import bump
 from graphweave.core.ranks import LinkName, begun, begun_back
 from graphweave.core.sizes import as_python
@@ -58,10 +59,10 @@ class PythonRunner:
         self._lines_of = [(step, list(self._lines(step))) for step in followed.steps]
         self.text = self._text([line for _, lines in self._lines_of for line in lines])
 
-    def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
+    def load(self, filename: str) -> Boxed:
         """The function `run`. `filename` is the name of its file in tracebacks."""
         exec(compile(self.text, filename, "exec"), self._scope)
-        run: Callable[[list[Any]], list[Any]] = self._scope["run"]
+        run: Boxed = self._scope["run"]
 
         def run_or_watch(args: list[object]) -> list[object]:
             around = watcher()

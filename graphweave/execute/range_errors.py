@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.analysis.typed import is_typed, sources
@@ -50,14 +51,14 @@ def of_map(error: IndexRangeError, program: ir.Program, index: Mapping[ir.Ref, t
 
 
 def with_named_indices(
-    program: ir.Program, ref: ir.Ref, spaces: Sequence[Space], names: Sequence[ir.Ref], call: Callable[..., Any]
-) -> Callable[..., Any]:
+    program: ir.Program, ref: ir.Ref, spaces: Sequence[Space], names: Sequence[ir.Ref], call: Callable[..., object]
+) -> Callable[..., object]:
     """`call(*rows of spaces, *values of names)` of node `ref`, wrapped so that errors name the index out of range."""
     if not has_index(program, ref):
         return call
     count = len(spaces)
 
-    def named(*args: Any) -> Any:
+    def named(*args: Any) -> object:
         try:
             return call(*args)
         except MapError:
@@ -85,7 +86,7 @@ def has_index(program: ir.Program, ref: ir.Ref) -> bool:
 
 
 def _out_of_range(
-    program: ir.Program, ref: ir.Ref, given: Mapping[ir.Ref, Any], rows: Mapping[Space, int]
+    program: ir.Program, ref: ir.Ref, given: Mapping[ir.Ref, Tensor], rows: Mapping[Space, int]
 ) -> MapError | None:
     """The error about the index that made a PyTorch call fail; None if all indices are in range."""
     node = program.nodes[ref]
@@ -106,7 +107,7 @@ def _out_of_range(
     return None
 
 
-def _of_call(program: ir.Program, ref: ir.Ref, node: ir.Aten, given: Mapping[ir.Ref, Any]) -> MapError | None:
+def _of_call(program: ir.Program, ref: ir.Ref, node: ir.Aten, given: Mapping[ir.Ref, Tensor]) -> MapError | None:
     how = _index_of(node)
     if how is None:
         return None

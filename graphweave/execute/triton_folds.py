@@ -18,7 +18,7 @@ FOLDED = 16
 """Pieces that one program of a fold takes at a time."""
 
 
-def folded(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
+def fold_parts(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
     """The first `num_rows` rows of `sums`, in `dtype`, after the pieces of divided rows have been added to them."""
     if folds.rows.numel():
         launch(FoldProgram(math.prod(sums.shape[1:]), dtype), sums, folds, num_rows)

@@ -88,10 +88,10 @@ def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[loop.Buffer, Tensor]])
             mine[buffer.name] = parts[buffer.name][first : first + job.programs]
         job.run(mine)
     for buffer, out in totals:
-        out.copy_(folded(buffer, parts[buffer.name]).view(out.shape))
+        out.copy_(fold_total(buffer, parts[buffer.name]).view(out.shape))
 
 
-def folded(buffer: loop.Buffer, parts: Tensor) -> Tensor:
+def fold_total(buffer: loop.Buffer, parts: Tensor) -> Tensor:
     """The rows of `parts` folded to one row, in a fixed order."""
     assert buffer.fold is not None
     if not parts.shape[0]:
@@ -140,9 +140,9 @@ class Launches:
 def launches_of(kernel: loop.Kernel) -> Launches:
     """How many rows and edges a program takes, so that its tensors fill the registers for rows of some dozen edges.
 
-    The numbers were found with `triton_aot.py`, which counts registers: no layer of the tests spills any on sm_80 or
-    sm_90. Kernels with products divide no rows, because another kernel may recompute messages, which must have the same
-    bits there.
+    The numbers were found with `tests/codegen/triton_resources.py`, which counts registers: no layer of the tests
+    spills any on sm_80 or sm_90. Kernels with products divide no rows, because another kernel may recompute messages,
+    which must have the same bits there.
     """
     lanes = _widest(kernel.body)
     parts = programs_of_a_row(kernel)

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphweave.analysis.cones import type_of
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.execute.push_step import PushStep, Walked
-from graphweave.execute.triton_folds import folded
+from graphweave.execute.triton_folds import fold_parts
 from graphweave.execute.triton_launch import TritonJob, run
 from graphweave.execute.triton_step import TritonStep
 from graphweave.lower.fused_push import CSRS
@@ -62,7 +62,7 @@ class TritonPushStep(PushStep, TritonStep):
             [TritonJob(loaded.kernel, loaded.function, tensors, None, 0, found.groups.numel() - 1, self._how.short)], ()
         )
         (written,) = self.writes
-        return folded(sums, found.folds, along.rows, type_of(self._program, written).dtype)
+        return fold_parts(sums, found.folds, along.rows, type_of(self._program, written).dtype)
 
 
 def sizes_of(edges: int, rows: int) -> PairSizes:

@@ -6,10 +6,8 @@ compute each element by itself stand in `aten_elements.py`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from graphweave.core.types import DType, Fold
-from graphweave.exporting.aten_elements import ELEMENTS, Args, Kwargs, Make
+from graphweave.exporting.aten_elements import ELEMENTS, Args, Kwargs, Make, template
 from graphweave.exporting.folds import FOLDS
 from graphweave.exporting.named_node import NamedNode, is_number, quoted
 from graphweave.exporting.seeds import is_seed
@@ -19,10 +17,6 @@ from graphweave.ir.message import nodes as ir
 def _size(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     ref = call.operand(args[0])
     return f"{call.name(ref)}.sizes[{call.dim(args[1], ref)}]"
-
-
-def _same(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return call.text(args[0])
 
 
 def _select(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
@@ -105,19 +99,6 @@ def _squeeze(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return text
 
 
-def _view(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    sizes = args[1]
-    return f"reshaped_to(run, {call.text(args[0])}, {call.array(sizes)}, {len(sizes)})"
-
-
-def _expand(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return f"expanded_to({call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
-
-
-def _repeat(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return f"repeated(run, {call.text(args[0])}, {call.array(args[1])}, {len(args[1])})"
-
-
 def _permute(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     ref = call.operand(args[0])
     return f"permuted_by({call.name(ref)}, {{{', '.join(str(call.dim(d, ref)) for d in args[1])}}})"
@@ -136,10 +117,6 @@ def _transpose(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"permuted_by({call.name(ref)}, {{{', '.join(map(str, order))}}})"
 
 
-def _convert(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return f"converted(run, {call.text(args[0])}, {call.code})"
-
-
 def _cat(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     dim = call.dim(args[1] if len(args) > 1 else 0, call.operand(args[0][0]))
     return f"joined_of(run, {{{', '.join(map(call.text, args[0]))}}}, {dim})"
@@ -148,18 +125,6 @@ def _cat(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
 def _arange(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
     return f"counting(run, {call.code}, {call.text(start)}, {call.text(stop)}, {call.text(step)})"
-
-
-def _filled(call: NamedNode, sizes: Any, number: object) -> str:
-    return f"filled_with(run, {call.code}, {call.text(number)}, {call.array(sizes)}, {len(sizes)})"
-
-
-def _full_like(number: int | None) -> Make:
-    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-        value = args[1] if number is None else number
-        return f"filled_like(run, {call.code}, {call.text(value)}, {call.text(args[0])})"
-
-    return make
 
 
 def _rows_by_index(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
@@ -250,19 +215,11 @@ def _addmm(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return f"combined(run, product(run, {x}, {y}), {bias}, {call.code}, [](auto a, auto b) {{ return a + b; }})"
 
 
-def _mv(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return f"without_dim(product(run, {call.text(args[0])}, unsqueezed({call.text(args[1])}, 1)), 1)"
-
-
 def _copy(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     """The second operand in the sizes and the dtype of the first one."""
     ref = call.operand(args[0])
     sizes = ", ".join(f"{call.name(ref)}.sizes[{d}]" for d in range(call.dims(ref)))
     return f"expanded_to(converted(run, {call.text(args[1])}, {call.code}), {{{sizes or 0}}}, {call.dims(ref)})"
-
-
-def _item(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return f"number_in({call.text(args[0])})"
 
 
 def _arithmetic(text: str) -> Make:
@@ -277,10 +234,6 @@ def _arithmetic(text: str) -> Make:
 def _require(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     line = call.program.locs[call.ref].shown
     return f"require(run, {call.text(args[0])}, {quoted(line or 'the model')})"
-
-
-def _nothing(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    return "(void)0"
 
 
 def _all(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
@@ -333,8 +286,11 @@ _VIEWS: dict[str, Make] = {
     "aten.unsqueeze.default": _unsqueeze,
     "aten.squeeze.dim": _squeeze,
     "aten.squeeze.dims": _squeeze,
-    **dict.fromkeys(("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"), _view),
-    "aten.expand.default": _expand,
+    **dict.fromkeys(
+        ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
+        template("reshaped_to(run, {0}, {1.array}, {1.count})"),
+    ),
+    "aten.expand.default": template("expanded_to({0}, {1.array}, {1.count})"),
     "aten.permute.default": _permute,
     "aten.flip.default": _flip,
     "aten.slice_scatter.default": _slice_scatter,
@@ -344,47 +300,45 @@ _VIEWS: dict[str, Make] = {
     "aten.transpose.int": _transpose,
     "aten.t.default": _transpose,
     **dict.fromkeys(
-        ("aten.alias.default", "aten.detach.default", "aten.clone.default", "aten.lift_fresh_copy.default"), _same
+        ("aten.alias.default", "aten.detach.default", "aten.clone.default", "aten.lift_fresh_copy.default"),
+        template("{0}"),
     ),
 }
 _MADE: dict[str, Make] = {
-    "aten._to_copy.default": _convert,
+    "aten._to_copy.default": template("converted(run, {0}, {call.code})"),
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
-    "aten.repeat.default": _repeat,
+    "aten.repeat.default": template("repeated(run, {0}, {1.array}, {1.count})"),
     "aten.randint.default": _seed,
     **dict.fromkeys(("aten.arange.default", "aten.arange.start", "aten.arange.start_step"), _arange),
-    "aten.full.default": lambda call, args, kwargs: _filled(call, args[0], args[1]),
-    "aten.scalar_tensor.default": lambda call, args, kwargs: _filled(call, (), args[0]),
-    "aten.zeros.default": lambda call, args, kwargs: _filled(call, args[0], 0),
-    "aten.ones.default": lambda call, args, kwargs: _filled(call, args[0], 1),
-    "aten.new_zeros.default": lambda call, args, kwargs: _filled(call, args[1], 0),
-    "aten.new_ones.default": lambda call, args, kwargs: _filled(call, args[1], 1),
-    "aten.new_full.default": lambda call, args, kwargs: _filled(call, args[1], args[2]),
-    "aten.zeros_like.default": _full_like(0),
-    "aten.ones_like.default": _full_like(1),
-    "aten.full_like.default": _full_like(None),
+    "aten.full.default": template("filled_with(run, {call.code}, {1}, {0.array}, {0.count})"),
+    "aten.scalar_tensor.default": template("filled_with(run, {call.code}, {0}, {{0}}, 0)"),
+    "aten.zeros.default": template("filled_with(run, {call.code}, int64_t(0), {0.array}, {0.count})"),
+    "aten.ones.default": template("filled_with(run, {call.code}, int64_t(1), {0.array}, {0.count})"),
+    "aten.new_zeros.default": template("filled_with(run, {call.code}, int64_t(0), {1.array}, {1.count})"),
+    "aten.new_ones.default": template("filled_with(run, {call.code}, int64_t(1), {1.array}, {1.count})"),
+    "aten.new_full.default": template("filled_with(run, {call.code}, {2}, {1.array}, {1.count})"),
+    "aten.zeros_like.default": template("filled_like(run, {call.code}, int64_t(0), {0})"),
+    "aten.ones_like.default": template("filled_like(run, {call.code}, int64_t(1), {0})"),
+    "aten.full_like.default": template("filled_like(run, {call.code}, {1}, {0})"),
     "aten.addmm.default": _addmm,
-    **dict.fromkeys(
-        ("aten.mm.default", "aten.bmm.default"),
-        lambda call, args, kwargs: f"product(run, {call.text(args[0])}, {call.text(args[1])})",
-    ),
-    "aten.mv.default": _mv,
+    **dict.fromkeys(("aten.mm.default", "aten.bmm.default"), template("product(run, {0}, {1})")),
+    "aten.mv.default": template("without_dim(product(run, {0}, unsqueezed({1}, 1)), 1)"),
     "aten.copy.default": _copy,
     _ATTENTION: _attention,
     "builtin.getitem": _result_of_attention,
     "aten.index.Tensor": _rows_by_index,
     "aten.index_select.default": _index_select,
-    "aten.nonzero.default": lambda call, args, kwargs: f"unsqueezed(places_of(run, {call.text(args[0])}), 1)",
+    "aten.nonzero.default": template("unsqueezed(places_of(run, {0}), 1)"),
 }
 _NUMBERS: dict[str, Make] = {
     "aten.sym_size.int": _size,
-    "aten._local_scalar_dense.default": _item,
+    "aten._local_scalar_dense.default": template("number_in({0})"),
     "aten.max.default": _reduce("a < b ? b : a", may_be_empty=False),
     "aten.amax.default": _reduce("a < b ? b : a", may_be_empty=False),
     "aten.min.default": _reduce("b < a ? b : a", may_be_empty=False),
     "builtin.sym_sum": _sum_of_numbers,
-    "builtin._assert_rows": lambda call, args, kwargs: f"require(run, {call.text(args[0])} != 0, {quoted(args[1])})",
+    "builtin._assert_rows": template("require(run, {0} != 0, {1.quoted})"),
     "aten.sum.dim_IntList": _sum_of_dims,
     "aten.sum.default": _reduce("a + b", may_be_empty=True),
     **dict.fromkeys(("aten.mean.default", "aten.mean.dim"), _mean_of_dims),
@@ -401,7 +355,7 @@ _NUMBERS: dict[str, Make] = {
         }.items()
     },
     **dict.fromkeys(
-        ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"), _nothing,
+        ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"), template("(void)0"),
     ),
     "aten._assert_scalar.default": _require,
 }  # fmt: skip

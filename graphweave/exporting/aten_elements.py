@@ -3,19 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphweave.core.types import DType
 from graphweave.exporting.dtypes import DTYPE_CODE
-from graphweave.exporting.named_node import NamedNode
+from graphweave.exporting.named_node import NamedNode, quoted
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 Make = Callable[[NamedNode, Args, Kwargs], str]
 """Writes the C++ expression of a call with these arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """An argument of a call, as a template names it: `{0}`, or one of its properties, `{0.array}`."""
+
+    call: NamedNode
+    given: Any
+
+    def __str__(self) -> str:
+        return self.call.text(self.given)
+
+    @property
+    def array(self) -> str:
+        """A list of sizes."""
+        return self.call.array(self.given)
+
+    @property
+    def count(self) -> int:
+        """The number of sizes in the list."""
+        return len(self.given)
+
+    @property
+    def quoted(self) -> str:
+        """A text as a string of C++."""
+        return quoted(self.given)
+
+
+def template(text: str) -> Make:
+    """`text`, in which `{0}` is the first argument of the call, and `{call.code}` a property of the call."""
+
+    def make(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
+        return text.format(*(_Hole(call, arg) for arg in args), call=call)
+
+    return make
 
 
 def _combine(op: str, *, scaled: bool = False) -> Make:
@@ -78,12 +114,6 @@ def _power(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     return _of_each(usual.get(args[1], f"std::pow(static_cast<double>(a), {args[1]})"))(call, args[:1], kwargs)
 
 
-def _masked_fill(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
-    x, mask, number = args
-    filled = f"filled_with(run, {call.code}, {call.text(number)}, {{0}}, 0)"
-    return f"chosen(run, {call.text(mask)}, {filled}, {call.text(x)})"
-
-
 def _where(call: NamedNode, args: Args, kwargs: Kwargs) -> str:
     code = DTYPE_CODE[call.dtype()]
     parts = []
@@ -111,7 +141,7 @@ ELEMENTS: dict[str, Make] = {
 ELEMENTS |= {
     "aten.clamp.default": _clamp,
     "aten.where.self": _where,
-    "aten.masked_fill.Scalar": _masked_fill,
+    "aten.masked_fill.Scalar": template("chosen(run, {1}, filled_with(run, {call.code}, {2}, {{0}}, 0), {0})"),
     **{
         f"aten.{name}.default": _of_each(body)
         for name, body in {

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch import Tensor
 from torch._dynamo.source import TensorProperty, TensorPropertySource
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import KeyEntry, keystr, tree_flatten_with_path, tree_map_only
 
+from graphweave.core.boxed import Boxed, boxed
 from graphweave.core.errors import ExportError
 from graphweave.core.sizes import Size, Symbol, leaves, read
 from graphweave.frontends.dynamo.arguments import as_traced
@@ -43,7 +45,7 @@ class WholeModel:
     inputs: tuple[Argument, ...]
     weights: tuple[Argument, ...]
     results: tuple[tuple[str, Tensor, int], ...]
-    guards: tuple[Any, ...]
+    guards: tuple[sympy.Basic, ...]
     known_as: Mapping[Size, Size]
     """Sizes that PyTorch has found to be equal to others -> those others."""
 
@@ -54,17 +56,16 @@ class _Taken:
     arguments: Sequence[Any] = ()
     results: Sequence[Any] = ()
 
-    def take(self, captured: CapturedGraph) -> Callable[..., Any]:
+    def take(self, captured: CapturedGraph) -> Boxed:
         self.graphs.append(captured)
         module = captured.module
 
-        def run(args: list[object]) -> list[Any]:
+        def run(args: list[object]) -> list[object]:
             self.arguments = tuple(args)
             self.results = tuple(module(*args))
             return list(self.results)
 
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+        return boxed(run)
 
 
 def capture_whole(model: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> WholeModel:
@@ -139,7 +140,11 @@ def _called(model: Callable[..., object]) -> Callable[..., object]:
 
 
 def _described(
-    model: Callable[..., object], out: Any, taken: _Taken, inputs: Sequence[tuple[str, Any]], called: Mapping[str, Any]
+    model: Callable[..., object],
+    out: object,
+    taken: _Taken,
+    inputs: Sequence[tuple[str, Any]],
+    called: Mapping[str, object],
 ) -> WholeModel:
     (captured,) = taken.graphs
     placeholders = captured.module.graph.find_nodes(op="placeholder")
@@ -167,18 +172,23 @@ def _described(
     )
     parts = (part for a in taken_inputs for size in a.sizes for part in leaves(size))
     varies = {part.name for part in parts if isinstance(part, Symbol)}
-    guards = () if env is None else tuple(dict.fromkeys(_condition(env, guard.expr, varies) for guard in env.guards))
-    guards = tuple(guard for guard in guards if guard is not sympy.true)
-    numbers = [n for p in placeholders for n in [p.meta.get("val")] if isinstance(n, torch.SymInt)]
-    known_as = {read(str(n.node.expr)): read(str(_condition(env, n.node.expr, varies))) for n in numbers}
-    return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), guards, known_as)
+    guards: list[sympy.Basic] = []
+    known_as: dict[Size, Size] = {}
+    if env is not None:
+        guards = list(dict.fromkeys(_condition(env, guard.expr, varies) for guard in env.guards))
+        numbers = [n for p in placeholders for n in [p.meta.get("val")] if isinstance(n, torch.SymInt)]
+        known_as = {read(str(n.node.expr)): read(str(_condition(env, n.node.expr, varies))) for n in numbers}
+    asked = tuple(guard for guard in guards if guard is not sympy.true)
+    return WholeModel(captured, taken_inputs, tuple(weights), _results(out, taken.results), asked, known_as)
 
 
-def _sizes_alone(env: Any, called: Mapping[str, object]) -> dict[tuple[int, int], Size]:
+def _sizes_alone(env: ShapeEnv | None, called: Mapping[str, object]) -> dict[tuple[int, int], Size]:
     """The sizes of the arguments by tensor and dim, by their sources. Of an argument whose values nothing reads,
     the captured graph takes the sizes without the tensor."""
     found: dict[tuple[int, int], Size] = {}
-    for symbol, sources in () if env is None else env.var_to_sources.items():
+    if env is None:
+        return found
+    for symbol, sources in env.var_to_sources.items():
         for source in sources:
             if not isinstance(source, TensorPropertySource) or source.prop is not TensorProperty.SIZE:
                 continue
@@ -189,7 +199,7 @@ def _sizes_alone(env: Any, called: Mapping[str, object]) -> dict[tuple[int, int]
     return found
 
 
-def _condition(env: Any, condition: Any, varies: set[str]) -> Any:
+def _condition(env: ShapeEnv, condition: sympy.Basic, varies: set[str]) -> sympy.Basic:
     """A size, or a condition on sizes, in which those that do not vary are the numbers that were compiled in."""
     known = getattr(env, "backed_var_to_val", None) or env.var_to_val
     condition = env.replace(condition)
@@ -197,15 +207,18 @@ def _condition(env: Any, condition: Any, varies: set[str]) -> Any:
     return condition.subs(fixed)
 
 
-def _size(env: Any, size: Any) -> Size:
+def _size(env: ShapeEnv | None, size: int | torch.SymInt) -> Size:
     """A size of a fake tensor, by what PyTorch knows at the end of the capture."""
-    return read(str(env.replace(size.node.expr))) if isinstance(size, torch.SymInt) else int(size)
+    if env is None or not isinstance(size, torch.SymInt):
+        return int(size)
+    return read(str(env.replace(size.node.expr)))
 
 
-def _symbolic(value: object) -> list[Any]:
+def _symbolic(value: object) -> list[torch.SymInt]:
     if isinstance(value, torch.SymInt):
         return [value]
-    return [n for n in value.shape if isinstance(n, torch.SymInt)] if isinstance(value, Tensor) else []
+    sizes: Sequence[int | torch.SymInt] = value.shape if isinstance(value, Tensor) else ()
+    return [n for n in sizes if isinstance(n, torch.SymInt)]
 
 
 def _results(out: object, given: Sequence[object]) -> tuple[tuple[str, Tensor, int], ...]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 
 from graphweave.core.errors import ExportError
 from graphweave.core.sizes import Size, Symbol, number, read
@@ -33,7 +32,7 @@ def holds(form: WholeModel, sizes: Sequence[tuple[int, ...]]) -> bool:
     return all(_decided(guard, values) for guard in form.guards)
 
 
-def _decided(guard: Any, values: Mapping[object, int]) -> bool:
+def _decided(guard: sympy.Basic, values: Mapping[object, int]) -> bool:
     by_name = {str(symbol): n for symbol, n in values.items()}
     return bool(guard.subs({s: by_name[str(s)] for s in guard.free_symbols if str(s) in by_name}) == sympy.true)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core.sizes import Symbol, show
+from graphweave.core.sizes import Size, Symbol, show
 from graphweave.exporting.capture import Argument, WholeModel
 from graphweave.exporting.conditions import in_names, symbols_of
 from graphweave.exporting.forms import capture_forms, constants_of, printed_forms
@@ -115,7 +115,7 @@ def _all_weights(forms: Sequence[WholeModel]) -> tuple[list[Argument], list[dict
     return weights, numbers
 
 
-def _manifest(forms: Sequence[WholeModel], weights: Sequence[Argument], results: Sequence[Tensor]) -> dict[str, Any]:
+def _manifest(forms: Sequence[WholeModel], weights: Sequence[Argument], results: Sequence[Tensor]) -> dict[str, object]:
     whole = forms[0]
     symbols = symbols_of(whole.inputs)
     return {
@@ -154,7 +154,7 @@ def _value(name: str, value: Tensor, sizes: Sequence[object]) -> dict[str, objec
     return {"name": name, "dtype": dtype_names(value), "sizes": list(sizes)}
 
 
-def _size(size: Any) -> int | str:
+def _size(size: Size) -> int | str:
     return size if isinstance(size, int) else size.name if isinstance(size, Symbol) else show(size)
 
 

@@ -56,7 +56,9 @@ def capture_forms(
     return with_seed(forms)
 
 
-def _taken(model: Callable[..., Any], forms: list[WholeModel], given: tuple[Any, Any], cut: Mapping[Any, int]) -> bool:
+def _taken(
+    model: Callable[..., object], forms: list[WholeModel], given: tuple[object, object], cut: Mapping[object, int]
+) -> bool:
     """Whether there is a form for the example with some of its sizes cut; one that was missing is added."""
     smaller, sizes = _smaller(forms[0], given, cut)
     if any(holds(form, sizes) for form in forms):

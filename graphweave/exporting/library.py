@@ -122,7 +122,9 @@ class LoadedModel:
 
         return call
 
-    def _run(self, function: Any, handles: tuple[Any, ...], inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _run(
+        self, function: Callable[..., object], handles: tuple[object, ...], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
         given, held = _given(inputs)
         outputs, error = (_Output * max(self._num_outputs, 1))(), _Error()
         function(*handles, given, outputs, ctypes.byref(self._options), ctypes.byref(error))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from graphweave.core.errors import ExportError
 from graphweave.core.types import UNIT, DType, Space
@@ -99,7 +98,7 @@ class NamedNode:
         """The C interface's code of the result's element type."""
         return DTYPE_CODE[self.dtype()]
 
-    def array(self, sizes: Any) -> str:
+    def array(self, sizes: Iterable[object]) -> str:
         """A list of sizes as an array's items."""
         return "{" + (", ".join(map(self.text, sizes)) or "0") + "}"
 

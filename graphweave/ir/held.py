@@ -45,7 +45,7 @@ def held(node: object, words: frozenset[str]) -> tuple[Any, ...]:
     return _reader(kind, words)(node)
 
 
-def with_held(node: _N, words: frozenset[str], new: Callable[[Any], Any]) -> _N:
+def with_held(node: _N, words: frozenset[str], new: Callable[[Any], object]) -> _N:
     """`node` with new(x) in place of each x of `held(node, words)`; `new` is called in that order. The same object if
     there is no such field."""
     kind: Any = type(node)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from graphweave.core.errors import IRError
 from graphweave.core.formulas import evaluate
@@ -27,7 +28,7 @@ def call_of(op: Op) -> Callable[..., Any]:
     )
 
 
-def overload(name: str) -> Any:
+def overload(name: str) -> OpOverload:
     """The overload `name`: of ATen, such as "add.Tensor", or of another library, such as "mylib::add.Tensor"."""
     library, _, rest = name.rpartition("::")
     packet, _, which = rest.partition(".")
@@ -38,7 +39,7 @@ def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callabl
     """A function of tensors that computes `call`, whose operands `numbers` are Python numbers, with one call for each
     different combination of elements in these."""
 
-    def called(*args: Any) -> Any:
+    def called(*args: Any) -> object:
         tensors = [torch.as_tensor(arg) for arg in args]
         given = torch.broadcast_tensors(*(tensors[i] for i in numbers))
         out: Any = None

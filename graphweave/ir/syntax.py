@@ -58,11 +58,11 @@ class Codec:
     """A regular expression that matches the whole text, if the text is one word."""
 
 
-def word(pattern: str, wanted: str, make: Callable[[str], object], write: Callable[[Any], str] = str) -> Codec:
+def word(pattern: str, wanted: str, make: Callable[[str], _T], write: Callable[[_T], str] = str) -> Codec:
     """The codec of values that are one word; `make` raises ValueError if a word is none of them."""
     compiled = re.compile(pattern, re.ASCII)
 
-    def read(reader: Reader, around: Mapping[str, object]) -> Any:
+    def read(reader: Reader, around: Mapping[str, object]) -> _T:
         start = reader.skip()
         try:
             return make(reader.take(compiled, wanted))
@@ -390,7 +390,7 @@ class Language:
         return self.codec(annotation.removesuffix(" | None")), count
 
 
-def _fields(kind: Any) -> tuple[Field[Any], ...]:
+def _fields(kind: Any) -> tuple[Field[object], ...]:
     return fields(kind)
 
 

@@ -111,7 +111,7 @@ class _Divide:
         edges = on_pieces(walk, self._stashes, index)
         added = [*self._sums[i], *(r.reference for r in self._raises[i])]
         stores = [self._copy(f"{name}_part", at, name) for name in added]
-        return self._made(f"pass_{i}", PIECE, (*begin, *before, edges, *stores))
+        return self._make_kernel(f"pass_{i}", PIECE, (*begin, *before, edges, *stores))
 
     def _of_parts(self, i: int) -> loop.Kernel | None:
         if not self._sums[i]:
@@ -128,23 +128,23 @@ class _Divide:
                 adds += nest(lanes, [loop.Accum(name, at, fold, loop.Load(f"{name}_part", (self._piece, *at)))])
         if not relative:
             edges: loop.Stmt = loop.Edges(WITHIN, SLOTS, _SLOT, (), (*self._of_slot, *adds))
-            return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
+            return self._make_kernel(f"fold_{i}", _SLOT, (*starts, edges, *stores))
         starts += [self._allocs[r.reference] for r in self._raises[i]]
         first, second = (loop.Edges(WITHIN, SLOTS, _SLOT, (), (*self._of_slot, *body), _RUN) for body in (adds, later))
         raises = (replace(r, tile=_RUN) for r in self._raises[i])
         edges = loop.Tiles(_RUN, _RUN_PIECES, SLOTS, _SLOT, (first, *raises, second))
-        return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
+        return self._make_kernel(f"fold_{i}", _SLOT, (*starts, edges, *stores))
 
     def _of_slots(self) -> loop.Kernel | None:
         kernel = self._kernel
         row = loop.Let(kernel.row, kernel.index, loop.Load("slot_row", (loop.Var(_SLOT),)))
         if kernel.tile is not None:
             tiles = tile_of_slots(kernel, {self._body: tuple(self._rows(self._body))}, row, _SLOT)
-            return replace(self._made("finish", _SLOT, tiles), tile=kernel.tile)
+            return replace(self._make_kernel("finish", _SLOT, tiles), tile=kernel.tile)
         rows = self._rows(self._body)
         results = [name for name, role in self._roles.items() if role in (loop.Role.output, loop.Role.total)]
         written = {s.buffer for s in statements(rows) if isinstance(s, loop.Store | loop.Accum)}
-        return self._made("finish", _SLOT, (row, *rows)) if written.intersection(results) else None
+        return self._make_kernel("finish", _SLOT, (row, *rows)) if written.intersection(results) else None
 
     def _rows(self, body: Iterable[loop.Stmt]) -> list[loop.Stmt]:
         """`body` with each of its passes replaced by loads of what it has folded."""
@@ -195,7 +195,7 @@ class _Divide:
         lanes, at = self._lanes(name)
         return nest(lanes, [loop.Store(buffer, (row, *at), loop.Load(name, at))])[0]
 
-    def _made(self, name: str, row: str, body: tuple[loop.Stmt, ...]) -> loop.Kernel:
+    def _make_kernel(self, name: str, row: str, body: tuple[loop.Stmt, ...]) -> loop.Kernel:
         """The kernel with `body` over pieces or slots, with the buffers and CSRs that the body uses."""
         kernel, used = self._kernel, set(_named(body))
         own = {PIECE: NUM_PIECES, _SLOT: NUM_SLOTS}

@@ -26,7 +26,7 @@ def overlapped(program: Program, steps: Sequence[tuple[S, tuple[Ref, ...]]]) -> 
         return [step for step, _ in steps]
     before = _dependencies(program, [made for _, made in steps])
     sends = [any(isinstance(program.nodes[r], BETWEEN_RANKS) for r in made) for _, made in steps]
-    waits_for = _waits(before, sends)
+    waits_for = [{b for b in needed if sends[b]} for needed in before]
     left, order, arrived = list(range(len(steps))), list[int](), set[int]()
     while left:
         done = set(order)
@@ -39,11 +39,6 @@ def overlapped(program: Program, steps: Sequence[tuple[S, tuple[Ref, ...]]]) -> 
         left.remove(chosen)
         order.append(chosen)
     return [steps[i][0] for i in order]
-
-
-def _waits(before: Sequence[set[int]], sends: Sequence[bool]) -> list[set[int]]:
-    """For each step, the sending steps whose result it needs, directly or through calls that run when it does."""
-    return [{b for b in needed if sends[b]} for needed in before]
 
 
 def _dependencies(program: Program, made_by: Sequence[tuple[Ref, ...]]) -> list[set[int]]:

@@ -157,17 +157,13 @@ def _between_kernels(groups: Groups) -> frozenset[ir.Ref]:
     """
     kernels = [g for g in groups.order if g.rows is not None]
     written = {r for g in kernels for r in g.members}
-    reads = [{r for m in g.members for r in _leaves(groups.needs[m])} for g in kernels]
+    reads = [{r for m in g.members for r in (*groups.needs[m].same, *groups.needs[m].shared)} for g in kernels]
     found: set[ir.Ref] = set()
     for i, g in enumerate(kernels):
         own, others = set(g.members), reads[:i] + reads[i + 1 :]
         if g.rows == UNIT and reads[i] & written - own and any(not own.isdisjoint(theirs) for theirs in others):
             found |= own
     return frozenset(found)
-
-
-def _leaves(needs: Needs) -> Iterable[ir.Ref]:
-    return (*needs.same, *needs.shared)
 
 
 def _not_worth_a_kernel(

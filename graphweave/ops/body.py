@@ -94,7 +94,7 @@ class _AsOperator(HigherOrderOperator):
     def __init__(self) -> None:
         super().__init__(_BodyVariable._HOP_NAME)
 
-    def __call__(self, subgraph: fx.GraphModule, *operands: Any) -> tuple[Any, ...]:
+    def __call__(self, subgraph: fx.GraphModule, *operands: object) -> tuple[object, ...]:
         are_tensors = tuple(isinstance(x, Tensor) for x in operands)
         others = [x for x in operands if not isinstance(x, (Tensor, int, torch.SymInt))]
         if others:

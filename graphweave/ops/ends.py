@@ -48,7 +48,7 @@ class Ends:
         return None
 
 
-def ends_of(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> Ends:
+def ends_of(graph: object, src: Features, dst: Features, edge: Features, num_dst: int | None) -> Ends:
     """The two ends of `graph`, checked against the features. A DataError names what does not fit."""
     found = _taken_apart(graph)
     _check_indices(found)

@@ -11,7 +11,7 @@ from graphweave.core.edge_functions import Features, fields_of
 from graphweave.udf.run import code_of, is_plain, shared
 
 
-def performed(key: Hashable, function: Callable[..., Any], *args: Any, schedule: Any = "auto") -> Any:
+def performed(key: Hashable, function: Callable[..., object], *args: object, schedule: object = "auto") -> Any:
     """`function(*args)`, compiled for all calls of one key and schedule; as it is inside something compiled, or with
     kernels off."""
     if is_plain():
@@ -19,7 +19,7 @@ def performed(key: Hashable, function: Callable[..., Any], *args: Any, schedule:
     return shared((key, schedule), function, *args, options=options_of(schedule))
 
 
-def key_of(functions: tuple[Any, ...], *features: Features) -> tuple[Hashable, ...]:
+def key_of(functions: tuple[object, ...], *features: Features) -> tuple[Hashable, ...]:
     """A key that is equal for calls that share compiled code: the code of their functions is the same, and so are
     names, widths and dtypes of their features. PyTorch's guards check the closures, in which functions of one code may
     differ. Under tracing the key is empty."""
@@ -29,6 +29,6 @@ def key_of(functions: tuple[Any, ...], *features: Features) -> tuple[Hashable, .
     return tuple(map(code_of, functions)), *widths
 
 
-def options_of(schedule: Any) -> Mapping[str, Any] | None:
+def options_of(schedule: object) -> Mapping[str, object] | None:
     """`schedule` as an option of `graphweave.compile`."""
     return None if schedule == "auto" else {"schedule": schedule}

@@ -11,7 +11,7 @@ from graphweave.core.edge_functions import not_numbers
 from graphweave.udf.mailbox import Mailbox, Received, grown
 
 
-def reduced(messages: Tensor, dst: Tensor, dst_rows: Tensor, reduce: str) -> Tensor:
+def reduce_messages(messages: Tensor, dst: Tensor, dst_rows: Tensor, reduce: str) -> Tensor:
     """[edges, ...] -> [destinations, ...] along `dst`."""
     if reduce in ("max", "min", "mean", "prod") and (messages.dtype is torch.bool or messages.is_complex()):
         raise not_numbers(reduce, messages.dtype)

@@ -60,7 +60,7 @@ def plainly(call: Callable[[], Tensor], features: Sequence[Features]) -> None:
         call()
 
 
-def modules_of(function: Any) -> Hashable:
+def modules_of(function: object) -> Hashable:
     """The kinds of the modules that a function is, is a method of or closes over, and whether they are training."""
     cells = getattr(function, "__closure__", None) or ()
     held = (function, getattr(function, "__self__", None), *(_contents(cell) for cell in cells))

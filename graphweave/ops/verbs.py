@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +30,12 @@ from graphweave.ops.body import as_one_call, traced_apart
 from graphweave.ops.ends import Ends, ends_of, unwrapped
 from graphweave.ops.messages import evaluated, gathered, is_built_in, on_edges
 from graphweave.ops.perform import key_of, options_of, performed
-from graphweave.ops.reducers import reduced
+from graphweave.ops.reducers import reduce_messages
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
 from graphweave.ops.tree import tree_reduced
 
 
-def _text(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> str:
+def _text(function: Callable[..., Tensor], *args: object, **kwargs: object) -> str:
     """The code of the kernels of a call, which is compiled anew, as `graphweave.explain` does."""
     told: Callable[..., Explanation] = explain
     compiled = compile(function, options=options_of(kwargs.pop("schedule", "auto")))
@@ -48,8 +47,8 @@ _operator = functools.partial(EdgeOperator, "graphweave.ops", _text)
 
 @_operator
 def spmm(
-    graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
-    num_dst: int | None = None, schedule: Any = "auto",
+    graph: object, message: object, reduce: object = "sum", *, src: Features = None, dst: Features = None,
+    edge: Features = None, num_dst: int | None = None, schedule: object = "auto",
 ) -> Tensor:  # fmt: skip
     """out[v] = reduce of message(src[u], dst[v], edge[e]) over the edges e: u -> v. -> [destinations, ...].
 
@@ -101,8 +100,8 @@ def spmm(
 
 @_operator
 def sddmm(
-    graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
-    schedule: Any = "auto",
+    graph: object, edge_function: object, *, src: Features = None, dst: Features = None, edge: Features = None,
+    schedule: object = "auto",
 ) -> Tensor:  # fmt: skip
     """out[e] = edge_function(src[u], dst[v], edge[e]) for each edge e: u -> v. -> [edges, ...], in the order of edges.
 
@@ -116,8 +115,8 @@ def sddmm(
 
 @_operator
 def attend(
-    graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
-    num_dst: int | None = None, schedule: Any = "auto",
+    graph: object, score: object, value: object, *, src: Features = None, dst: Features = None, edge: Features = None,
+    num_dst: int | None = None, schedule: object = "auto",
 ) -> Tensor:  # fmt: skip
     """out[v] = sum of a[e] value(src[u], dst[v], edge[e]) over the edges e: u -> v, a being the softmax of the scores
     of the edges into v: a[e] = exp(s[e]) / sum of exp(s[f]) over the edges f into v. -> [destinations, ...].
@@ -137,7 +136,7 @@ def attend(
 # ---------------------------------------------------------------- inside and outside of other compilations
 
 
-def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) -> Tensor:
+def _here(function: Callable[..., Tensor], alone: bool, graph: object, *args: object) -> Tensor:
     """`function(graph, *args)`. While something is compiled, a function that is `alone` is compiled by itself. Any
     other function becomes part of our compilation, or a single call in that of another compiler."""
     if torch.compiler.is_compiling():
@@ -150,7 +149,7 @@ def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) 
 
 
 @torch.compiler.disable(reason="a schedule of an operator's own, or a tree of a function: its number of rounds is data")
-def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
+def _by_itself(function: Callable[..., Tensor], *args: object) -> Tensor:
     """`function(*args)`, apart from what is being compiled around it."""
     return function(*args)
 
@@ -159,8 +158,8 @@ def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _spmm(
-    graph: Any, message: Any, fold: str | tuple[PairFunction, float], src: Features, dst: Features, edge: Features,
-    num_dst: int | None, schedule: Any,
+    graph: object, message: object, fold: str | tuple[PairFunction, float], src: Features, dst: Features,
+    edge: Features, num_dst: int | None, schedule: object,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     rows = _destinations(ends)
@@ -172,7 +171,7 @@ def _spmm(
     return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
 
 
-def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features, schedule: Any) -> Tensor:
+def _sddmm(graph: object, given: object, src: Features, dst: Features, edge: Features, schedule: object) -> Tensor:
     ends, edge = _ends(graph, src, dst, edge, None)
     function = find_function("edge_function", given, SDDMM, src, dst, edge)
     own = {"edge_function": function}
@@ -180,8 +179,8 @@ def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features,
 
 
 def _attend(
-    graph: Any, score: Any, value: Any, src: Features, dst: Features, edge: Features, num_dst: int | None,
-    schedule: Any,
+    graph: object, score: object, value: object, src: Features, dst: Features, edge: Features, num_dst: int | None,
+    schedule: object,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     scores = find_function("score", score, BUILT_IN, src, dst, edge)
@@ -190,7 +189,7 @@ def _attend(
     return _call(_attended, (scores, values), own, schedule, ends, _destinations(ends), src, dst, edge)
 
 
-def _ends(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> tuple[Ends, Features]:
+def _ends(graph: object, src: Features, dst: Features, edge: Features, num_dst: int | None) -> tuple[Ends, Features]:
     """The graph, and values of edges: those of a sparse matrix where none are given."""
     ends = ends_of(graph, src, dst, edge, num_dst)
     return ends, ends.values if edge is None else edge
@@ -209,7 +208,7 @@ def _destinations(ends: Ends) -> Tensor:
 
 
 def _of_each(
-    what: str, function: EdgeFunction, src_index: Tensor, dst_index: Tensor, dst_rows: Any, src: Features,
+    what: str, function: EdgeFunction, src_index: Tensor, dst_index: Tensor, dst_rows: object, src: Features,
     dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
     return on_edges(what, function, src_index, dst_index, src, dst, edge)
@@ -220,7 +219,7 @@ def _messages_reduced(
     dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
     messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
-    return reduced(messages, dst_index, dst_rows, fold)
+    return reduce_messages(messages, dst_index, dst_rows, fold)
 
 
 def _attended(
@@ -230,14 +229,14 @@ def _attended(
     scores = on_edges("score", score, src_index, dst_index, src, dst, edge)
     values = on_edges("value", value, src_index, dst_index, src, dst, edge)
     weights = weights_of(scores, values, scores.is_floating_point(), lambda x: softmax(x, dst_index, dst_rows))
-    return reduced(weights * values, dst_index, dst_rows, "sum")
+    return reduce_messages(weights * values, dst_index, dst_rows, "sum")
 
 
 # ---------------------------------------------------------------- how it is called
 
 
 def _call(
-    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], schedule: Any,
+    plain: Callable[..., Tensor], chosen: tuple[object, ...], functions: Mapping[str, EdgeFunction], schedule: object,
     ends: Ends, rows: Tensor | None, src: Features, dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
     """Calls `plain`, one of the functions that are compiled, with what was chosen, the graph and the data, after a
@@ -263,7 +262,7 @@ def _call(
 
 
 def _check(
-    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
+    plain: Callable[..., Tensor], chosen: tuple[object, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
     src: Features, dst: Features, edge: Features,
 ) -> None:  # fmt: skip
     """Raises DataError if a user's function mixes rows, and whatever `plain` raises for a few of the edges."""

@@ -144,12 +144,12 @@ class _Rewriting:
         made."""
         if move in self.futile and not forced:
             return False
-        made = self._made(move, others, forced)
+        made = self._try_move(move, others, forced)
         if not made:
             self.futile.add(move)
         return made
 
-    def _made(self, move: Move, others: Iterable[Move], forced: bool) -> bool:
+    def _try_move(self, move: Move, others: Iterable[Move], forced: bool) -> bool:
         edit = self._edit(move)
         if edit is None:
             return False

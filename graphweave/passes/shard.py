@@ -189,7 +189,7 @@ class _Sharded:
         node, loc = self._program.nodes[ref], self._program.locs[ref]
         match node:
             case ir.Push() | ir.Gram():
-                return self._folded(ref, node)
+                return self._shard_fold(ref, node)
             case ir.Random(seed, t):
                 return self.build.add(ir.Random(self._seed(seed, t.space, loc), t), loc)
             case ir.Aten(target=named.TENSOR_OF_SIZE, args=(ir.Operand(size), *_), type=t):
@@ -251,7 +251,7 @@ class _Sharded:
 
     # -------------------------------------------------------- folds
 
-    def _folded(self, ref: ir.Ref, node: Folded) -> ir.Ref:
+    def _shard_fold(self, ref: ir.Ref, node: Folded) -> ir.Ref:
         """A push or gram: on the rank's rows, then over the ranks if others have rows for the same result."""
         m, loc = node.map, self._program.locs[ref]
         source, t = self._program.types[node.x], self._program.types[ref]

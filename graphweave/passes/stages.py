@@ -39,7 +39,7 @@ def staged(part: Extract, tangents: Iterable[ir.Ref]) -> Extract:
     build = Builder()
     where: dict[tuple[ir.Ref, ir.Ref], ir.Ref] = {}
 
-    def made(r: ir.Ref) -> ir.Ref:
+    def take_once(r: ir.Ref) -> ir.Ref:
         """A value that is computed once; it belongs to the last stage begun before it if it depends on a tangent."""
         return take(r, _stage_of(starts, r, late))
 
@@ -47,8 +47,8 @@ def staged(part: Extract, tangents: Iterable[ir.Ref]) -> Extract:
         if r in stages:
             return take(r, max(s for s in stages[r] if s <= stage))
         if stage == _START or not _is_rows(program, r) or (r, stage) not in wrapped:
-            return made(r)
-        return build.add(ir.After(made(r), tuple(made(f) for f in _finished(starts, calls, stage))))
+            return take_once(r)
+        return build.add(ir.After(take_once(r), tuple(take_once(f) for f in _finished(starts, calls, stage))))
 
     def take(ref: ir.Ref, stage: ir.Ref) -> ir.Ref:
         if (ref, stage) not in where:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -79,7 +79,7 @@ def _set(of: object, name: str, value: object) -> None:
         setattr(of, name, value)
 
 
-def _modules(package: str, contents: dict[str, dict[str, object]]) -> list[ModuleType]:
+def _modules(package: str, contents: Mapping[str, Mapping[str, object]]) -> list[ModuleType]:
     """The package, which has what all its modules but "utils" have, and these modules."""
     of_package = {k: v for part, members in contents.items() if part != "utils" for k, v in members.items()}
     parts = {part: _module(f"{package}.{part}", members) for part, members in contents.items() if part}
@@ -87,7 +87,7 @@ def _modules(package: str, contents: dict[str, dict[str, object]]) -> list[Modul
     return [whole, *parts.values()]
 
 
-def _module(name: str, members: dict[str, object]) -> ModuleType:
+def _module(name: str, members: Mapping[str, object]) -> ModuleType:
     made = ModuleType(name, f"graphweave's stand-in for {name}, which is not installed.")
     made.__spec__ = ModuleSpec(name, None)
     vars(made).update(members)
@@ -109,12 +109,8 @@ def _tell_pyg(lent: list[str]) -> None:
                     _set(module, name, value)
 
 
-def _by_name(functions: tuple[Callable[..., object], ...]) -> dict[str, object]:
-    return {f.__name__: f for f in functions}
-
-
-_CONTENTS: dict[str, dict[str, dict[str, Any]]] = {
-    "torch_scatter": {part: _by_name(functions) for part, functions in scatter_functions.PARTS.items()},
+_CONTENTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    "torch_scatter": scatter_functions.PARTS,
     "torch_sparse": {
         "storage": {"SparseStorage": SparseStorage},
         "tensor": {"SparseTensor": SparseTensor},

@@ -88,12 +88,12 @@ def csr(index: Index, wide: bool = False) -> CsrFormat:
     if index.values.device.type != "cpu":
         return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _csr_on_device(index, wide)))
 
-    def made(record: Record, found: MadeFormat) -> CsrFormat:
+    def read_format(record: Record, found: MadeFormat) -> CsrFormat:
         indptr = record.tensor(found.data, index.rows + 1, _int_dtype(wide))
         chunks = record.tensor(found.chunks, found.num_chunks + 1, torch.int64)
         return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, index.rows, index.num_edges)
 
-    return cast(CsrFormat, _of_record("csr", index, wide, made))
+    return cast(CsrFormat, _of_record("csr", index, wide, read_format))
 
 
 def perm(index: Index, wide: bool = False) -> Tensor | None:
@@ -300,12 +300,12 @@ def _native(
 def _edges_of(index: Index, wide: bool) -> Callable[[Record, MadeFormat], Tensor]:
     """Makes a tensor of a format that has a number for each edge."""
 
-    def made(record: Record, found: MadeFormat) -> Tensor:
+    def read_edges(record: Record, found: MadeFormat) -> Tensor:
         if found.data == index.values.data_ptr() and index.num_edges:
             return index.values.detach()
         return record.tensor(found.data, index.num_edges, _int_dtype(wide))
 
-    return made
+    return read_edges
 
 
 def unequal(index: Tensor, other: Tensor) -> str:

@@ -31,7 +31,7 @@ _log = logger(__name__)
 class _Inputs:
     """Native code's record of the inputs of all calls: which are tensors, and which small ones came lately."""
 
-    def __init__(self, inputs: Sequence[object], watched: Collection[int]) -> None:
+    def __init__(self, inputs: Sequence[Any], watched: Collection[int]) -> None:
         count = len(inputs)
         self.native = library()
         self.pack = Struct(f"{count}q").pack
@@ -50,7 +50,7 @@ class _Slot:
 
     __slots__ = ("_alive", "address", "native", "results")
 
-    def __init__(self, native: Any, address: int, alive: Any = None) -> None:
+    def __init__(self, native: ctypes.CDLL, address: int, alive: object = None) -> None:
         self.native, self.address, self._alive = native, address, alive
         self.results: Results = ()
 

@@ -51,7 +51,7 @@ def compiler() -> dict[str, Any]:
     }
 
 
-def cpu() -> dict[str, Any]:
+def cpu() -> dict[str, object]:
     """The CPU's model, the `cores` of the machine, the cores `usable` by this process, and the `threads` of torch."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"model": _cpu_model(), "cores": os.cpu_count(), "usable": allowed, "threads": torch.get_num_threads()}
@@ -64,7 +64,7 @@ def _cpu_model() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def cuda() -> dict[str, Any]:
+def cuda() -> dict[str, object]:
     """The CUDA version with which torch was built (None for a CPU-only build), and each device."""
     return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, TypeAlias
 
-_BITS = {ctypes.c_int64: 64, ctypes.c_int32: 32}
+_Simple: TypeAlias = ctypes.c_int64 | ctypes.c_int32
+
+_BITS: dict[object, int] = {ctypes.c_int64: 64, ctypes.c_int32: 32}
 
 
 class _WholeNumber:
     """A type of arguments that ctypes asks for each value."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: type[_Simple]) -> None:
         self._kind = kind
 
-    def from_param(self, value: int) -> Any:
+    def from_param(self, value: int) -> _Simple:
         """OverflowError, which ctypes raises as an ArgumentError, for a number that does not fit."""
         return self._kind(fitting(value, self._kind, "the argument"))
 
@@ -38,7 +40,7 @@ class NativeNumbers(ctypes.Structure):
         super().__init__(*checked, *values[len(checked) :])  # ctypes refuses more values than fields
 
 
-def fitting(value: int, kind: Any, what: str) -> int:
+def fitting(value: int, kind: object, what: str) -> int:
     """`value`. OverflowError if `kind`, an integer type of ctypes, does not hold it; TypeError if it is no integer."""
     if not isinstance(value, int):
         raise TypeError(f"{what} must be an integer (got {type(value).__name__}). Convert it with int().")

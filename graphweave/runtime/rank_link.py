@@ -43,7 +43,7 @@ class SentRows:
 class RankGroup:
     """The ranks of a job. Without a process group there is one rank, and nothing travels."""
 
-    def __init__(self, group: Any, size: int) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, size: int) -> None:
         """`group` is a process group of `size` ranks, None for a single rank."""
         self.group, self.size = group, size
         self.dry = False
@@ -90,7 +90,9 @@ class RankLink(RankGroup):
     """`core.ranks.Link` for the nodes of one type. `halo_dtype` is the float type in which halo rows travel, if theirs
     is wider."""
 
-    def __init__(self, group: object, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, size: int, rows: SentRows, halo_dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__(group, size)
         self.rows, self.halo_dtype = rows, halo_dtype
         self._last: dict[int, tuple[Callable[[], None], Tensor]] = {}  # what the last call of each slot has sent for

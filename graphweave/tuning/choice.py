@@ -38,7 +38,7 @@ class Choice:
     forward: Schedule = COMPILERS_CHOICE
     backward: Schedule = COMPILERS_CHOICE
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The choice as values that JSON has."""
         return {"form": self.form.given, "forward": self.forward.to_dict(), "backward": self.backward.to_dict()}
 

@@ -28,7 +28,7 @@ class Outcome:
     why: str = ""
     raced: tuple[RacedCandidate, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The outcome as values that JSON has."""
         times = "predicted", "measured", "untuned_predicted", "untuned_measured"
         kept = {name: getattr(self, name) for name in (*times, "tried", "finished", "budget")}

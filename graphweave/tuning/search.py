@@ -6,7 +6,7 @@ budget ends is what is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -195,7 +195,7 @@ class _Search:
         """The candidates that differ from each other, compiled, and whether these are all."""
         made: dict[Schedule, Executable] = {}
         seen = {_kernels_of(own)}
-        for batch in _batches(found):
+        for batch in (found[i : i + _BATCH] for i in range(0, len(found), _BATCH)):
             if part.passed > _COMPILE_SHARE * part.seconds:
                 return made, False
             new: dict[Schedule, Executable] = {}
@@ -303,10 +303,6 @@ def _winner(times: dict[str, float], kept: str = UNTUNED) -> str:
     """The name of the least time, or `kept` if none is less by enough."""
     best = min(times, key=lambda name: times[name])
     return best if times[best] < _GAIN * times[kept] else kept
-
-
-def _batches(found: Sequence[Schedule]) -> Iterable[Sequence[Schedule]]:
-    return (found[i : i + _BATCH] for i in range(0, len(found), _BATCH))
 
 
 def _kernels_of(made: Executable) -> tuple[object, ...]:

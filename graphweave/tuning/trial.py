@@ -83,14 +83,14 @@ class Workshop:
         args = [self._value(name) for name in names]
         return lambda: made(list(args))
 
-    def backward(self, form: PreparedForm, made: Executable) -> Callable[[Sequence[Any]], list[Any]]:
+    def backward(self, form: PreparedForm, made: Executable) -> Callable[[Sequence[object]], list[object]]:
         """A function from the results of a forward to the arguments of the backward. NotMeasurable if one of them is
         neither saved nor known."""
         cut = form.halves.split
         assert cut is not None
         back: dict[Ref, Ref] = {new: old for old, new in cut.backward.where.items()}
         saved = {ref: cut.num_forward + i for i, ref in enumerate(cut.saved)}
-        takes: list[tuple[int | None, Any]] = []
+        takes: list[tuple[int | None, object]] = []
         for ref, node in enumerate(made.plan.program.nodes):
             if isinstance(node, Input) and node.name not in made.plan.constants:
                 at = saved.get(back[ref])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 import torch
@@ -41,16 +41,16 @@ class FieldReader:
     def __len__(self) -> int:
         return len(self._data)
 
-    def keys(self) -> Any:
+    def keys(self) -> KeysView[str]:
         return self._data.keys()
 
-    def items(self) -> Any:
+    def items(self) -> list[tuple[str, Any]]:
         return [(name, self[name]) for name in self._data]
 
-    def values(self) -> Any:
+    def values(self) -> list[Any]:
         return [self[name] for name in self._data]
 
-    def get(self, name: str, default: object = None) -> Any:
+    def get(self, name: str, default: object = None) -> object:
         return self[name] if name in self._data else default
 
 
@@ -147,7 +147,7 @@ class TypeFields:
     ) -> None:
         self._fields, self._what, self._frame, self._index = FieldReader(what, data), what, frame, index
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Any:
         if TYPE not in self._frame:
             raise KeyError(
                 f"{self._what}[{name!r}] needs the types in the field {TYPE!r}, which this data has not. "

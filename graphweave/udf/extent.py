@@ -49,7 +49,7 @@ class Extent(TensorLike):
     __int__ = __float__ = __index__
 
 
-def combined(function: Operator, a: object, b: Any) -> Any:
+def combined(function: Operator, a: object, b: Any) -> object:
     """`function` of `a` and `b`, at least one of which is an extent.
 
     The result is a mailbox or values of rows if one operand is; of numbers and extents it is an extent.
@@ -76,7 +76,7 @@ def _beside(x: object, box: Mailbox) -> object:
     return box.like(pulled(x, box)) if isinstance(x, Extent) else x
 
 
-def _among_rows(x: object, tensor: Tensor) -> Any:
+def _among_rows(x: object, tensor: Tensor) -> object:
     return grown(x.numbers(tensor.dtype), tensor.dim()) if isinstance(x, Extent) else x
 
 
@@ -96,7 +96,7 @@ def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:
 
 
 def _positional(name: str, function: Callable[..., object]) -> Handler:
-    def handler(*args: object, **kwargs: object) -> Any:
+    def handler(*args: object, **kwargs: object) -> object:
         if kwargs:
             raise Extent.unknown(name)
         return function(*args)

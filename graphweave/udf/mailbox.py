@@ -8,7 +8,7 @@ like any other code. (Graphiler, section 4.1: the spaces on which operands resid
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -106,7 +106,7 @@ class Mailbox(TensorLike):
     def __bool__(self) -> bool:
         raise NotExpressible("a branch on the values of a mailbox")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         raise NotExpressible("a loop over a mailbox")
 
 

@@ -123,7 +123,7 @@ def pair_box(*args: object) -> PairBox | None:
     return PairBox(box.messages.squeeze(1), received.pairs)
 
 
-def _reduced(name: str, x: PairBox, dim: object = None, keepdim: bool = False, **kwargs: object) -> TensorLike:
+def _reduce_pairs(name: str, x: PairBox, dim: object = None, keepdim: bool = False, **kwargs: object) -> TensorLike:
     """`x` reduced over the right messages (dim 2), the left messages (dim 1), or one dim of features."""
     if dim is None:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
@@ -144,7 +144,7 @@ def _reduced(name: str, x: PairBox, dim: object = None, keepdim: bool = False, *
 
 def _reduction(name: str) -> Handler:
     def handler(x: PairBox, *args: Any, **kwargs: Any) -> TensorLike:
-        return _reduced(name, x, *args, **kwargs)
+        return _reduce_pairs(name, x, *args, **kwargs)
 
     return handler
 

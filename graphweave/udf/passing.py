@@ -36,7 +36,7 @@ def updated(
 ) -> dict[str, Tensor]:
     """New fields [destinations, ...]: messages reduced at each destination (zeros if it has none), then `apply`."""
     messages = edge_results(ends, frames, message, "the message function")
-    return applied(ends, frames, reduced(ends, frames, messages, reduce), apply)
+    return applied(ends, frames, reduce_mailboxes(ends, frames, messages, reduce), apply)
 
 
 def updated_at_once(
@@ -44,7 +44,7 @@ def updated_at_once(
 ) -> dict[str, Tensor] | None:
     """The result of `updated`; None if `reduce` needs more than ragged mailboxes can do."""
     messages = edge_results(ends, frames, message, "the message function")
-    out = reduced_at_once(ends, frames, messages, reduce)
+    out = reduce_at_once(ends, frames, messages, reduce)
     return None if out is None else applied(ends, frames, out, apply)
 
 
@@ -55,13 +55,15 @@ def applied(ends: RelationEdges, frames: Frames, out: dict[str, Tensor], apply: 
     return out
 
 
-def reduced(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+def reduce_mailboxes(
+    ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
+) -> dict[str, Tensor]:
     """The result of `reduce` called once on ragged mailboxes, or in buckets if it needs more than they can do."""
-    out = reduced_at_once(ends, frames, messages, reduce)
+    out = reduce_at_once(ends, frames, messages, reduce)
     return bucketed(ends, frames, messages, reduce) if out is None else out
 
 
-def reduced_at_once(
+def reduce_at_once(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor] | None:
     """The result of `reduce` called once on ragged mailboxes; None if it needs more than they can do."""

@@ -65,12 +65,7 @@ def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., A
     """A handler that reduces the mailbox dim by `along` and feature dims by PyTorch's reduction `name`."""
 
     def handler(
-        x: Mailbox,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        axis: object = None,
+        x: Mailbox, dim: object = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, axis: object = None
     ) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, name)
         if dtype is not None:
@@ -101,11 +96,11 @@ def _mean(box: Mailbox) -> Tensor:
     return _empty_is_zero(_sum(box) / _counts(box), box)
 
 
-def _folded(fold: str) -> Callable[[Mailbox], Tensor]:
+def _reduce_by(fold: str) -> Callable[[Mailbox], Tensor]:
     return lambda box: _empty_is_zero(push(box.messages, box, fold), box)
 
 
-_prod, _amax, _amin = map(_folded, ("prod", "amax", "amin"))
+_prod, _amax, _amin = map(_reduce_by, ("prod", "amax", "amin"))
 
 
 def _any(box: Mailbox) -> Tensor:
@@ -150,7 +145,7 @@ def _spread(name: str) -> Callable[..., Any]:
     return handler
 
 
-def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Any:
+def _norm(x: Mailbox, p: Any = 2, dim: object = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Any:
     p = 2 if p in (None, "fro") else p
     inside, dims = _dims(x, dim, "norm")
     if not inside:
@@ -168,7 +163,7 @@ def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
 
 
 def _vector_norm(
-    x: Mailbox, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: Any = None
+    x: Mailbox, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     return _norm(x, ord, dim, keepdim, dtype)
 
@@ -193,7 +188,7 @@ def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
 
 
 def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair: Callable[..., Any]) -> Any:
-    def handler(x: Mailbox, dim: int | None = None, keepdim: bool = False) -> Any:
+    def handler(x: Mailbox, dim: int | None = None, keepdim: bool = False) -> object:
         if isinstance(dim, (Tensor, Mailbox)):
             return pair(x, dim)
         inside, dims = _dims(x, dim, "max or min")
@@ -206,7 +201,7 @@ def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair
     return handler
 
 
-def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
+def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., object]:
     def handler(x: Mailbox, dim: object = None, keepdim: bool = False) -> Tensor:
         inside, dims = _dims(x, dim, name)
         if not inside:
@@ -231,7 +226,7 @@ def _softmax(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: to
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 
-def _softmin(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+def _softmin(x: Mailbox, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Mailbox:
     return _softmax(x.like(-x.messages), dim, _stacklevel, dtype)
 
 

@@ -11,7 +11,7 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch._dynamo
@@ -27,12 +27,14 @@ from graphweave.udf.passing import (
     bucketed,
     edge_results,
     node_results,
-    reduced,
-    reduced_at_once,
+    reduce_at_once,
+    reduce_mailboxes,
     updated,
     updated_at_once,
 )
 from graphweave.udf.reduce import refusal
+
+_T = TypeVar("_T")
 
 _MAX_KEPT_KEYS = 256
 """Limit on the keys of each of the two caches below."""
@@ -70,10 +72,10 @@ def reduce_messages(
 ) -> dict[str, Tensor]:
     """New fields of the destinations, reduced from given messages."""
     if is_plain():
-        return reduced(ends, frames, messages, reduce)
+        return reduce_mailboxes(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
     if key not in _in_buckets or _changed(key, ends, frames, messages, reduce):
-        out = shared(key, reduced_at_once, ends, frames, messages, reduce)
+        out = shared(key, reduce_at_once, ends, frames, messages, reduce)
         if out is not None:
             return out
     _remember(_in_buckets, key, True)
@@ -157,7 +159,7 @@ def shared(
     return run(*args)
 
 
-def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
+def _remember(cache: OrderedDict[Hashable, _T], key: Hashable, value: _T) -> None:
     cache[key] = value
     if len(cache) > _MAX_KEPT_KEYS:
         cache.popitem(last=False)

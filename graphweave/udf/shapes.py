@@ -27,7 +27,7 @@ def shape(box: Mailbox) -> Shape:
     return Shape((box.received.num_rows(), *sizes))
 
 
-def _size(box: Mailbox, dim: int | None = None) -> Any:
+def _size(box: Mailbox, dim: int | None = None) -> object:
     return shape(box) if dim is None else shape(box)[dim]
 
 

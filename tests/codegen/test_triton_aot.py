@@ -21,16 +21,15 @@ from graphweave.core.options import options_for
 from graphweave.core.types import DType, Fold, Op
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
-from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
 from graphweave.execute.triton_launch import launches_of
 from graphweave.frontends.dynamo import graph_compilation
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.divide import divided
 from graphweave.runtime import triton_kernel
-from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version
 from tests.codegen.test_cpp_kernels import all_operators
+from tests.codegen.triton_resources import Resources, Variant, compile_text, constants, resources_of, signature
 from tests.loop_support import TORCH, attention, case_for, online_attention, sddmm, spmm, totals, two_ends
 from tests.support import random_graph
 

@@ -15,7 +15,6 @@ from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds, triton_push
 from graphweave.execute.executable import Executable
-from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
 from graphweave.execute.triton_launch import TritonJob, launches_of
 from graphweave.execute.triton_push import TritonPushStep
 from graphweave.ir.loop.nodes import Kernel
@@ -25,6 +24,7 @@ from graphweave.runtime.triton_kernel import module
 from tests.codegen.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 from tests.codegen.test_triton_typed import NODES, TYPES, ends
 from tests.codegen.test_typed_kernels import DTYPES, close, draw, want_product
+from tests.codegen.triton_resources import Variant, constants, resources_of, signature
 from tests.codegen.triton_support import needs_interpreter
 from tests.program_support import built
 from tests.support import by_default

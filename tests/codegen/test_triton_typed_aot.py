@@ -9,11 +9,10 @@ from graphweave.core.options import options_for
 from graphweave.core.types import DType
 from graphweave.execute import triton_folds
 from graphweave.execute.divided_rows import divided_kernels
-from graphweave.execute.triton_aot import Variant, resources_of
 from graphweave.execute.triton_launch import launches_of
 from graphweave.ir.message.nodes import Program
-from graphweave.runtime.triton_aot import Resources, compile_text
 from tests.codegen.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
+from tests.codegen.triton_resources import Resources, Variant, compile_text, resources_of
 from tests.program_support import built
 from tests.support import by_default
 from tests.typed_programs import PRODUCT, computed_rows, typed_program

@@ -104,7 +104,6 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "core/locality.py": "SciPy takes long to load",
     "frontends/sparse/sparse_products.py": "SciPy takes long to load",
     "frontends/sparse/torch_sparse_matrix.py": "SciPy takes long to load",
-    "runtime/triton_aot.py": "Triton is optional",
     "sampling/partition.py": "pymetis is optional",
     "dgl/distances.py": "SciPy takes long to load",
     "dgl/from_others.py": "networkx is optional",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.udf.arguments import EdgeBatch, Frames, RelationEdges
 from graphweave.udf.bucket import reduce_in_buckets
-from graphweave.udf.passing import edge_results, reduced
+from graphweave.udf.passing import edge_results, reduce_mailboxes
 from tests.programs.compare import assert_close
 from tests.programs.graphs import EdgeList
 
@@ -58,7 +58,7 @@ def sends(edges: EdgeBatch) -> dict[str, Tensor]:
 
 
 def at_once(case: Case, reduce: Function, message: Function = sends) -> dict[str, Tensor]:
-    return reduced(case.ends, case.frames, edge_results(case.ends, case.frames, message, "message"), reduce)
+    return reduce_mailboxes(case.ends, case.frames, edge_results(case.ends, case.frames, message, "message"), reduce)
 
 
 def in_buckets(case: Case, reduce: Function, message: Function = sends) -> dict[str, Tensor]:

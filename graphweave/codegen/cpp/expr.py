@@ -205,10 +205,10 @@ def accumulated(fold: Fold, dtype: DType, target: str, value: loop.Expr, scope: 
         case loop.Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
             scope.headers.add("numbers")
             return f"{target} = gw_madd({expression(a, scope)}, {expression(b, scope)}, {target})"
-    return folded(fold, dtype, target, expression(value, scope), scope)
+    return fold_into(fold, dtype, target, expression(value, scope), scope)
 
 
-def folded(fold: Fold, dtype: DType, target: str, value: str, scope: CppScope) -> str:
+def fold_into(fold: Fold, dtype: DType, target: str, value: str, scope: CppScope) -> str:
     """The statement `target = fold(target, value)` without its semicolon."""
     if dtype.is_float and fold in (Fold.sum, Fold.mul):
         return f"{target} {'+' if fold is Fold.sum else '*'}= {value}"

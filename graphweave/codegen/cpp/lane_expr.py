@@ -232,7 +232,7 @@ class Vector:
     def _truth(self, text: str, dtype: DType) -> str:
         return text if dtype is DType.bool else f"({text} != {self.spread(literal(0, dtype), dtype)})"
 
-    def folded(self, fold: Fold, dtype: DType, old: str, new: str) -> str:
+    def fold_into(self, fold: Fold, dtype: DType, old: str, new: str) -> str:
         """fold(old, new) of vectors."""
         if dtype.is_float and fold in (Fold.sum, Fold.mul):
             return f"({old} {'+' if fold is Fold.sum else '*'} {new})"

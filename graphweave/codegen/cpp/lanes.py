@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from graphweave.codegen.cpp.expr import expression, folded
+from graphweave.codegen.cpp.expr import expression, fold_into
 from graphweave.codegen.cpp.fold_cost import is_cheaper_across
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
@@ -256,7 +256,7 @@ def _accumulated(p: CppPrinter, vector: Vector, stmt: loop_ir.Accum) -> str:
     match stmt.value:
         case loop_ir.Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
             return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"
-    return vector.folded(stmt.fold, dtype, old, vector.value(stmt.value))
+    return vector.fold_into(stmt.fold, dtype, old, vector.value(stmt.value))
 
 
 def _differs(vector: Vector, stmt: loop_ir.FoldLanes) -> bool:
@@ -294,11 +294,11 @@ def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: loop_ir.FoldLanes
             if vector is None:
                 p.body(stmt.body)
                 value = expression(stmt.value, p.scope)
-                p.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, p.scope)};")
+                p.w.line(f"{fold_into(stmt.fold, stmt.dtype, name, value, p.scope)};")
             else:
                 vector.constants.update((lane, i) for (lane, _), i in zip(stmt.lanes, at, strict=True))
                 _body(p, vector, stmt.body)
-                p.w.line(f"{name} = {vector.folded(stmt.fold, stmt.dtype, name, vector.value(stmt.value))};")
+                p.w.line(f"{name} = {vector.fold_into(stmt.fold, stmt.dtype, name, vector.value(stmt.value))};")
     if vector is not None:
         vector.values.add(stmt.name)
 
@@ -320,7 +320,7 @@ def _fold_across(p: CppPrinter, vector: Vector, stmt: loop_ir.FoldLanes) -> None
             with p.w.block(f"for (int64_t {c} = {first}; {c} < {first} + {min(parts, end - begin)}; ++{c})"):
                 _body(p, vector, stmt.body)
                 value, to = vector.value(stmt.value), f"{part}[{c} - {first}]"
-                value = value if parts == extent else vector.folded(stmt.fold, dtype, to, value)
+                value = value if parts == extent else vector.fold_into(stmt.fold, dtype, to, value)
                 p.w.line(f"{to} = {value};")
     p.w.line(f"const auto {name} = gw_fold_each({part}, {functor(stmt.fold, dtype)});")
     vector.values.add(stmt.name)
@@ -332,7 +332,7 @@ def _fold_numbers(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> 
     used = lanes_used(stmt.body, (stmt.value,))
     with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
         p.body(stmt.body)
-        p.w.line(f"{folded(stmt.fold, stmt.dtype, name, expression(stmt.value, p.scope), p.scope)};")
+        p.w.line(f"{fold_into(stmt.fold, stmt.dtype, name, expression(stmt.value, p.scope), p.scope)};")
 
 
 def _fold_vectors(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> None:
@@ -363,7 +363,7 @@ def _fold_vectors(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> 
             value = f"gw_mask<4>({value})" if dtype is DType.bool else value
             if v.rest is not None:
                 value = f"gw_kept<{v.rest}>({value}, {'-' * (start == 'true')}{start})"
-            p.w.line(f"{to} = {value if once else v.folded(stmt.fold, dtype, to, value)};")
+            p.w.line(f"{to} = {value if once else v.fold_into(stmt.fold, dtype, to, value)};")
 
         full = extent // parts * parts
         with opened(p, loops[:-1], stmt.lanes, lanes_used(stmt.body, (stmt.value,))):

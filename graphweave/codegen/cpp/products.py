@@ -92,7 +92,7 @@ def _print_plain(
     widths: tuple[loop.Place, loop.Place],
 ) -> None:
     """Prints a call of `function` of `products.h`; its template arguments are the row widths of `widths`."""
-    template = ", ".join(str(_numel(p, array)) for array in widths)
+    template = ", ".join(str(p.scope.arrays[array_of(array)].numel) for array in widths)
     pointers = [
         matrix(p, stmt) if isinstance(stmt, loop.TileMatMul) and array == stmt.w else pointer(p, array, stmt.tile)
         for array in arrays
@@ -146,10 +146,6 @@ def _print_by_rows(p: CppPrinter, stmt: loop.TileMatMul | loop.TileGram) -> None
 
 def _tiles(kernel: loop.Kernel) -> list[loop.Tiles]:
     return [s for s in statements(kernel.body) if isinstance(s, loop.Tiles)]
-
-
-def _numel(p: CppPrinter, place: loop.Place) -> int:
-    return p.scope.arrays[array_of(place)].numel
 
 
 def _turned_name(w: str) -> str:

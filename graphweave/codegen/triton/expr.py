@@ -71,7 +71,7 @@ def pointer(buffer: str, index: tuple[loop.Expr, ...], scope: TritonScope) -> Pr
             row = Printed(f"{wide} * {info.numel}", row.axes, row.ranked)
         parts.append(row)
     parts += offset(features, info.shape, scope)
-    return _joined(" + ".join(p.text for p in parts), parts)
+    return _join_parts(" + ".join(p.text for p in parts), parts)
 
 
 def offset(features: tuple[loop.Expr, ...], extents: tuple[int, ...], scope: TritonScope) -> list[Printed]:
@@ -109,7 +109,7 @@ def _load(buffer: str, index: tuple[loop.Expr, ...], scope: TritonScope) -> Prin
 # ---------------------------------------------------------------- values
 
 
-def _joined(text: str, parts: Sequence[Printed]) -> Printed:
+def _join_parts(text: str, parts: Sequence[Printed]) -> Printed:
     return Printed(text, frozenset().union(*(p.axes for p in parts)), any(p.ranked for p in parts))
 
 
@@ -125,7 +125,7 @@ def _index_sum(index: loop.IndexSum, scope: TritonScope) -> Printed:
         text = f"({text} // {index.div})"
     if index.mod is not None:
         text = f"({text} % {index.mod})"
-    return _joined(text, parts)
+    return _join_parts(text, parts)
 
 
 def _degree(csr: str, row: loop.Expr, scope: TritonScope) -> Printed:
@@ -144,7 +144,7 @@ def _uniform(
     # The position is converted to int64, so that it does not overflow.
     parts = [Printed(f"{r.text}.to(tl.int64) * {size}", r.axes, r.ranked), *offset((index,), (size,), scope)]
     text = f"gw_uniform_{dtype.value}({s.text}, {' + '.join(p.text for p in parts)})"
-    return _joined(text, [s, *parts])
+    return _join_parts(text, [s, *parts])
 
 
 def _cast(x: loop.Expr, dtype: DType, scope: TritonScope) -> Printed:
@@ -184,7 +184,7 @@ def _call(op: Op, args: tuple[loop.Expr, ...], scope: TritonScope) -> Printed:
         text = _power(texts[0], float(exponent.value), texts[1], dtype, scope)
     else:
         text = _written(op, dtype, texts, scope)
-    whole = _joined(text, parts)
+    whole = _join_parts(text, parts)
     if op.facts.gives_bool and not whole.ranked and not all(isinstance(arg, loop.Lit) for arg in args):
         # Triton's interpreter (3.9) broadcasts a scalar truth as a number of the type that was compared.
         return Printed(f"({text}.to(tl.int32) != 0)")
@@ -210,7 +210,7 @@ def _power(x: str, exponent: float, text: str, dtype: DType, scope: TritonScope)
 # ---------------------------------------------------------------- reductions
 
 
-def folded(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope) -> str:
+def fold_into(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope) -> str:
     """fold(target, value), element by element."""
     if dtype is DType.bool:
         return f"({target} {'|' if fold in (Fold.sum, Fold.max) else '&'} {value})"
@@ -224,7 +224,7 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope
             return f"gw_{fold.value}({target}, {value})"
 
 
-def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
+def reduce_axis(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
     """`value` folded over its dimension `axis`, which the result lacks."""
     if dtype is DType.bool:
         which = "max" if fold in (Fold.sum, Fold.max) else "min"

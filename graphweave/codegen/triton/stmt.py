@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, WALK, Axes, Axis, aligned, names_of, power_of_two, shape
-from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
+from graphweave.codegen.triton.expr import fold_into, pointer, reduce_axis, tensor
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.parts import DOT, LARGEST_ARRAY, RUN
 from graphweave.codegen.triton.products import (
@@ -122,7 +122,7 @@ class TritonPrinter:
         text, inside = placed(scope, text, axes, held, scope.position(buffer, index))
         if inside:
             text = f"tl.where({inside}, {text}, {literal(identity(fold, held.dtype).value, held.dtype)})"
-        scope.w.line(f"{held.name} = {folded(fold, held.dtype, held.name, text, scope)}")
+        scope.w.line(f"{held.name} = {fold_into(fold, held.dtype, held.name, text, scope)}")
 
     def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
         """`value` folded over those axes of rows and edges around it that the array does not have, and the axes that
@@ -136,7 +136,7 @@ class TritonPrinter:
         mask = scope.mask(names_of(axis for axis in scope.axes if not axis.lanes))
         text = f"tl.where({mask}, {value.text}, {neutral})"
         for axis in reversed(gone):
-            text = reduced(fold, held.dtype, text, scope.axes.index(axis), scope)
+            text = reduce_axis(fold, held.dtype, text, scope.axes.index(axis), scope)
         return text, left
 
     # ------------------------------------------------------------ lanes
@@ -163,7 +163,7 @@ class TritonPrinter:
         if not value.ranked or not value.axes - {axis.name}:
             # The result must have all other axes.
             text = f"tl.broadcast_to({text}, {shape(scope.axes)})"
-        return reduced(fold, dtype, text, at, scope)
+        return reduce_axis(fold, dtype, text, at, scope)
 
     # ------------------------------------------------------------ edges
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 T = TypeVar("T")
 
@@ -47,6 +48,21 @@ def copied(gm: fx.GraphModule) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
 def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` with a graph of its own, whose nodes have the same names."""
     return fx.GraphModule(gm, copied(gm)[0])
+
+
+def call(
+    graph: fx.Graph,
+    like: fx.Node,
+    target: Target,
+    args: tuple[Argument, ...],
+    value: object,
+    kwargs: dict[str, Argument] | None = None,
+) -> fx.Node:
+    """A call in `graph` with the fake value `value`, from the user's line of `like`."""
+    node = graph.create_node("call_function", target, args, kwargs)
+    node.meta.update(like.meta)
+    node.meta["val"] = value
+    return node
 
 
 def rewrite_calls(

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from sympy import Expr, Symbol
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+from torch.fx.node import Argument
 
 from graphweave.core import sizes
 
 Size: TypeAlias = "int | torch.SymInt"
 
 
-def fixed(size: Any) -> int | None:
+def fixed(size: Size) -> int | None:
     """The number that `size` is in every call of the graph; None if it varies. Adds no guard."""
     if isinstance(size, torch.SymInt):
         expr = size.node.expr
@@ -59,7 +61,7 @@ def hint(size: Size) -> int | None:
     return int(number) if number.is_number else None
 
 
-def unbacked(value: object) -> frozenset[Any]:
+def unbacked(value: object) -> frozenset[Symbol]:
     """The symbols in `value` (tensor, size, or list of them) that no guard can use, since data decides them."""
     if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
         return frozenset(free_unbacked_symbols(value))
@@ -68,7 +70,7 @@ def unbacked(value: object) -> frozenset[Any]:
     return frozenset()
 
 
-def symbols(size: Size) -> frozenset[Any]:
+def symbols(size: Size) -> frozenset[Symbol]:
     """Every symbol in the expression of `size`."""
     return frozenset(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else frozenset()
 
@@ -78,19 +80,20 @@ def text(size: Size) -> str:
     return str(size.node.expr) if isinstance(size, torch.SymInt) else str(size)
 
 
-def expression(value: Any) -> sizes.Size:
+def expression(value: Size | torch.SymFloat | torch.SymBool) -> sizes.Size:
     """A size, or another symbolic number, in the form that programs hold."""
-    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return of_sympy(value.node.expr) if symbolic else int(value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return of_sympy(value.node.expr)
+    return int(value)
 
 
-def of_sympy(expr: object) -> sizes.Size:
+def of_sympy(expr: Expr) -> sizes.Size:
     """An expression of PyTorch's as a size."""
     found = _converted(expr)
     return sizes.Opaque(str(expr)) if found is None else found
 
 
-def _converted(expr: Any) -> sizes.Size | None:
+def _converted(expr: Expr) -> sizes.Size | None:
     """A sympy expression as a size; None if it has a function that sizes do not have."""
     if expr.is_Integer:
         return int(expr)
@@ -152,7 +155,7 @@ def argument(node: fx.Node, name: str, default: object = None) -> Any:
     return default
 
 
-def changed_arguments(node: fx.Node, new: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def changed_arguments(node: fx.Node, new: Mapping[str, Argument]) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
     """The arguments of an ATen call, by position and by keyword, some of them replaced by their name in the schema."""
     args, kwargs = list(node.args), dict(node.kwargs)
     names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]

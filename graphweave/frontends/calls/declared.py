@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 
 from graphweave.core.formulas import evaluate
 from graphweave.core.types import Op
@@ -27,8 +28,8 @@ class Declared:
     `differentiable` stands in its place while autograd traces a graph; None where the operator has its own derivative.
     """
 
-    overload: Any
-    formula: Callable[..., Any] | None = None
+    overload: OpOverload
+    formula: Callable[..., object] | None = None
     op: Op | None = None
     differentiable: Callable[..., Any] | None = None
 
@@ -55,7 +56,7 @@ def operator_of(target: object) -> Op | None:
     return None if found is None else found.op
 
 
-def formulas() -> dict[Any, Callable[..., Any]]:
+def formulas() -> dict[OpOverload, Callable[..., Any]]:
     """Overload -> the formula that replaces it."""
     return {call: d.formula for call, d in _declared.items() if d.formula is not None}
 
@@ -100,13 +101,13 @@ def _in_place_of(target: object) -> object:
 # ---------------------------------------------------------------- a derivative for an operator that has none
 
 
-def with_derivative(op: Op) -> Callable[..., Any]:
+def with_derivative(op: Op) -> Callable[..., object]:
     """A function that calls the declared operator `op` and has the derivative that the operator's row gives."""
     call, slopes = overload(op.facts.aten[0]), op.facts.derivative or ()
 
     class DeclaredCall(torch.autograd.Function):
         @staticmethod
-        def forward(*args: object) -> Any:
+        def forward(*args: object) -> Tensor:
             return call(*args)
 
         @staticmethod
@@ -115,7 +116,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
             ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)), output)
 
         @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
             *tensors, out = ctx.saved_tensors
             left = iter(tensors)
             args = [next(left) if number is None else number for number in ctx.numbers]
@@ -151,9 +152,9 @@ def _gradients(
     return tuple(found)
 
 
-def arguments(call: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Any]:
+def arguments(call: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
     """The arguments of a call in the order of its schema, including defaults."""
-    out = []
+    out: list[object] = []
     for position, said in enumerate(call._schema.arguments):
         if position < len(args):
             out.append(args[position])

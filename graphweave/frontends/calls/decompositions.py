@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from graphweave.frontends.calls.segments import segments
 from graphweave.frontends.calls.told_apart import unique_consecutive, unique_dim
 
 aten = torch.ops.aten
+
+Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
+"""Operator -> the function that a capture traces in its place."""
 
 _COMPOUND: tuple[Any, ...] = (
     aten.elu, aten.elu_backward, aten.gelu, aten.gelu_backward, aten.silu, aten.silu_backward, aten.softplus,
@@ -35,7 +38,7 @@ _COMPOUND: tuple[Any, ...] = (
 """Calls that PyTorch's own decompositions take apart."""
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
+def decompositions() -> Decompositions:
     """The table for `aot_autograd(decompositions=...)`.
 
     Results differ from eager mode's by rounding, and random masks are drawn in another way.
@@ -62,7 +65,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def decompositions_without_torch() -> dict[Any, Callable[..., Any]]:
+def decompositions_without_torch() -> Decompositions:
     """The table for programs that run without PyTorch, whose generators draw in no other way."""
     return {**decompositions(), aten.randn_like.default: _normal}
 

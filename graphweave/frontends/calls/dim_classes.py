@@ -6,7 +6,7 @@ This is to all dims what `row_rules.py` is to the first one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from torch import fx
 
 from graphweave.core.calls import Elements, IndexUse, Lead
 from graphweave.frontends.calls.call_facts import facts
-from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, text
+from graphweave.frontends.calls.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, text
 from graphweave.frontends.calls.row_rules import is_pointwise, permutation
 
 Dim: TypeAlias = "tuple[fx.Node, int]"
@@ -153,7 +153,7 @@ def _dims(node: fx.Node, ndim: int) -> list[int]:
     return [dim_of(d, ndim) for d in (dims if isinstance(dims, list | tuple) else [dims])]
 
 
-def _reduced(node: fx.Node) -> Pairs:
+def _pair_left_dims(node: fx.Node) -> Pairs:
     x: Any = node.args[0]
     gone, left = _dims(node, rank(x)), 0
     keeps = rank(x) == rank(node)
@@ -202,7 +202,7 @@ def _row_major(node: fx.Node) -> Pairs:
         yield (x, d), (node, e)
 
 
-def _in_step(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
+def _in_step(a: Sequence[tuple[int, Size]], b: Sequence[tuple[int, Size]]) -> list[tuple[int, int]]:
     """Pairs of dims of equal sizes from the beginning of two lists on, dims of size 1 left out."""
     a, b = ([(d, n) for d, n in sizes if fixed(n) != 1] for sizes in (a, b))
     out: list[tuple[int, int]] = []
@@ -241,7 +241,7 @@ def _permuted(node: fx.Node) -> Pairs:
         yield (x, of), (node, d)
 
 
-def _joined(node: fx.Node) -> Pairs:
+def _pair_joined_dims(node: fx.Node) -> Pairs:
     at = dim_of(argument(node, "dim", 0), rank(node))
     for x in node.args[0]:  # type: ignore[union-attr]
         yield from _all_but(x, node, at)
@@ -351,9 +351,9 @@ def _listed(found: PickedRows, indices: Any) -> PickedRows | None:
 
 
 _RULES: Mapping[Lead, Callable[[fx.Node], Pairs]] = {
-    Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _reduced,
+    Lead.each: _each, Lead.given: _each, Lead.product: _product, Lead.matrices: _product, Lead.reduced: _pair_left_dims,
     Lead.along: _along,
     Lead.taken: _taken, Lead.widened: _widened, Lead.row_major: _row_major, Lead.repeated: _repeated,
-    Lead.permuted: _permuted, Lead.joined: _joined, Lead.stacked: _stacked, Lead.indexed: _indexed,
+    Lead.permuted: _permuted, Lead.joined: _pair_joined_dims, Lead.stacked: _stacked, Lead.indexed: _indexed,
     Lead.equation: lambda node: iter(()), Lead.parts: lambda node: iter(()),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts, is_reshape
+from graphweave.frontends.calls.captured_graph import call
 from graphweave.frontends.calls.captured_sizes import dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.row_rules import permutation
 
@@ -80,29 +81,22 @@ def items_of(graph: fx.Graph, node: fx.Node, count: int) -> list[fx.Node]:
     value = val(node).new_empty(tuple(shape(node)[1:]))
     at = replaced(node)
     if at is not None:
-        before = [_call(graph, node, aten.select.int, (x, 0, k), value) for k in range(count)]
+        before = [call(graph, node, aten.select.int, (x, 0, k), value) for k in range(count)]
         return [*before[:at], node.args[1], *before[at + 1 :]]  # type: ignore[list-item]
     if swaps(node):
-        return [_call(graph, node, aten.select.int, (x, 1, k), value) for k in range(count)]
+        return [call(graph, node, aten.select.int, (x, 1, k), value) for k in range(count)]
     if _splits(node, x):
         return [x] if count == 1 else _blocks(graph, node, x, count, value)
-    columns = [_call(graph, node, aten.select.int, (x, 0, k), val(x).select(0, k)) for k in range(count)]
+    columns = [call(graph, node, aten.select.int, (x, 0, k), val(x).select(0, k)) for k in range(count)]
     sizes: Any = node.args[1]
-    return [_call(graph, node, node.target, (column, list(sizes[1:])), value) for column in columns]
+    return [call(graph, node, node.target, (column, list(sizes[1:])), value) for column in columns]
 
 
 def _blocks(graph: fx.Graph, node: fx.Node, x: fx.Node, count: int, value: Tensor) -> list[fx.Node]:
     """`count` blocks of equally many rows of `x`."""
     every, rows = shape(x)[0], shape(node)[1]
-    size = _call(graph, node, aten.sym_size.int, (x, 0), every)
-    each = _call(graph, node, operator.floordiv, (size, count), rows)
-    starts = [_call(graph, node, operator.mul, (each, k), rows * k) for k in range(1, count)]
+    size = call(graph, node, aten.sym_size.int, (x, 0), every)
+    each = call(graph, node, operator.floordiv, (size, count), rows)
+    starts = [call(graph, node, operator.mul, (each, k), rows * k) for k in range(1, count)]
     bounds: list[Any] = [0, *starts, size]
-    return [_call(graph, node, aten.slice.Tensor, (x, 0, bounds[k], bounds[k + 1]), value) for k in range(count)]
-
-
-def _call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
-    node = graph.call_function(target, args)
-    node.meta.update(like.meta)
-    node.meta["val"] = value
-    return node
+    return [call(graph, node, aten.slice.Tensor, (x, 0, bounds[k], bounds[k + 1]), value) for k in range(count)]

@@ -52,7 +52,7 @@ class NumberFormulas:
         """Whether `index` has each number below `rows` several times, all equally often and in order: element i is
         i // k."""
         dims = self._dims(index)
-        match None if dims is None else _joined(d for dim in dims for d in dim):
+        match None if dims is None else _join_digits(d for dim in dims for d in dim):
             case [Digit(runs, step, None), Digit(_, each)]:
                 return same(runs, rows) and fixed(step) == 1 and fixed(each) == 0
             case _:
@@ -62,7 +62,7 @@ class NumberFormulas:
         """Whether `index` has all numbers below `rows` in order, and all of them several times: element i is
         i % rows."""
         dims = self._dims(index)
-        match None if dims is None else _joined(d for dim in dims for d in dim):
+        match None if dims is None else _join_digits(d for dim in dims for d in dim):
             case [Digit(_, each), Digit(size, step, None)]:
                 return same(size, rows) and fixed(step) == 1 and fixed(each) == 0
             case _:
@@ -72,7 +72,7 @@ class NumberFormulas:
         """The gather from `arange(n)` by whose index `index` picks rows in each item of a batch: element i * E + e is
         i * n + that index at e, and the items have `rows` rows together. None for any other index."""
         dims = self._dims(index)
-        match None if dims is None else _joined(d for dim in dims for d in dim):
+        match None if dims is None else _join_digits(d for dim in dims for d in dim):
             case [Digit(items, nodes, None), Digit(_, step, fx.Node() as gather)] if fixed(step) == 1:
                 found = pulled(gather)
                 in_items = found is not None and same(shape(found[1])[0], nodes) and same(items * nodes, rows)
@@ -134,7 +134,7 @@ class NumberFormulas:
         return None if any(s is None for s in sums) else tuple(s for s in sums if s is not None)
 
 
-def _joined(digits: Iterable[Digit]) -> list[Digit]:
+def _join_digits(digits: Iterable[Digit]) -> list[Digit]:
     """The same numbers with as few digits as possible."""
     out: list[Digit] = []
     for digit in digits:

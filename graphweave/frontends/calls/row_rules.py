@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -137,7 +137,7 @@ def _is_along_rows(node: object, target: object) -> bool:
     return [dim_of(d, rank(node)) for d in (dims if isinstance(dims, list | tuple) else [dims])] == [0]
 
 
-def _only_index(indices: Any) -> fx.Node | None:
+def _only_index(indices: Sequence[object]) -> fx.Node | None:
     """The index i of x[i] if it is a vector and no other dim is indexed, else None."""
     first, *others = indices
     if not isinstance(first, fx.Node) or rank(first) != 1 or any(i is not None for i in others):

@@ -50,9 +50,9 @@ def sliced_rows(node: fx.Node) -> tuple[fx.Node, fx.Node, object, object] | None
     return part, whole, 0 if start is None else start, END if end is None else end
 
 
-def places(sizes: Sequence[Size]) -> Mapping[tuple[Any, Any], int]:
+def places(sizes: Sequence[Size]) -> Mapping[tuple[object, object], int]:
     """(start, end), in the form of `bound`, of each segment's rows -> its position, for segments of `sizes`."""
-    found: dict[tuple[Any, Any], int] = {}
+    found: dict[tuple[object, object], int] = {}
     before: Any = bound(0)
     for k, size in enumerate(sizes):
         after = before + bound(size)

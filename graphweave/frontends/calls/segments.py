@@ -8,13 +8,13 @@ takes bfloat16.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 
-def segments() -> dict[Any, Callable[..., Tensor]]:
+def segments() -> dict[OpOverload, Callable[..., Tensor]]:
     """Decompositions of the operators of pyg_lib, if it has been imported."""
     if not hasattr(torch.ops.pyg, "segment_matmul"):
         return {}

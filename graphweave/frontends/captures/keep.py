@@ -79,7 +79,9 @@ class KeptTrace:
         found = Guards(state, sizes, _namespaces(guards, fresh)).as_bytes(fresh)
         return tuple(asked), dict(graph.import_sources), tuple(fresh), found
 
-    def capture(self, bytecode: CodeType, graph_as_bytes: Callable[[Any], bytes | None]) -> StoredCapture | None:
+    def capture(
+        self, bytecode: CodeType, graph_as_bytes: Callable[[Callable[..., object]], bytes | None]
+    ) -> StoredCapture | None:
         """The capture, once PyTorch has compiled the frame to `bytecode`; None, with a reason, if it cannot be kept."""
         if self.reason is not None:
             return None

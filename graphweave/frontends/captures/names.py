@@ -42,7 +42,7 @@ def named_code(traced: Iterable[CodeType], digests: Digests) -> dict[Named, str]
                 found[name] = _words(name, digests)
         if id(code) in digests.code:
             continue
-        own = None if module is None else (module.__name__, _outermost(code.co_qualname))
+        own = None if module is None else (module.__name__, code.co_qualname.partition(".<locals>")[0])
         if own is not None and _holds(_value_of(own), code, digests):
             found[own] = _words(own, digests)
         elif not is_fixed(module.__name__ if module is not None else None) and not _of_a_version(code):
@@ -71,11 +71,6 @@ def _check_what_it_asks(code: CodeType) -> None:
 
 def _of_a_version(code: CodeType) -> bool:
     return code.co_filename.startswith(_OF_VERSIONS)
-
-
-def _outermost(name: str) -> str:
-    """The name of the function within which a function was defined, or its own."""
-    return name.partition(".<locals>")[0]
 
 
 def _words(name: Named, digests: Digests) -> str:

@@ -130,7 +130,7 @@ def _untold() -> Iterator[None]:
 
 def _graph(
     content: bytes, graph_of_bytes: Callable[[bytes], Callable[..., object] | None]
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., object]:  # fmt: skip
     """The compiled graph, as Dynamo's bytecode calls it. Raises Misfit."""
     try:
         made = graph_of_bytes(content)

@@ -76,7 +76,7 @@ class _GuardPickler(pickle.Pickler):
         super().__init__(out, protocol=5)
         self._fresh = fresh
 
-    def persistent_id(self, value: object) -> Any:
+    def persistent_id(self, value: object) -> object:
         if isinstance(value, GlobalSource) and value.global_name in self._fresh:
             return value.global_name
         return None
@@ -94,9 +94,9 @@ class _GuardUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(content))
         self._names = names
 
-    def persistent_load(self, name: Any) -> Any:
+    def persistent_load(self, name: Any) -> object:
         return GlobalSource(self._names[name])
 
 
-def _source(cls: type[Source], values: list[Any]) -> Source:
+def _source(cls: type[Source], values: list[object]) -> Source:
     return cls(*values)

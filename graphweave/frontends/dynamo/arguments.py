@@ -29,7 +29,7 @@ def are_plain(arguments: Iterable[Any]) -> bool:
     return True
 
 
-def as_traced(arg: Any) -> Any:
+def as_traced(arg: Any) -> object:
     """The value that is traced in place of an argument. A sparse tensor becomes a SparseMatrix. An index without edges
     gets the strides of an index with edges, since compiled code has guards on strides.
 

@@ -60,7 +60,7 @@ def graphweave(
         if found is not None:
             return found
         with requiring_gradients(example_inputs, leaves):
-            made = _made(asked, module, example_inputs, about, place)
+            made = _compile(asked, module, example_inputs, about, place)
         return with_gradients(made, leaves)
     except _Interrupted:
         raise
@@ -81,7 +81,7 @@ def graphweave(
         raise
 
 
-def _made(
+def _compile(
     asked: Asked, module: fx.GraphModule, example_inputs: Sequence[object], about: str, place: Slot | None
 ) -> Callable[..., object]:
     """The graph, compiled, and kept in its `place` on disk."""

@@ -107,11 +107,11 @@ class BackgroundFrames:
         self._untold: Exception | None = None
         _all.add(self)
 
-    def hooked(self, hook: Any) -> Callable[..., ConvertFrameReturn]:
+    def hooked(self, hook: Callable[..., ConvertFrameReturn]) -> Callable[..., ConvertFrameReturn]:
         """The hook to use in place of `hook`, which is PyTorch's own."""
         self._hook = hook
 
-        def ask(frame: Any, cache_entry: Any, sizes: Any) -> ConvertFrameReturn:
+        def ask(frame: Any, cache_entry: object, sizes: dict[object, object]) -> ConvertFrameReturn:
             if self._passes(frame):
                 return hook(frame, cache_entry, sizes)
             found = self._found(frame)

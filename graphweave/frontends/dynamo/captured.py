@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -94,6 +94,22 @@ _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 """Errors that PyTorch only raises while it traces."""
 
 
+def _with_guards(target: Callable[..., object], widths: Widths, *, any_rows: bool) -> FunctionType:
+    """`target`, whose traces guard on sizes."""
+
+    def guard(context: object) -> None:
+        guard_sizes(context, widths, any_rows=any_rows)
+
+    def traced(*args: object, **kwargs: object) -> object:
+        comptime(guard)
+        return target(*args, **kwargs)
+
+    # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
+    traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
+    assert isinstance(traced, FunctionType)
+    return traced
+
+
 class Captured:
     """A callable under torch.compile. It is traced whole; if that fails, each of its frames that can be traced is
     traced."""
@@ -125,16 +141,7 @@ class Captured:
         any_rows = on_ranks or (taker is not None and taker.any_rows)
 
         widths = Widths()
-
-        def guard(context: object) -> None:
-            guard_sizes(context, widths, any_rows=any_rows)
-
-        def traced(*args: object, **kwargs: object) -> object:
-            comptime(guard)
-            return target(*args, **kwargs)
-
-        # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
-        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
+        traced = _with_guards(target, widths, any_rows=any_rows)
         self._target, self._code = target, traced.__code__
         if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
             dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
@@ -142,15 +149,7 @@ class Captured:
         self._frames: BackgroundFrames | None = None
         if background and not on_ranks:
             self._frames = BackgroundFrames(target, self._code, self._compile_behind, self._tell_failed)
-            around: Any = torch._dynamo.optimize(
-                backend=self._backend, dynamic=dynamic, nopython=self._must_be_whole, **_EACH_APART
-            )
-            around.callback = self._frames.hooked(around.callback)
-            self._compiled: Any = around(traced)
-        else:
-            self._compiled = torch.compile(
-                traced, backend=self._backend, dynamic=dynamic, fullgraph=self._must_be_whole, **_EACH_APART
-            )
+        self._compiled = self._compile(traced, dynamic)
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
         self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
@@ -162,6 +161,15 @@ class Captured:
         self._traced = False
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
+
+    def _compile(self, traced: FunctionType, dynamic: bool | None) -> Any:
+        """`traced` under Dynamo, which asks the thread for its frames if there is one."""
+        backend, whole = self._backend, self._must_be_whole
+        if self._frames is None:
+            return torch.compile(traced, backend=backend, dynamic=dynamic, fullgraph=whole, **_EACH_APART)
+        around: Any = torch._dynamo.optimize(backend=backend, dynamic=dynamic, nopython=whole, **_EACH_APART)
+        around.callback = self._frames.hooked(around.callback)
+        return around(traced)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         if is_traced():
@@ -206,7 +214,11 @@ class Captured:
             return given_back(self._call(tuple(map(as_traced, args)), traced, args, kwargs))
 
     def _call(
-        self, args: tuple[object, ...], kwargs: dict[str, object], given: tuple[Any, ...], given_by_name: dict[str, Any]
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        given: tuple[object, ...],
+        given_by_name: dict[str, object],
     ) -> object:
         """Call with `args` and `kwargs`, which stand for the arguments as they were given."""
         if not self._traced:

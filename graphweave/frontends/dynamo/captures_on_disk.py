@@ -44,7 +44,7 @@ CAPTURES = ByteStore("captures")
 class CapturesOnDisk:
     """The captures of one compiled function."""
 
-    def __init__(self, target: Callable[..., object], options: Mapping[str, Any], more: str, widths: Widths) -> None:
+    def __init__(self, target: Callable[..., object], options: Mapping[str, object], more: str, widths: Widths) -> None:
         """`options` are the user's, `more` says whatever else was asked for, and `widths` is told of each capture."""
         self._target, self._more, self._widths = target, more, widths
         self._choices = checked_choices(options)

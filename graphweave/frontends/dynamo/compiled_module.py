@@ -53,7 +53,7 @@ class CompiledModule(torch.nn.Module):
         call = LoadedLater(original, dynamic, options, fullgraph, self._gw_background)
 
         @functools.wraps(original.forward)
-        def forward(*args: object, **kwargs: object) -> Any:
+        def forward(*args: object, **kwargs: object) -> object:
             return call(*args, **kwargs)
 
         self.__dict__.update(_gw_call=call, forward=forward)
@@ -70,17 +70,17 @@ class CompiledModule(torch.nn.Module):
             original = self.__dict__["_gw_original"]
             return method(original, name, getattr(original, name))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: torch.Tensor | torch.nn.Module) -> None:
         if "_gw_original" in self.__dict__:
             setattr(self._gw_original, name, value)
         else:
             super().__setattr__(name, value)
 
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         """Used by copies and pickles, which would otherwise make an object of the class that `__class__` returns."""
         return _blank, (), self.__getstate__()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_gw_call", "forward")}
 
     def __setstate__(self, state: dict[str, object]) -> None:

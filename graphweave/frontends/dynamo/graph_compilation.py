@@ -26,7 +26,7 @@ from graphweave.core.spans import SEARCH, span
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
-from graphweave.frontends.calls.decompositions import decompositions, decompositions_without_torch
+from graphweave.frontends.calls.decompositions import Decompositions, decompositions, decompositions_without_torch
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
@@ -73,7 +73,7 @@ class GraphCompilation:
         self._forward: Executable | Handed | None = None
 
     @property
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+    def decompositions(self) -> Decompositions:
         return decompositions() if self._asked.taker is None else decompositions_without_torch()
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ class GraphCompilation:
         self.gradients = Gradients(graph, backward, drawn, over_ranks=parts, once=self._once)
         return forward, backward
 
-    def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
+    def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
         half = handed(module)
@@ -152,7 +152,7 @@ class GraphCompilation:
             return None
         bump("compilations")
         try:
-            return self._made(captured(options))
+            return self._compile(captured(options))
         except NothingGained:
             raise
         except Exception as error:
@@ -162,7 +162,7 @@ class GraphCompilation:
             _fall_back(error, module)
             return None
 
-    def _made(self, captured: CapturedGraph) -> Made:
+    def _compile(self, captured: CapturedGraph) -> Made:
         request, schedules = captured.request, tuple[Schedule, ...]()
         if self._asked.choices.schedule == "tune":
             with span(SEARCH):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from graphweave.core.errors import SettingsError
 
@@ -11,7 +10,7 @@ MODES = (None, "default", "reduce-overhead")
 """The modes of torch.compile that this backend takes."""
 
 
-def with_mode(mode: str | None, options: Mapping[str, object] | None) -> dict[str, Any]:
+def with_mode(mode: str | None, options: Mapping[str, object] | None) -> dict[str, object]:
     """`options` with the option that torch.compile's `mode` stands for. Raises SettingsError if the two contradict each
     other, and for an unknown mode."""
     if options is not None and not isinstance(options, Mapping):

@@ -20,6 +20,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _shadowed: ContextVar[dict[int, Any]] = ContextVar("_shadowed", default={})  # noqa: B039  # never changed
 """Number (`id`) of each shadow -> its module, in the thread that traces."""
@@ -84,7 +85,7 @@ def watched() -> Iterator[Writes]:
     writes, tracing = Writes(), threading.get_ident()
     original = torch.nn.Module.__setattr__
 
-    def noticed(self: Any, name: str, value: Any) -> None:
+    def noticed(self: torch.nn.Module, name: str, value: Tensor | torch.nn.Module) -> None:
         if threading.get_ident() != tracing and self.__dict__.get(name) is not value:
             writes.seen = True
         original(self, name, value)
@@ -134,6 +135,6 @@ def _same(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
-def module_of(value: object) -> Any:
+def module_of(value: object) -> object:
     """The module of a shadow, in a block of `Shadows.traced`; anything else itself."""
     return _shadowed.get().get(id(value), value)

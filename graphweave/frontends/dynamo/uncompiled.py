@@ -49,7 +49,7 @@ def forwarded(name: str) -> None:
     )
 
 
-def method(original: nn.Module, name: str, value: object) -> Any:
+def method(original: nn.Module, name: str, value: object) -> object:
     """Attribute `name` of a compiled module's original.
 
     As in torch.compile, only the forward of a module is compiled, so any other method that is called with tensors
@@ -78,7 +78,7 @@ def what_is_meant(target: Callable[..., object]) -> Callable[..., Any]:
     return meant
 
 
-def original_of(fn: Callable[..., object]) -> tuple[Callable[..., Any], bool | None, Mapping[str, Any] | None]:
+def original_of(fn: Callable[..., object]) -> tuple[Callable[..., object], bool | None, Mapping[str, object] | None]:
     """The function or module that the user wrote, if `fn` is compiled, and the arguments `dynamic` and `options` with
     which it is compiled, or else the usual ones."""
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn

@@ -48,7 +48,7 @@ def leave_process_state_alone() -> None:
     guards.CheckFunctionManager.id_ref = named  # type: ignore[method-assign]
     wrap: Callable[..., Any] = builder.VariableBuilder._wrap
 
-    def wrap_and_note(self: Any, value: object) -> Any:
+    def wrap_and_note(self: object, value: object) -> Any:
         if (noted := reads.get()) is not None:
             noted.add(value)
         return wrap(self, value)

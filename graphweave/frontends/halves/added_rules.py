@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from torch import Tensor
+
 from graphweave.analysis.flow import reached
 from graphweave.compiler.compile import optimise
 from graphweave.core.errors import GraphweaveError
@@ -62,7 +64,7 @@ class Firing:
         return f"The rule {self.rule!r}{where} has changed a value{at}: correct it, or remove it."
 
     def changes(
-        self, data: Mapping[str, object], rows: Mapping[Space, int], differs: Callable[[object, object], bool]
+        self, data: Mapping[str, Any], rows: Mapping[Space, int], differs: Callable[[Tensor, Tensor], bool]
     ) -> bool:
         try:
             before, after = interp(self.program, data, rows)
@@ -96,7 +98,7 @@ class Suspects:
         optimise(self.program, replace(self.given, added=again))
         return seen
 
-    def culprit(self, data: Mapping[str, Any], differs: Callable[[Any, Any], bool]) -> Firing | None:
+    def culprit(self, data: Mapping[str, Any], differs: Callable[[Tensor, Tensor], bool]) -> Firing | None:
         """The first firing that gives another value on `data`, the values of the program's inputs by name.
 
         Firings that need inputs which are not among them, or rows that only the whole program tells, are skipped.

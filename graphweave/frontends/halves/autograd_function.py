@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import runtime_wrappers
-from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
+from graphweave.core.boxed import Boxed, boxed
 from graphweave.frontends.halves.batched_tangents import for_each, is_batch
 from graphweave.frontends.halves.derivatives import (
     Alias,
@@ -66,7 +68,7 @@ class Gradients:
         """Whether gradients of gradients have been asked for: from then on they come with the first gradients."""
         self._missing = threading.local()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name not in ("_missing", "keeps", "twice")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -89,8 +91,12 @@ class Gradients:
         return found
 
     def _without_absent(
-        self, results: list[object], tangents: Sequence[object], missing: frozenset[int], drawn: Mapping[str, Any]
-    ) -> list[Any]:
+        self,
+        results: list[Tensor | None],
+        tangents: Sequence[object],
+        missing: frozenset[int],
+        drawn: Mapping[str, object],
+    ) -> list[Tensor | None]:
         """The gradients in eager mode, if more of them are finite there than of `results`, which have zeros in place
         of what is absent."""
         inputs, why = _revived(self._missing.inputs)
@@ -105,10 +111,10 @@ class Gradients:
         tell_eager(left_out(self.joint.about))
         return exact
 
-    def finish(self, run: Callable[[list[object]], list[object]]) -> Callable[[list[Any]], list[Any]]:
+    def finish(self, run: Boxed) -> Boxed:
         """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
 
-        def backward(args: list[object]) -> list[Any]:
+        def backward(args: list[object]) -> list[Tensor | None]:
             if any(map(is_batch, args[self.tangents])):
                 return for_each(backward, args, self.joint.about)
             missing = self.missing
@@ -121,8 +127,7 @@ class Gradients:
             mixed = [r for r, by in zip(results, self.joint.reached, strict=True) if not missing.isdisjoint(by)]
             return results if is_finite(mixed) else self._without_absent(results, tangents, missing, drawn)
 
-        backward._boxed_call = True  # type: ignore[attr-defined]
-        return backward
+        return boxed(backward)
 
 
 @contextmanager
@@ -147,7 +152,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
         _FACTORY.build = build
 
 
-def _equip(function: Any, known: Gradients, compilation: object) -> None:
+def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradCompileSpec) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
     if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
@@ -183,41 +188,46 @@ def _equip(function: Any, known: Gradients, compilation: object) -> None:
             ctx._gw_inputs = []
         return results
 
-    @torch.compiler.disable
-    def double(ctx: Any, impl: Callable[..., object], args: list[object]) -> tuple[Tensor | None, ...]:
-        known.keeps = True
-        joint, tangents = known.joint, args[known.tangents]
-
-        def refused(error: Exception) -> Any:
-            return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
-
-        if known.over_ranks:
-            return refused(over_parts(joint.about))
-        inputs, why = _revived(ctx._gw_inputs)
-        drawn = {name: args[i] for name, i in known.drawn.items()}
-        why = known.once or why
-        if not why and not drawn.keys() >= set(joint.draws):
-            why = "it draws random numbers, which were not kept"
-        if why:
-            return refused(uncomputable(joint.about, why))
-        missing = known.missing
-        tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
-
-        if known.twice:
-            return tuple(joint.compiled(inputs, tangents, drawn, missing))
-
-        def again(given: Sequence[object]) -> list[Any]:
-            known.twice = True
-            values = iter(given)
-            filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
-            return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
-
-        return Twice.apply(impl, again, *tensors)
-
-    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
+    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, partial(_differentiate_again, known)
 
 
-def _tangents_among_gradients(about: Any) -> list[int]:
+@torch.compiler.disable
+def _differentiate_again(
+    known: Gradients, ctx: Any, impl: Callable[..., object], args: list[object]
+) -> tuple[Tensor | None, ...]:
+    """The gradients that `impl` computes, as functions of the inputs and tangents. DerivativeError or ShardError, once
+    somebody asks for their gradients, if these cannot be computed."""
+    known.keeps = True
+    joint, tangents = known.joint, args[known.tangents]
+
+    def refused(error: Exception) -> tuple[Tensor | None, ...]:
+        return Refused.apply(impl, error, torch.empty(0, requires_grad=True), *args)
+
+    if known.over_ranks:
+        return refused(over_parts(joint.about))
+    inputs, why = _revived(ctx._gw_inputs)
+    drawn = {name: args[i] for name, i in known.drawn.items()}
+    why = known.once or why
+    if not why and not drawn.keys() >= set(joint.draws):
+        why = "it draws random numbers, which were not kept"
+    if why:
+        return refused(uncomputable(joint.about, why))
+    missing = known.missing
+    tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
+
+    if known.twice:
+        return tuple(joint.compiled(inputs, tangents, drawn, missing))
+
+    def again(given: Sequence[object]) -> list[Tensor | None]:
+        known.twice = True
+        values = iter(given)
+        filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
+        return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
+
+    return Twice.apply(impl, again, *tensors)
+
+
+def _tangents_among_gradients(about: ViewAndMutationMeta) -> list[int]:
     """The positions of the tangents of the backward among the gradients that autograd gives, which PyTorch drops for
     results that are views of inputs, are no tensors, or need no gradient."""
     written = [about.input_info[n] for n in about.mutated_inp_runtime_indices]
@@ -243,9 +253,9 @@ def _strides(about: object) -> tuple[int, ...] | None:
     return None if strides is None else tuple(strides)
 
 
-def _with_strides(grad: object, strides: tuple[int, ...] | None) -> Any:
+def _with_strides(grad: Tensor | None, strides: tuple[int, ...] | None) -> Tensor | None:
     """`grad` in memory of these strides. PyTorch would copy it into a leaf, which autograd refuses."""
-    if strides is None or not isinstance(grad, Tensor) or not grad.requires_grad or grad.stride() == strides:
+    if strides is None or grad is None or not grad.requires_grad or grad.stride() == strides:
         return grad
     return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)
 
@@ -279,7 +289,7 @@ def _copy_of(get: Callable[[], Tensor | None]) -> Tensor | None:
     return None if value is None else value.detach().clone()
 
 
-def _kept(args: Sequence[Any], written: Mapping[int, bool]) -> list[Any]:
+def _kept(args: Sequence[Any], written: Mapping[int, bool]) -> list[object]:
     """The inputs of a call, kept alive; copies of those in `written`, which the call itself overwrites."""
     return [_copied(t) if i in written else _kept_alive(t) for i, t in enumerate(args)]
 

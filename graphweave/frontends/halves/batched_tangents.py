@@ -6,15 +6,14 @@ backward runs once for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphweave.core.boxed import Boxed
 from graphweave.core.errors import DerivativeError
-
-Backward = Callable[[list[Any]], list[Any]]
 
 
 def is_batch(value: object) -> bool:
@@ -22,7 +21,7 @@ def is_batch(value: object) -> bool:
     return isinstance(value, Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
 
 
-def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Tensor | None]:
+def for_each(run: Boxed, args: Sequence[Any], about: str) -> list[Tensor | None]:
     """The results of the backward `run` for each of the batch, as batches. At least one of `args` is a batch."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
@@ -37,5 +36,5 @@ def for_each(run: Backward, args: Sequence[Any], about: str) -> list[Tensor | No
     return [_batch(parts, level) for parts in zip(*each, strict=True)]
 
 
-def _batch(parts: Sequence[Any], level: int) -> Any:
+def _batch(parts: Sequence[Any], level: int) -> Tensor | None:
     return torch._add_batch_dim(torch.stack(tuple(parts)), 0, level) if isinstance(parts[0], Tensor) else parts[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pickle import PicklingError
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -89,7 +89,7 @@ class JointGraph:
         self._modules = {frozenset[int](): fx.GraphModule(joint, graph)}
         self.draws = tuple(name for name, made in given.items() if made.users)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """The graph as bytes, with operators in place of their formulas, which have no names."""
         if not self._bytes:
             if any(depends_on_layout(n.meta.get("captured")) for n in self._module().graph.nodes):
@@ -112,12 +112,14 @@ class JointGraph:
         return self._modules[frozenset()]
 
     def __call__(
-        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, Any],
+        self, primals: Sequence[object], tangents: Sequence[object], drawn: Mapping[str, object],
         missing: frozenset[int] = frozenset(),
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Tensor | None]:  # fmt: skip
         """The gradients of all inputs, to which the tangents in `missing` add nothing. `drawn` holds for each random
         call its seed or the numbers that it drew."""
-        results: list[Any] = self._without(missing)(*primals, *tangents, *(drawn[name] for name in self.draws))
+        results: list[Tensor | None] = self._without(missing)(
+            *primals, *tangents, *(drawn[name] for name in self.draws)
+        )
         return results
 
     def compiled(
@@ -194,8 +196,11 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, backward: Callable[[], object], again: Callable[[Sequence[object]], list[object]], *tensors: object
-    ) -> Any:
+        ctx: Any,
+        backward: Callable[[], tuple[Tensor, ...]],
+        again: Callable[[Sequence[object]], list[object]],
+        *tensors: object,
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.again = again
         ctx.save_for_backward(*tensors)
@@ -203,7 +208,7 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    def backward(ctx: Any, *wanted: object) -> Any:
+    def backward(ctx: Any, *wanted: Tensor | None) -> tuple[Tensor | None, ...]:
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
             given = [_alias(t) if deeper else _leaf(t) for t in ctx.saved_tensors]
@@ -225,11 +230,11 @@ class Alias(torch.autograd.Function):
     """The same tensor in the same memory, behind a node of its own in the graph of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: object, x: Tensor) -> Tensor:
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: object, grad: Tensor) -> Tensor:
         return grad
 
 
@@ -237,12 +242,14 @@ class Refused(torch.autograd.Function):
     """A compiled backward whose results cannot be differentiated again, with the error that says why."""
 
     @staticmethod
-    def forward(ctx: Any, backward: Callable[[], object], error: Exception, *tensors: object) -> Any:
+    def forward(
+        ctx: Any, backward: Callable[[], tuple[Tensor, ...]], error: Exception, *tensors: object
+    ) -> tuple[Tensor, ...]:
         ctx.error = error
         return backward()
 
     @staticmethod
-    def backward(ctx: Any, *wanted: object) -> Any:
+    def backward(ctx: Any, *wanted: object) -> NoReturn:
         raise ctx.error
 
 

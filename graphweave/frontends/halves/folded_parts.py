@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.core.settings import settings
+from graphweave.frontends.calls.decompositions import Decompositions
 from graphweave.frontends.halves.equal_parts import EqualPart, equal_parts
 from graphweave.frontends.halves.traced_parts import NotFolded, Trace, Traces, operation
 from graphweave.frontends.tracing.inner_gradients import takes_gradients
@@ -43,10 +44,10 @@ class FoldedPart:
         out: list[Tensor] = torch.ops.graphweave.equal_part(index, tensors, sizes)
         return out
 
-    def operands(self, node: fx.Node) -> list[Any]:
+    def operands(self, node: fx.Node) -> list[object]:
         """The operands of the operator's call `node`, in the order of the part's inputs."""
         _, tensors, sizes = node.args
-        out: list[Any] = [None] * len(self.part.inputs)
+        out: list[object] = [None] * len(self.part.inputs)
         for i, arg in zip((*self._tensors, *self._sizes), (*tensors, *sizes), strict=True):  # type: ignore[misc]
             out[i] = arg
         return out
@@ -102,7 +103,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(out)
 
     @staticmethod
-    def backward(ctx: Any, *tangents: Tensor | None) -> Any:
+    def backward(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         folded = _folded[ctx.index]
         given = [t if d else None for t, d in zip(tangents, folded.differentiable(), strict=False)]
         folded.trace = folded.traces.with_gradients(folded.part, folded.needs, given)
@@ -124,7 +125,7 @@ def _run(index: int, *operands: Any) -> list[Tensor]:
 
 
 @contextmanager
-def folded(module: fx.GraphModule, decompositions: object) -> Iterator[fx.GraphModule | None]:
+def folded(module: fx.GraphModule, decompositions: Decompositions) -> Iterator[fx.GraphModule | None]:
     """Dynamo's graph with a single call in place of each of its equal parts; None if there are none. Within the block,
     `unfolded` undoes it in the graph that AOTAutograd makes of it."""
     if not settings().equal_parts or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):

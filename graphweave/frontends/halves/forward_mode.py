@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -17,7 +16,7 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def refuse_forward_mode(run: Callable[..., object], about: str) -> Callable[..., Any]:
+def refuse_forward_mode(run: Callable[..., object], about: str) -> Callable[..., object]:
     """`run`, the compiled code of a graph, with an error in place of results without their tangents."""
 
     def checked(*args: object) -> object:

@@ -33,7 +33,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, name: str) -> Any:
+    def persistent_load(self, name: str) -> object:
         return resolve(name)
 
 

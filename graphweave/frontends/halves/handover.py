@@ -20,19 +20,17 @@ from torch import Tensor, fx
 from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch.utils._pytree import tree_flatten
 
+from graphweave.core.boxed import Boxed, boxed
 from graphweave.core.sizes import SizeOp, evaluated
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.executable import Executable
-from graphweave.frontends.calls.captured_sizes import expression
+from graphweave.frontends.calls.captured_sizes import Size, expression
 from graphweave.frontends.halves.reference import Reference, checked_backward, checked_forward
 from graphweave.frontends.importing.importer import Imported
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
 from graphweave.passes.partition import Split
-
-Boxed = Callable[[list[Any]], list[Any]]
-"""A function that takes a list of arguments, which it empties, and returns a list."""
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 """Types of symbolic numbers."""
@@ -118,7 +116,7 @@ class Handed:
     def boxed(self) -> Boxed:
         executable, takes, gives = self.executable, self.takes, self.gives
 
-        def run(args: list[object]) -> list[Any]:
+        def run(args: list[object]) -> list[object]:
             passed = {i: args[i] for made, i in gives if not made}
             taken = [args[i] for i in takes]
             args.clear()
@@ -126,8 +124,7 @@ class Handed:
             results.append(None)
             return [results[i] if made else passed[i] for made, i in gives]
 
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+        return boxed(run)
 
     def module(self) -> fx.GraphModule:
         """The half as a module of one opaque call, as it was handed over."""
@@ -177,7 +174,7 @@ def fake_of(imported: Imported, ref: ir.Ref) -> Tensor:
 
 def row_counts(
     program: ir.Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
-) -> dict[Space, Any]:
+) -> dict[Space, Size]:
     """The row count of each space of a rewritten program: that of the import, or a symbol if data decides it.
 
     A union in `unions` has as many rows as its spaces together (the unit space has one row). Any other space whose size

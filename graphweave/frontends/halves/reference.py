@@ -8,7 +8,7 @@ rewriting and the calls left to PyTorch. It compares values and the memory layou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
+from graphweave.core.boxed import Boxed
 from graphweave.core.errors import GraphweaveError, VerifyError
 from graphweave.frontends.calls.captured_graph import ancestors, copy_of, is_random
 from graphweave.frontends.halves.added_rules import Suspects
@@ -58,7 +59,7 @@ class Reference:
     def backward(self, given: Mapping[str, object], state: Tensor, results: Sequence[object]) -> None:
         self._check(given, state, results, range(self._gradients, len(self._results)))
 
-    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[Any], which: range) -> None:
+    def _check(self, given: Mapping[str, object], state: Tensor, results: Sequence[object], which: range) -> None:
         with _random_state(state), torch.no_grad():
             wanted = [self._results[i] for i in which]
             env = self._run(given, wanted)
@@ -91,7 +92,7 @@ class Reference:
                 env[node] = self._call(node, args, kwargs)
         return env
 
-    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Tensor | tuple[Tensor, ...] | int:
+    def _call(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...] | int:
         if node.name in self._imported.seeded:
             seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=args[0].device)
             position = torch.arange(args[0].numel(), device=args[0].device).reshape(args[0].shape)
@@ -102,10 +103,10 @@ class Reference:
         out = node.target(*args, **kwargs)
         return out.zero_() if node.target in _EMPTY else out
 
-    def _spread(self, given: Mapping[str, Any], state: Tensor, node: Any, want: Any) -> Any:
+    def _spread(self, given: Mapping[str, object], state: Tensor, node: object, want: object) -> Tensor | float:
         """How much each number of a result may change with the rounding of inputs. It may be much: a comparison that is
         nearly a tie may go the other way, and a gradient then flows elsewhere."""
-        if not isinstance(want, Tensor) or not want.is_floating_point():
+        if not isinstance(node, fx.Node) or not isinstance(want, Tensor) or not want.is_floating_point():
             return 0.0
         noise = torch.Generator().manual_seed(0)
         spread = torch.zeros_like(want)
@@ -180,9 +181,7 @@ class Reference:
         return self._imported.promises[i] if i < len(self._imported.promises) else None
 
 
-def checked_inference(
-    reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
-) -> Callable[[list[Any]], list[Any]]:
+def checked_inference(reference: Reference, run: Boxed, names: Sequence[str]) -> Boxed:
     """`run`, with its results compared at each call. The arguments are the values of the placeholders `names`."""
 
     def checked(args: list[Tensor | int]) -> list[object]:
@@ -195,9 +194,7 @@ def checked_inference(
     return checked
 
 
-def checked_forward(
-    reference: Reference, run: Callable[[list[object]], list[object]], names: Sequence[str]
-) -> Callable[[list[Any]], list[Any]]:
+def checked_forward(reference: Reference, run: Boxed, names: Sequence[str]) -> Boxed:
     """Like `checked_inference`, but after the results it returns copies of the tensors among the arguments, and the
     random state."""
     plain = checked_inference(reference, run, names)
@@ -210,9 +207,7 @@ def checked_forward(
     return checked
 
 
-def checked_backward(
-    reference: Reference, run: Callable[[list[Any]], list[Any]], own: Sequence[str | None], names: Sequence[str]
-) -> Callable[[list[Any]], list[Any]]:
+def checked_backward(reference: Reference, run: Boxed, own: Sequence[str | None], names: Sequence[str]) -> Boxed:
     """`run`, with its results compared at each call.
 
     The backward's own arguments come first; `own` names the tangents among them and is None for others. The forward's

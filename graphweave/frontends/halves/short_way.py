@@ -9,11 +9,15 @@ is taken, as it is in a version of PyTorch whose metadata does not say these thi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
+from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+
+from graphweave.core.boxed import Boxed
 
 _ABSENT = (
     "num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_unsafe_view_outputs", "num_intermediate_bases",
@@ -32,7 +36,10 @@ _lay_out: Any = getattr(runtime_wrappers, "coerce_to_expected_memory_format", No
 _PlainTangent: Any = getattr(runtime_wrappers, "PlainTensorMeta", None)
 
 
-def needs_little(compilation: Any) -> bool:
+_Backward: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
+
+
+def needs_little(compilation: AOTDispatchAutogradCompileSpec) -> bool:
     """Whether a graph needs none of what the short way leaves out. `compilation` is AOTAutograd's specification."""
     try:
         about = compilation.fw_metadata
@@ -44,7 +51,7 @@ def needs_little(compilation: Any) -> bool:
         return False
 
 
-def short_forward(about: Any) -> Callable[..., tuple[Any, ...]]:
+def short_forward(about: ViewAndMutationMeta) -> Callable[..., tuple[object, ...]]:
     """The function in place of AOTAutograd's `_fwd_fn`, for a graph with metadata `about`."""
     tensors, numbers = about.tensors_saved_for_backwards_with_vc_check_slice, about.symints_saved_for_backwards_slice
     varying = tuple(about.dynamic_saved_tensors_idxs.items())
@@ -52,8 +59,8 @@ def short_forward(about: Any) -> Callable[..., tuple[Any, ...]]:
     undifferentiable = [i for i, result in enumerate(about.output_info) if not result.requires_grad]
 
     def forward(
-        ctx: Any, args: Sequence[object], add_random_state: object, save: object, finish: object, compiled: Any
-    ) -> tuple[Any, ...]:  # fmt: skip
+        ctx: Any, args: Sequence[object], add_random_state: object, save: object, finish: object, compiled: Boxed
+    ) -> tuple[object, ...]:  # fmt: skip
         out = compiled([*args])
         saved = [t.detach() if t._is_view() else t for t in out[tensors]]
         for i, dims in varying:
@@ -70,12 +77,12 @@ def short_forward(about: Any) -> Callable[..., tuple[Any, ...]]:
     return forward
 
 
-def short_backward(function: Any, positions: Sequence[int], long_way: Callable[..., object]) -> Callable[..., Any]:
+def short_backward(function: Any, positions: Sequence[int], long_way: _Backward) -> _Backward:
     """The function in place of AOTAutograd's `_bwd_fn`, `long_way`, for the autograd function `function`. `positions`
     are those of the backward's tangents among the gradients that autograd gives."""
     layouts = [tangent.memory_format for tangent in function.metadata.subclass_tangent_meta]
 
-    def backward(boxed: tuple[list[Tensor], ...], ctx: Any, *rest: object) -> Any:
+    def backward(boxed: tuple[list[Tensor], ...], ctx: Any, *rest: object) -> tuple[Tensor | None, ...]:
         run = function.compiled_bw
         if (
             run is None  # not compiled yet

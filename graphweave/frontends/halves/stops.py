@@ -34,7 +34,7 @@ def stops(node: fx.Node) -> bool:
     A call without a mark is autograd's if only gradients read it. Others are part of an operator that PyTorch composes
     of smaller ones.
     """
-    if _is_marked(node):
+    if _MARK in node.meta.get("source_fn_stack", ())[-1:]:
         return True
     readers = (n for n in node.users if n.target is not aten.detach.default and n.op != "output")
     return any("autograd_backward" not in n.meta for n in readers)
@@ -150,7 +150,3 @@ def _unwrapped(value: Tensor) -> Tensor:
 
 def _storages(node: fx.Node) -> set[int]:
     return {v.untyped_storage()._cdata for v in _floating(node) if v.layout is torch.strided}
-
-
-def _is_marked(node: fx.Node) -> bool:
-    return _MARK in node.meta.get("source_fn_stack", ())[-1:]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeAlias
 
 import torch
+from sympy import Symbol
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher, suspend_functionalization
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, sync_functional_tensor, to_fun
@@ -19,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from graphweave.frontends.calls.decompositions import Decompositions
 from graphweave.frontends.halves.equal_parts import EqualPart
 from graphweave.frontends.halves.part_numbers import Place, others, put, varying_constants, with_numbers
 
@@ -32,7 +34,7 @@ class NotFolded(Exception):
 class Traces:
     """The traces of a group of equal parts: one without gradients, and one for each kind of tangents that occurs."""
 
-    def __init__(self, group: Sequence[EqualPart], decompositions: object) -> None:
+    def __init__(self, group: Sequence[EqualPart], decompositions: Decompositions) -> None:
         self._decompositions = decompositions
         self._vary = any(part.numbers != group[0].numbers for part in group)
         self._found: list[tuple[Any, Trace]] = []
@@ -56,6 +58,12 @@ class Traces:
         return trace
 
 
+_Env: TypeAlias = dict[fx.Node, fx.Node]
+"""Nodes of a trace -> nodes of the graph into which it is copied."""
+_Known: TypeAlias = dict[Hashable, fx.Node]
+"""Keys of symbolic numbers -> the nodes that compute them."""
+
+
 def _same(ours: list[list[object]], theirs: list[list[object]], names: dict[object, object]) -> bool:
     return all(
         _expression(a, names) == _expression(b, {})
@@ -76,8 +84,8 @@ class Trace:
         part: EqualPart,
         needs: tuple[bool, ...],
         tangents: Sequence[Tensor | None],
-        decompositions: object,
-        keys: Any,
+        decompositions: Decompositions,
+        keys: tuple[torch._C.DispatchKeySet, torch._C.DispatchKeySet],
         *,
         vary: bool,
     ) -> None:
@@ -112,7 +120,7 @@ class Trace:
         values: Sequence[object],
         needs: tuple[bool, ...],
         tangents: Sequence[Tensor | None],
-        decompositions: Any,
+        decompositions: Decompositions,
         numbers: Sequence[float],
     ) -> fx.Graph:
         part = self._part
@@ -126,7 +134,7 @@ class Trace:
         wanted = [t is not None for t in tangents]
         self._backward: set[str] = set()
 
-        def joint(primals: list[object], tangents: list[Tensor]) -> Any:
+        def joint(primals: list[object], tangents: list[Tensor]) -> object:
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
                 inputs, tangents = tree_map(to_fun, primals), tree_map(to_fun, tangents)
                 results = list(PropagateUnbackedSymInts(module).run(*inputs))
@@ -162,7 +170,7 @@ class Trace:
         self.has_gradient = [g is not None for g in gradients]
         return [g for g in gradients if g is not None]
 
-    def renamed(self, part: EqualPart) -> dict[Any, Any]:
+    def renamed(self, part: EqualPart) -> dict[Symbol, Symbol]:
         """The symbols of this trace, and those of an equal part in their place."""
         return {a: b for a, b in zip(self._part.symbols, part.symbols, strict=True) if a != b}
 
@@ -190,28 +198,21 @@ class Trace:
         return out
 
     def insert_forward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[object, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known
     ) -> list[fx.Node]:
         """Insert the calls of the forward; their results and the values that are written."""
         self._insert(graph, before, part, env, known, backward=False)
         return [env[n] for n in self._results]
 
     def insert_backward(
-        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: dict[fx.Node, Any], known: dict[object, fx.Node]
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known
     ) -> list[fx.Node]:
         """Insert the calls of the backward; the gradients."""
         self._insert(graph, before, part, env, known, backward=True)
         return [env[n] for n in self._gradients]
 
     def _insert(
-        self,
-        graph: fx.Graph,
-        before: fx.Node,
-        part: EqualPart,
-        env: dict[fx.Node, Any],
-        known: dict[object, fx.Node],
-        *,
-        backward: bool,
+        self, graph: fx.Graph, before: fx.Node, part: EqualPart, env: _Env, known: _Known, *, backward: bool
     ) -> None:
         names, outside = self.renamed(part), {*self.primals, *self.tangents}
         with graph.inserting_before(before):
@@ -230,9 +231,7 @@ class Trace:
                 if names:
                     env[node].meta = self._meta(node.meta, names)
 
-    def _number(
-        self, node: fx.Node, outside: set[fx.Node], names: dict[object, object], env: dict[fx.Node, object]
-    ) -> Any:
+    def _number(self, node: fx.Node, outside: set[fx.Node], names: dict[object, object], env: _Env) -> Hashable:
         """The key that equal symbolic numbers share, which a graph computes once: an expression if `node` reads it from
         a tensor from outside, its operands if it computes with numbers; None for anything else."""
         value = node.meta.get("val")
@@ -244,7 +243,7 @@ class Trace:
             return _expression(value, names)
         return None
 
-    def _meta(self, meta: dict[str, Any], names: dict[Any, Any]) -> dict[str, object]:
+    def _meta(self, meta: dict[str, Any], names: dict[Symbol, Symbol]) -> dict[str, object]:
         out = {k: v for k, v in meta.items() if k != "tensor_meta"}
         if "val" in out:
             out["val"] = tree_map(lambda v: self._value(v, names), out["val"])
@@ -286,7 +285,7 @@ def _of(size: object) -> Any:
     return _expression(size, {})
 
 
-def operation(node: fx.Node, env: dict[fx.Node, Any] | None = None) -> Any:
+def operation(node: fx.Node, env: _Env | None = None) -> object:
     """The key that calls share if they compute the same of the same operands."""
     return node.target, fx.map_arg((node.args, tuple(node.kwargs.items())), lambda n: n if env is None else env[n])
 

@@ -18,7 +18,7 @@ from graphweave.frontends.calls.declared import differentiable
 aten = torch.ops.aten
 
 
-def derivable(node: fx.Node) -> Any:
+def derivable(node: fx.Node) -> object:
     """The function to call for `node` of a joint graph, with its arguments."""
     target = node.target
     if target in _DETERMINANTS:

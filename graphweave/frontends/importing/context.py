@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from sympy import Expr
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -213,7 +214,7 @@ class Context:
         described = ir.AnyType(size=expression(shape(node)[dim]))
         return self.emit(ir.Aten(named.SIZE, (ir.Operand(ref), dim), (), described))
 
-    def _computed(self, expr: Any) -> ir.Ref | None:
+    def _computed(self, expr: Expr) -> ir.Ref | None:
         if expr in self.sizes:
             return self.sizes[expr]
         name = _OF_SIZES.get(type(expr).__name__)

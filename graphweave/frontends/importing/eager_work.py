@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch import fx
 

@@ -353,7 +353,7 @@ class _Importer:
             result, ir.Aten(named.CLONE, (ir.Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
         )
 
-    def _number(self, value: Any) -> ir.Ref:
+    def _number(self, value: bool | int | float) -> ir.Ref:
         """A result that is a plain number, as a value of the program."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
         return self.cx.emit(ir.Aten(f"builtin.{name}", (value,), (), ir.AnyType(other=name)))
@@ -417,7 +417,7 @@ def _is_plain(value: Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
 
-def _plain(arg: object) -> Any:
+def _plain(arg: object) -> object:
     """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
         value = val(arg)

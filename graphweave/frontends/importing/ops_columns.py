@@ -7,7 +7,7 @@ neighbours. A loss on class labels makes these calls in the forward and in the b
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -127,14 +127,13 @@ def _base_and_source(cx: Context, node: fx.Node) -> tuple[Ref, Ref]:
     return base, source
 
 
-def _or_rows(target: object, along_features: Any) -> Handler:
+def _or_rows(target: object, along_features: Callable[[Context, fx.Node, int], Ref]) -> Handler:
     """A handler for `target`: `along_features` translates a call along features; along rows it is a pull or push."""
 
     def handler(cx: Context, node: fx.Node) -> Ref | None:
         d = _feature_dim(node)
         if d is not None:
-            found: Ref = along_features(cx, node, d)
-            return found
+            return along_features(cx, node, d)
         by_rows = SPARSE.get(target)
         return None if by_rows is None else by_rows(cx, node)
 

@@ -112,13 +112,13 @@ def _typed(cx: Context, a: ir.Ref, b: ir.Ref) -> ir.Ref | None:
     if m == 1 and (found := _matrices(cx, b)) is not None:
         out = cx.emit(ir.MatMul(cx.reshape(a, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, 1, n))
-    if n == 1 and (found := _matrices(cx, _turned(cx, a))) is not None:
+    if n == 1 and (found := _matrices(cx, _transpose(cx, a))) is not None:
         out = cx.emit(ir.MatMul(cx.reshape(b, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, m, 1))
     return None
 
 
-def _turned(cx: Context, ref: ir.Ref) -> ir.Ref:
+def _transpose(cx: Context, ref: ir.Ref) -> ir.Ref:
     rank = len(cx.type(ref).shape)
     return cx.permute(ref, (*range(rank - 2), rank - 1, rank - 2))
 
@@ -139,7 +139,7 @@ def _matrices(cx: Context, ref: ir.Ref) -> tuple[ir.Ref, ir.Ref] | None:
 def _has_matrices(cx: Context, a: ir.Ref, b: ir.Ref) -> bool:
     """Whether one factor is a vector and the other a pulled matrix, which `typed-linear` makes a typed product."""
     m, n = cx.type(a).shape[-2], cx.type(b).shape[-1]
-    return (m == 1 and _matrices(cx, b) is not None) or (n == 1 and _matrices(cx, _turned(cx, a)) is not None)
+    return (m == 1 and _matrices(cx, b) is not None) or (n == 1 and _matrices(cx, _transpose(cx, a)) is not None)
 
 
 _MAX_MULTIPLICATIONS_IN_KERNELS = 4096

@@ -35,7 +35,7 @@ def _unary(op: Op) -> Handler:
     return handler
 
 
-def compute_type(*args: Any) -> DType:
+def compute_type(*args: object) -> DType:
     """The dtype in which torch computes with these operands."""
     values = [val(a) for a in args]
     numbers = [v if isinstance(v, torch.Tensor) else _like(v) for v in values]

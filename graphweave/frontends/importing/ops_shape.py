@@ -89,7 +89,7 @@ def _slice(cx: Context, node: fx.Node) -> ir.Ref:
     return _sliced(cx, x, d, start, stop, step)
 
 
-def _slice_arguments(node: fx.Node) -> tuple[Any, Any, Any, Any]:
+def _slice_arguments(node: fx.Node) -> tuple[int, int | None, int | None, int]:
     dim, start, stop, step = (argument(node, name) for name in ("dim", "start", "end", "step"))
     numbers = [v if v is None else fixed(val(v)) for v in (start, stop, step)]
     if any(v is not None and n is None for v, n in zip((start, stop, step), numbers, strict=True)):
@@ -148,14 +148,14 @@ def _concat(cx: Context, node: fx.Node) -> ir.Ref:
         raise IRError("concatenates tensors of different ranks")
     dim = dim_of(argument(node, "dim", 0), rank(node)) - (t.space != UNIT)
     if dim < 0:
-        joined = _joined(cx, node, xs)
+        joined = _join_rows(cx, node, xs)
         return _rows_after_rows(cx, node, xs) if joined is None else joined
     if any(cx.type(x).space != t.space for x in xs):
         raise IRError("concatenates rows of several spaces side by side")
     return xs[0] if len(xs) == 1 else cx.emit(ir.Concat(tuple(xs), dim))
 
 
-def _joined(cx: Context, node: fx.Node, xs: list[ir.Ref]) -> ir.Ref | None:
+def _join_rows(cx: Context, node: fx.Node, xs: list[ir.Ref]) -> ir.Ref | None:
     """The concatenated rows of `xs`, on the space of the union; None if they have no such space. Shared data can
     be one row of it."""
     t, args = cx.result(node), joined_rows(node)

@@ -27,10 +27,10 @@ def _softmax(cx: Context, node: fx.Node) -> Ref:
     names, formula = SOFTMAXES[node.target]
     dtype, dim = cx.result(node).dtype, dim_of(argument(node, "dim"), rank(node))
     operands = [cx.cast(cx.value(argument(node, name)), computed(dtype)) for name in names]
-    return cx.cast(formula(cx.map, partial(_folded, cx, dim), *operands), dtype)
+    return cx.cast(formula(cx.map, partial(_fold, cx, dim), *operands), dtype)
 
 
-def _folded(cx: Context, dim: int, x: Ref, fold: Fold) -> Ref:
+def _fold(cx: Context, dim: int, x: Ref, fold: Fold) -> Ref:
     t = cx.type(x)
     if t.space != UNIT and dim == 0:
         return cx.push(x, cx.emit(ToUnit(t.space)), fold, neutral(fold, t.dtype))

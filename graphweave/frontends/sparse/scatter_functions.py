@@ -9,10 +9,12 @@ Traces follow them in place of its operators, which are C++ that no trace can ru
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+_T = TypeVar("_T")
 
 _INFINITE = float("inf")
 
@@ -26,11 +28,11 @@ def broadcast(src: Tensor, other: Tensor, dim: int) -> Tensor:
     return src.expand_as(other)
 
 
-def _sizes(src: Tensor, dim: int, rows: object) -> list[Any]:
+def _sizes(src: Tensor, dim: int, rows: int) -> list[int]:
     return [rows if d == dim else n for d, n in enumerate(src.shape)]
 
 
-def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: object) -> Any:
+def _rows(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None) -> int:
     """The rows of the result: those of `out`, those asked for, or the largest index plus 1."""
     if out is not None:
         return out.size(dim)
@@ -57,12 +59,6 @@ def scatter_sum(
     else:
         found = total.scatter_add(dim, broadcast(index, src, dim), src)
     return _written(out, found)
-
-
-def scatter_add(
-    src: Tensor, index: Tensor, dim: int = -1, out: Tensor | None = None, dim_size: int | None = None
-) -> Tensor:
-    return scatter_sum(src, index, dim, out, dim_size)
 
 
 def scatter_mul(
@@ -105,7 +101,7 @@ def scatter_min(
 
 
 def _extreme(
-    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: object, reduce: str
+    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, reduce: str
 ) -> tuple[Tensor, Tensor]:
     dim = dim % src.dim()
     size = _sizes(src, dim, _rows(index, out, dim, dim_size))
@@ -137,7 +133,7 @@ def _of(functions: dict[str, Callable[..., object]], reduce: str) -> Callable[..
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {
-    "sum": scatter_sum, "add": scatter_add, "mul": scatter_mul, "mean": scatter_mean, "min": scatter_min,
+    "sum": scatter_sum, "add": scatter_sum, "mul": scatter_mul, "mean": scatter_mean, "min": scatter_min,
     "max": scatter_max,
 }  # fmt: skip
 
@@ -199,28 +195,13 @@ def scatter_log_softmax(
 # ---------------------------------------------------------------- along a sorted index
 
 
-def segment_sum_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
-    return scatter_sum(src, index, index.dim() - 1, out, dim_size)
+def _along_last(function: Callable[..., _T]) -> Callable[..., _T]:
+    """A scatter along the last dim of its index."""
 
+    def segments(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> _T:
+        return function(src, index, index.dim() - 1, out, dim_size)
 
-def segment_add_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
-    return scatter_sum(src, index, index.dim() - 1, out, dim_size)
-
-
-def segment_mean_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
-    return scatter_mean(src, index, index.dim() - 1, out, dim_size)
-
-
-def segment_min_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    return scatter_min(src, index, index.dim() - 1, out, dim_size)
-
-
-def segment_max_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    return scatter_max(src, index, index.dim() - 1, out, dim_size)
+    return segments
 
 
 def segment_coo(
@@ -250,24 +231,13 @@ def _segments(indptr: Tensor, length: int) -> Tensor:
     return torch.searchsorted(indptr.contiguous(), positions, right=True) - 1
 
 
-def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    return segment_csr(src, indptr, out, "sum")
+def _between_pointers(reduce: str) -> Callable[..., Tensor | tuple[Tensor, Tensor]]:
+    """The reduction of segments, with the places of extremes."""
 
+    def segments(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        return _between(src, indptr, out, reduce)
 
-def segment_add_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    return segment_csr(src, indptr, out, "sum")
-
-
-def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    return segment_csr(src, indptr, out, "mean")
-
-
-def segment_min_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    return _between(src, indptr, out, "min")  # type: ignore[return-value]
-
-
-def segment_max_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    return _between(src, indptr, out, "max")  # type: ignore[return-value]
+    return segments
 
 
 def segment_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None, reduce: str = "sum") -> Tensor:
@@ -295,15 +265,20 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
     return gather_coo(src, _segments(indptr.expand(*src.shape[:dim], -1), length), out)
 
 
-PARTS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "scatter": (scatter, scatter_sum, scatter_add, scatter_mul, scatter_mean, scatter_min, scatter_max),
-    "composite": (scatter_std, scatter_logsumexp, scatter_softmax, scatter_log_softmax),
-    "segment_coo": (
-        segment_coo, segment_sum_coo, segment_add_coo, segment_mean_coo, segment_min_coo, segment_max_coo, gather_coo,
-    ),
-    "segment_csr": (
-        segment_csr, segment_sum_csr, segment_add_csr, segment_mean_csr, segment_min_csr, segment_max_csr, gather_csr,
-    ),
-    "utils": (broadcast,),
+PARTS: dict[str, dict[str, Callable[..., object]]] = {
+    "scatter": {"scatter": scatter, **{f"scatter_{name}": function for name, function in _SCATTERS.items()}},
+    "composite": {
+        "scatter_std": scatter_std, "scatter_logsumexp": scatter_logsumexp, "scatter_softmax": scatter_softmax,
+        "scatter_log_softmax": scatter_log_softmax,
+    },
+    "segment_coo": {
+        "segment_coo": segment_coo, "gather_coo": gather_coo,
+        **{f"segment_{name}_coo": _along_last(f) for name, f in _SCATTERS.items() if name != "mul"},
+    },
+    "segment_csr": {
+        "segment_csr": segment_csr, "gather_csr": gather_csr,
+        **{f"segment_{name}_csr": _between_pointers(name) for name in _SCATTERS if name != "mul"},
+    },
+    "utils": {"broadcast": broadcast},
 }  # fmt: skip
-"""Module of torch_scatter -> its functions. All but the last module's are functions of the package, too."""
+"""Module of torch_scatter -> its functions by name. All but the last module's are functions of the package, too."""

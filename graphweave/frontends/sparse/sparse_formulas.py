@@ -3,7 +3,7 @@ and PyG's functions that look into tensors to see whether there is something to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,64 +17,64 @@ _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.spa
 _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor
 
 
-def _answered(handler: Callable[..., object], original: Callable[..., object], args: Any, kwargs: Any) -> object:
-    """With a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
-    if any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
-        out = handler(*args, **kwargs)
-        return eagerly(original, args, kwargs) if out is NotImplemented else out
-    return original(*args, **kwargs)
+def _answering(handler: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+    """The function that gives the result of `handler` with a SparseMatrix among its arguments, and that of `original`
+    without one."""
+
+    def answer(*args: object, **kwargs: object) -> object:
+        if any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
+            out = handler(*args, **kwargs)
+            return eagerly(original, args, kwargs) if out is NotImplemented else out
+        return original(*args, **kwargs)
+
+    return answer
 
 
-def _product(*args: object, **kwargs: Any) -> object:
+def _product(*args: Any, **kwargs: Any) -> object:
     reduces = len(args) == 3 or "reduce" in kwargs
-    handler = sparse_functions.product_reduced if reduces else sparse_functions.product
-    return _answered(handler, _mm, args, kwargs)
-
-
-def _add_product(*args: object, **kwargs: object) -> object:
-    return _answered(sparse_functions.add_product, _addmm, args, kwargs)
-
-
-def _softmaxed(*args: object, **kwargs: object) -> object:
-    return _answered(sparse_functions.softmax, _softmax, args, kwargs)
-
-
-def _sampled_product(*args: object, **kwargs: object) -> object:
-    return _answered(sparse_functions.sampled_product, _sampled, args, kwargs)
-
-
-def _total(*args: object, **kwargs: object) -> object:
-    return _answered(sparse_functions.total, _sum, args, kwargs)
+    return (sparse_functions.product_reduced if reduces else sparse_functions.product)(*args, **kwargs)
 
 
 def _coo_tensor(
-    indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
-    is_coalesced: Any = None, **rest: Any,
+    indices: Any, values: Any = None, size: Any = None, *, dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None, is_coalesced: bool | None = None, **rest: Any,
 ) -> object:  # fmt: skip
     if _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
         values = values if dtype is None else values.to(dtype)
-        return sparse_functions.made(indices, values, size, is_coalesced=bool(is_coalesced))
+        return sparse_functions.coo_matrix(indices, values, size, is_coalesced=bool(is_coalesced))
     given = {} if size is None else {"size": size}
     return _coo(indices, values, **given, dtype=dtype, device=device, is_coalesced=is_coalesced, **rest)
 
 
-def _csr_tensor(crow_indices: object, col_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csr_tensor(
+    crow_indices: object, col_indices: object, values: object, size: object = None, **rest: object
+) -> object:
     return _compressed(torch.sparse_csr, _csr, crow_indices, col_indices, values, size, rest)
 
 
-def _csc_tensor(ccol_indices: object, row_indices: Any, values: Any, size: object = None, **rest: object) -> object:
+def _csc_tensor(
+    ccol_indices: object, row_indices: object, values: object, size: object = None, **rest: object
+) -> object:
     return _compressed(torch.sparse_csc, _csc, ccol_indices, row_indices, values, size, rest)
 
 
-def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: Any, size: Any, rest: Any) -> object:
+def _compressed(
+    layout: torch.layout,
+    original: Callable[..., object],
+    pointer: object,
+    other: Any,
+    values: Any,
+    size: Any,
+    rest: Mapping[str, Any],
+) -> object:
     named = {name: value for name, value in rest.items() if name not in ("dtype", "device")}
     if _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
         values = values if rest.get("dtype") is None else values.to(rest["dtype"])
-        return sparse_functions.made_compressed(pointer, other, values, size, layout)
+        return sparse_functions.compressed_matrix(pointer, other, values, size, layout)
     return original(pointer, other, values, size, **rest)
 
 
-def _is_matrix(values: object, size: Any, device: torch.device, rest: Any) -> bool:
+def _is_matrix(values: object, size: Any, device: torch.device | str | None, rest: Mapping[str, object]) -> bool:
     if not isinstance(values, Tensor) or size is None or any([value for value in rest.values()]):
         return False
     return len(size) == values.dim() + 1 and (device is None or torch.device(device) == values.device)
@@ -99,7 +99,7 @@ def _segments(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's reduction of the rows from ptr[i] to ptr[i + 1], as a scatter by segment."""
     index = _row_of_entries(ptr, output_size=src.shape[0])
     reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)
-    return sparse_functions.reduced(src, index, ptr.numel() - 1, reduce)
+    return sparse_functions.reduce_entries(src, index, ptr.numel() - 1, reduce)
 
 
 def _set_value(adj: object, value: Tensor) -> object:
@@ -110,8 +110,8 @@ def _set_value(adj: object, value: Tensor) -> object:
 
 
 def _coalesced(
-    edge_index: Tensor, edge_attr: object = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
-    sort_by_row: bool = True,
+    edge_index: Tensor, edge_attr: object = None, num_nodes: int | None = None, reduce: str = "sum",
+    is_sorted: bool = False, sort_by_row: bool = True,
 ) -> object:  # fmt: skip
     """PyG's `coalesce`, used by `to_torch_csr_tensor` and others. The original branches on whether edges are equal."""
     from torch_geometric.utils import coalesce  # optional, but already imported if this is called
@@ -131,11 +131,11 @@ _sparse_module = "torch_geometric.utils.sparse"
 _Table = tuple[tuple[str, str, Callable[..., Any]], ...]
 
 FORMULAS: _Table = (
-    ("torch.sparse", "mm", _product),
-    ("torch.sparse", "addmm", _add_product),
-    ("torch.sparse", "softmax", _softmaxed),
-    ("torch.sparse", "sampled_addmm", _sampled_product),
-    ("torch.sparse", "sum", _total),
+    ("torch.sparse", "mm", _answering(_product, _mm)),
+    ("torch.sparse", "addmm", _answering(sparse_functions.add_product, _addmm)),
+    ("torch.sparse", "softmax", _answering(sparse_functions.softmax, _softmax)),
+    ("torch.sparse", "sampled_addmm", _answering(sparse_functions.sampled_product, _sampled)),
+    ("torch.sparse", "sum", _answering(sparse_functions.total, _sum)),
     ("torch", "sparse_coo_tensor", _coo_tensor),
     ("torch", "sparse_csr_tensor", _csr_tensor),
     ("torch", "sparse_csc_tensor", _csc_tensor),

@@ -6,7 +6,9 @@ NotImplemented if eager mode raises an error or gathers and scatters cannot do t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,15 +18,15 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from graphweave.frontends.sparse.sparse_indices import Indices, as_plain, indices
 from graphweave.frontends.sparse.sparse_matrix import FUNCTIONS, SparseMatrix, col_of, compressed, matrix, row_of, size
 
-_COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
+_LAYOUTS = _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "amin": "amin", "min": "amin"}
-"""Reductions of torch.sparse.mm -> the names that `reduced` takes."""
+"""Reductions of torch.sparse.mm -> the names that `reduce_entries` takes."""
 
 
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the answer to PyTorch's functions of these names."""
 
-    def register(function: Callable[..., object]) -> Callable[..., Any]:
+    def register(function: Callable[..., object]) -> Callable[..., object]:
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -48,7 +50,7 @@ def product(a: Tensor, b: Any, reduce: str = "sum") -> Any:
         return NotImplemented
     messages = b.index_select(0, col_of(a))
     weights = a.gw_values if b.dim() == 1 else a.gw_values.unsqueeze(-1)
-    return reduced(weights * messages, row_of(a), a.gw_rows.shape[0], reduce)
+    return reduce_entries(weights * messages, row_of(a), a.gw_rows.shape[0], reduce)
 
 
 def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> object:
@@ -59,14 +61,14 @@ def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> object:
     return out if out is NotImplemented else out.t()
 
 
-def product_reduced(a: SparseMatrix, b: object, reduce: str) -> Any:
+def product_reduced(a: SparseMatrix, b: object, reduce: str) -> object:
     """torch.sparse.mm(a, b, reduce), which eager mode only has for CSR."""
     if isinstance(a, SparseMatrix) and a.gw_layout is _CSR and reduce in _REDUCTIONS:
         return product(a, b, _REDUCTIONS[reduce])
     return NotImplemented
 
 
-def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
+def reduce_entries(messages: Tensor, row: Tensor, rows: int, reduce: str) -> Tensor:
     """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 if it has none."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
@@ -80,7 +82,7 @@ def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
 
 
 @answers("addmm")
-def add_product(added: Any, a: object, b: object, *, beta: float = 1, alpha: object = 1) -> Any:
+def add_product(added: Any, a: object, b: object, *, beta: float = 1, alpha: object = 1) -> object:
     if isinstance(added, SparseMatrix):
         return NotImplemented
     out = product(a, b)
@@ -96,7 +98,7 @@ def linear(a: object, weight: Tensor, bias: object = None) -> Any:
     return out if out is NotImplemented or bias is None else out + bias
 
 
-def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> object:
     """A CSR matrix with the entries of `a`, whose values are beta times those of `a` plus alpha times those of x y."""
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _CSR or x.dim() != 2 or y.dim() != 2:
         return NotImplemented
@@ -107,104 +109,43 @@ def sampled_product(a: object, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha
 # ---------------------------------------------------------------- parts
 
 
-@answers("size")
-def _size(a: SparseMatrix, dim: int | None = None) -> object:
-    return size(a, dim)
-
-
-@answers("dim", "ndimension")
-def _dim(a: SparseMatrix) -> int:
-    return a.gw_values.dim() + 1
-
-
-@answers("__len__")
-def _len(a: SparseMatrix) -> object:
-    return a.gw_rows.shape[0]
-
-
-@answers("numel")
-def _numel(a: SparseMatrix) -> object:
-    out = 1
-    for n in size(a):
-        out = out * n
-    return out
-
-
-@answers("_nnz")
-def _nnz(a: SparseMatrix) -> object:
-    return a.gw_values.shape[0]
-
-
-@answers("sparse_dim")
-def _sparse_dim(a: SparseMatrix) -> int:
-    return 2
-
-
-@answers("dense_dim")
-def _dense_dim(a: SparseMatrix) -> int:
-    return a.gw_values.dim() - 1
-
-
-@answers("is_floating_point")
-def _is_floating_point(a: SparseMatrix) -> bool:
-    return a.gw_values.is_floating_point()
-
-
-@answers("is_complex")
-def _is_complex(a: SparseMatrix) -> bool:
-    return a.gw_values.is_complex()
-
-
-@answers("is_coalesced")
-def _is_coalesced(a: SparseMatrix) -> object:
-    return a.gw_coalesced if a.gw_layout is _COO else NotImplemented
-
-
-@answers("values")
-def _values(a: SparseMatrix) -> object:
-    return a.gw_values if a.gw_coalesced else NotImplemented
-
-
-@answers("_values")
-def _raw_values(a: SparseMatrix) -> object:
-    return a.gw_values.detach() if a.gw_layout is _COO else NotImplemented
-
-
-@answers("indices")
-def _indices(a: SparseMatrix) -> object:
-    if a.gw_layout is not _COO or not a.gw_coalesced:
-        return NotImplemented
-    return torch.stack([row_of(a), col_of(a)])
-
-
-@answers("_indices")
-def _raw_indices(a: SparseMatrix) -> object:
-    return torch.stack([row_of(a), col_of(a)]) if a.gw_layout is _COO else NotImplemented
-
-
-@answers("crow_indices")
-def _crow_indices(a: SparseMatrix) -> object:
-    return _pointer(a, row_of(a)) if a.gw_layout is _CSR else NotImplemented
-
-
-@answers("ccol_indices")
-def _ccol_indices(a: SparseMatrix) -> object:
-    return _pointer(a, col_of(a)) if a.gw_layout is _CSC else NotImplemented
-
-
 def _pointer(a: SparseMatrix, index: Tensor) -> Tensor:
     assert a.gw_given is not None
     return indices(a.gw_given, "pointer", index)
 
 
-@answers("col_indices")
-def _col_indices(a: SparseMatrix) -> object:
-    return a.gw_col if a.gw_layout is _CSR else NotImplemented
+def _of_layout(layout: torch.layout, part: Callable[[SparseMatrix], object]) -> Callable[[SparseMatrix], object]:
+    """A part that only matrices of one layout have."""
+    return lambda a: part(a) if a.gw_layout is layout else NotImplemented
 
 
-@answers("row_indices")
-def _row_indices(a: SparseMatrix) -> object:
-    return a.gw_row if a.gw_layout is _CSC else NotImplemented
+def _both_indices(a: SparseMatrix) -> Tensor:
+    return torch.stack([row_of(a), col_of(a)])
+
+
+FUNCTIONS.update(
+    {
+        "size": size,
+        "dim": lambda a: a.gw_values.dim() + 1,
+        "ndimension": lambda a: a.gw_values.dim() + 1,
+        "__len__": lambda a: a.gw_rows.shape[0],
+        "numel": lambda a: functools.reduce(operator.mul, size(a)),
+        "_nnz": lambda a: a.gw_values.shape[0],
+        "sparse_dim": lambda a: 2,
+        "dense_dim": lambda a: a.gw_values.dim() - 1,
+        "is_floating_point": lambda a: a.gw_values.is_floating_point(),
+        "is_complex": lambda a: a.gw_values.is_complex(),
+        "is_coalesced": _of_layout(_COO, lambda a: a.gw_coalesced),
+        "values": lambda a: a.gw_values if a.gw_coalesced else NotImplemented,
+        "_values": _of_layout(_COO, lambda a: a.gw_values.detach()),
+        "indices": _of_layout(_COO, lambda a: _both_indices(a) if a.gw_coalesced else NotImplemented),
+        "_indices": _of_layout(_COO, _both_indices),
+        "crow_indices": _of_layout(_CSR, lambda a: _pointer(a, row_of(a))),
+        "ccol_indices": _of_layout(_CSC, lambda a: _pointer(a, col_of(a))),
+        "col_indices": _of_layout(_CSR, lambda a: a.gw_col),
+        "row_indices": _of_layout(_CSC, lambda a: a.gw_row),
+    }
+)
 
 
 # ---------------------------------------------------------------- other matrices
@@ -281,28 +222,15 @@ def _in_order(
     return matrix(values, row, col, rows, cols, layout, given=given)
 
 
-@answers("to_sparse_csr")
-def _to_csr(a: SparseMatrix, dense_dim: object = None) -> SparseMatrix:
-    return _to(a, _CSR)
-
-
-@answers("to_sparse_csc")
-def _to_csc(a: SparseMatrix, dense_dim: object = None) -> SparseMatrix:
-    return _to(a, _CSC)
-
-
-@answers("to_sparse_coo")
-def _to_coo(a: SparseMatrix) -> SparseMatrix:
-    return _to(a, _COO)
-
-
 @answers("to_sparse")
-def _to_sparse(a: SparseMatrix, sparse_dim: object = None, *, layout: Any = None, **kwargs: Any) -> object:
+def _to_sparse(
+    a: SparseMatrix, sparse_dim: object = None, *, layout: torch.layout | None = None, **kwargs: object
+) -> object:
     return NotImplemented if sparse_dim is not None or kwargs else _to(a, layout or _COO)
 
 
 def _to(a: SparseMatrix, layout: torch.layout) -> Any:
-    if layout not in (_COO, _CSR, _CSC):
+    if layout not in _LAYOUTS:
         return NotImplemented
     if layout is a.gw_layout:
         return a
@@ -311,6 +239,18 @@ def _to(a: SparseMatrix, layout: torch.layout) -> Any:
     if layout is _COO:
         return matrix(a.gw_values, row_of(a), col_of(a), a.gw_rows, a.gw_cols, _COO, coalesced=False)
     return _sorted(a, layout)
+
+
+def _conversion(layout: torch.layout) -> Callable[..., object]:
+    def convert(a: SparseMatrix, dense_dim: object = None) -> object:
+        return _to(a, layout)
+
+    return convert
+
+
+FUNCTIONS |= {
+    f"to_sparse_{name}": _conversion(layout) for name, layout in zip(("coo", "csr", "csc"), _LAYOUTS, strict=True)
+}
 
 
 @answers("to_dense")
@@ -322,7 +262,7 @@ def dense(a: SparseMatrix, dtype: torch.dtype | None = None, **_: object) -> Ten
 
 
 @answers("add", "__add__", "__radd__", "__iadd__")
-def add(a: object, b: object, *, alpha: float = 1) -> Any:
+def add(a: object, b: object, *, alpha: float = 1) -> object:
     """The entries of two matrices of one layout together. Equal entries are summed if both operands are coalesced."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
@@ -335,7 +275,7 @@ def add(a: object, b: object, *, alpha: float = 1) -> Any:
 
 
 @answers("sub", "__sub__")
-def subtract(a: object, b: object, *, alpha: float = 1) -> Any:
+def subtract(a: object, b: object, *, alpha: float = 1) -> object:
     layout = a.gw_layout if isinstance(a, SparseMatrix) else None
     return add(a, b, alpha=-alpha) if layout is _COO else NotImplemented
 
@@ -388,9 +328,9 @@ def softmax(a: Any, dim: int, dtype: object = None) -> Any:
     a = coalesced(a)
     index, rows = (row_of(a), a.gw_rows.shape[0]) if dim % 2 else (col_of(a), a.gw_cols.shape[0])
     values = a.gw_values if dtype is None else a.gw_values.to(dtype)
-    top = reduced(values.detach(), index, rows, "amax")
+    top = reduce_entries(values.detach(), index, rows, "amax")
     raised = (values - top.index_select(0, index)).exp()
-    return with_values(a, raised / reduced(raised, index, rows, "sum").index_select(0, index))
+    return with_values(a, raised / reduce_entries(raised, index, rows, "sum").index_select(0, index))
 
 
 def _on_values(name: str) -> Callable[..., object]:
@@ -418,7 +358,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 
 @answers("to")
-def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
+def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = None, **kwargs: object) -> object:
     """Conversion to another dtype. NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:
@@ -429,17 +369,19 @@ def _convert(a: SparseMatrix, to: object = None, *, dtype: torch.dtype | None = 
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def made(given: Tensor, values: Tensor, shape: object, *, is_coalesced: bool) -> SparseMatrix:
+def coo_matrix(given: Tensor, values: Tensor, shape: Sequence[int], *, is_coalesced: bool) -> SparseMatrix:
     """A COO matrix of indices `given` [2, entries]."""
     return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
-def made_compressed(given: object, other: Tensor, values: Tensor, shape: object, layout: torch.layout) -> SparseMatrix:
+def compressed_matrix(
+    given: object, other: Tensor, values: Tensor, shape: Sequence[int], layout: torch.layout
+) -> SparseMatrix:
     """A CSR or CSC matrix of the compressed indices `given` and the `other` index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
     row, col = (known, other) if layout is _CSR else (other, known)
     return matrix(values, row, col, *_carriers(values, shape), layout, given=as_plain(given))
 
 
-def _carriers(values: Tensor, shape: Any) -> tuple[Tensor, Tensor]:
+def _carriers(values: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     return values.detach().new_empty((shape[0], 0)), values.detach().new_empty((shape[1], 0))

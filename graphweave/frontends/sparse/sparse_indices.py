@@ -6,8 +6,8 @@ not know the size of the result, and the result would not be the index along whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -25,7 +25,10 @@ class Indices(Tensor):
     gw_row: Tensor
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_function__(
+        cls, func: Callable[..., object], types: object, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:  # fmt: skip
         given = kwargs or {}
         if func.__name__ in _FUNCTIONS:
             out = _FUNCTIONS[func.__name__](*args, **given)
@@ -51,29 +54,29 @@ def as_plain(x: object) -> Any:
     return x
 
 
-def of_kind(x: object, kind: str) -> bool:
+def of_kind(x: object, kind: str) -> TypeGuard[Indices]:
     return isinstance(x, Indices) and x.gw_kind == kind
 
 
-def _alike(x: Any, *_: object, **__: object) -> Tensor:
+def _alike(x: Indices, *_: object, **__: object) -> Tensor:
     return indices(x.gw_plain.detach(), x.gw_kind, x.gw_row)
 
 
-def _view(x: Any, *sizes: object) -> Tensor | None:
+def _view(x: Indices, *sizes: object) -> Tensor | None:
     return _alike(x) if list(sizes) in ([-1], [[-1]]) and x.gw_kind == "pointer" else None
 
 
-def _long(x: Any) -> Tensor | None:
+def _long(x: Indices) -> Tensor | None:
     return _alike(x) if x.gw_plain.dtype == torch.int64 else None
 
 
-def _diff(x: Any, *args: object, **kwargs: object) -> Tensor | None:
+def _diff(x: object, *args: object, **kwargs: object) -> Tensor | None:
     if args or kwargs or not of_kind(x, "pointer"):
         return None
     return indices(x.gw_plain.diff(), "counts", x.gw_row)
 
 
-def _item(x: Any, which: object) -> Tensor | None:
+def _item(x: object, which: object) -> Tensor | None:
     if of_kind(x, "pointer") and isinstance(which, slice):
         if (which.start, which.stop, which.step) == (1, None, None):
             return indices(x.gw_plain[1:], "ends", x.gw_row)
@@ -82,13 +85,13 @@ def _item(x: Any, which: object) -> Tensor | None:
     return None
 
 
-def _sub(ends: Any, starts: Any, **kwargs: object) -> Tensor | None:
+def _sub(ends: object, starts: object, **kwargs: object) -> Tensor | None:
     if kwargs or not of_kind(ends, "ends") or not of_kind(starts, "starts") or ends.gw_row is not starts.gw_row:
         return None
     return indices(ends.gw_plain - starts.gw_plain, "counts", ends.gw_row)
 
 
-def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: object) -> Tensor | None:
+def _repeat_interleave(x: Tensor, repeats: object = None, dim: int | None = None, **_: object) -> Tensor | None:
     """The value of each entry's row, which is a gather. For counts alone, the row of each entry."""
     if repeats is None and dim is None and of_kind(x, "counts"):
         return x.gw_row

@@ -9,7 +9,7 @@ that it stands for.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -67,7 +67,9 @@ class SparseMatrix(Tensor):
     gw_real: Tensor | None
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_function__(
+        cls, func: Callable[..., object], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
         given = kwargs or {}
         if _asked_by_compiler():
             return super().__torch_function__(func, types, args, given)
@@ -111,10 +113,10 @@ class SparseMatrix(Tensor):
     def mT(self) -> Tensor:  # type: ignore[override]
         return self.t()
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return as_sparse(self).__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: object) -> Any:
+    def __deepcopy__(self, memo: object) -> Tensor:
         return as_sparse(self).__deepcopy__(memo)
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
@@ -164,7 +166,7 @@ def size(a: SparseMatrix, dim: int | None = None) -> Any:
     return torch.Size(sizes) if dim is None else sizes[dim]
 
 
-def expanded(pointer: Tensor, entries: Any) -> Tensor:
+def expanded(pointer: Tensor, entries: int) -> Tensor:
     """Compressed indices [rows + 1] -> the row of each entry, [entries]."""
     return torch.repeat_interleave(pointer[1:] - pointer[:-1], output_size=entries)
 

@@ -33,10 +33,10 @@ class _Attribute:
     """An attribute of an object, with the interface of a dict that has one key: the variable of a closure's cell, and
     the default values of a function."""
 
-    def __init__(self, holder: Any) -> None:
+    def __init__(self, holder: object) -> None:
         self.holder = holder
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         return getattr(self.holder, name)
 
     def __setitem__(self, name: str, value: Tensor) -> None:
@@ -47,7 +47,7 @@ class _Positional(_Attribute):
     """The positional arguments that a `functools.partial` holds, which only its state can replace."""
 
     def __setitem__(self, name: str, value: object) -> None:
-        held = self.holder
+        held: Any = self.holder
         held.__setstate__((held.func, value, held.keywords, held.__dict__))
 
 
@@ -118,7 +118,7 @@ class _Reach:
             self._look(x.__dict__, depth - 1)
             self._visit_class(type(x), depth)
 
-    def _look(self, values: Mapping[Any, Any], depth: int, container: Any = None) -> None:
+    def _look(self, values: Mapping[str, object], depth: int, container: object = None) -> None:
         """Visit the values of a dict, and note the places of sparse tensors among them."""
         for key, value in list(values.items()):
             if isinstance(key, str) and key[:2] == "__":

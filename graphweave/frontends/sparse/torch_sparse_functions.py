@@ -273,10 +273,10 @@ def reduction(src: EntryMatrix, dim: int | None = None, reduce: str = "sum") -> 
 
 
 def _reduction(reduce: str) -> Callable[..., Tensor]:
-    def reduced(src: EntryMatrix, dim: int | None = None) -> Tensor:
+    def reduce_entries(src: EntryMatrix, dim: int | None = None) -> Tensor:
         return reduction(src, dim, reduce)
 
-    return reduced
+    return reduce_entries
 
 
 total, mean, smallest, largest = (_reduction(reduce) for reduce in ("sum", "mean", "min", "max"))

@@ -18,7 +18,7 @@ def _kept(name: str, find: Callable[[object], Tensor]) -> Callable[[object], Ten
     """A method that gives what attribute `name` holds. What it finds first is kept there, but not in a trace, which
     would change an argument."""
 
-    def method(self: Any) -> Tensor:
+    def method(self: object) -> Tensor:
         known = getattr(self, name)
         if known is None:
             known = find(self)

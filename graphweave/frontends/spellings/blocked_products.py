@@ -15,9 +15,8 @@ from torch import fx
 
 from graphweave.core.calls import Lead
 from graphweave.frontends.calls.call_facts import facts, is_identity, is_reshape
-from graphweave.frontends.calls.captured_graph import rewrite_calls
+from graphweave.frontends.calls.captured_graph import call, rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
-from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
 
@@ -44,11 +43,11 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
     """The operands of a bmm over joined rows and blocks; None for any other node."""
     if node.target is not aten.bmm.default or not node.users:
         return None
-    a, b = (_joined(x) for x in node.args[:2])
+    a, b = (_find_joined(x) for x in node.args[:2])
     known = next(((shape(j.source)[0], j.blocks) for j in (a, b) if j is not None), None) or _told_by_users(node)
     if known is None:
         return None
-    a, b = a or _joined_as(node.args[0], *known), b or _joined_as(node.args[1], *known)
+    a, b = a or _find_joined_as(node.args[0], *known), b or _find_joined_as(node.args[1], *known)
     if a is None or b is None or not same(a.blocks, b.blocks) or not same(shape(a.source)[0], shape(b.source)[0]):
         return None
     rows = known[0]
@@ -56,7 +55,7 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
     return (a, b) if apart and (_is_pulled(a.source) or _is_pulled(b.source)) else None
 
 
-def _joined(x: Any) -> _Joined | None:
+def _find_joined(x: Any) -> _Joined | None:
     """The operand `x` if its rows and blocks are separate dims before they are joined, else None."""
     x, transposed = _view(x)
     if x is None:
@@ -75,7 +74,7 @@ def _told_by_users(node: fx.Node) -> tuple[Size, Size] | None:
     return next(((s[0], s[1]) for s in sizes if same(s[0] * s[1], shape(node)[0])), None)
 
 
-def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
+def _find_joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
     """The operand `x` if its blocks are parts of the features of `rows`, else None."""
     x, transposed = _view(x)
     if x is None or rank(x.args[0]) < 2:
@@ -87,7 +86,7 @@ def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
     return _Joined(x.args[0], blocks, x, transposed) if fits else None
 
 
-def _view(x: Any) -> tuple[object, bool]:
+def _view(x: Any) -> tuple[Any, bool]:
     """The view of three dims below the transposes of `x` (None if there is none), and whether they transpose it."""
     transposed = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_graph import copy_of
@@ -100,8 +101,9 @@ class _Apart:
                 self.known[x] = x, self.call(aten.zeros_like.default, x)
         return self.known[x]
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, target: Target, *args: Any, **kwargs: Argument) -> fx.Node:
         """A call from the user's line of the call that is being written."""
+        assert callable(target)
         node = self.graph.call_function(target, args, kwargs)
         node.meta.update(self.like.meta)
         given, named = fx.map_arg((args, kwargs), val)

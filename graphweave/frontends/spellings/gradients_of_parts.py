@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.calls.captured_graph import copy_of
+from graphweave.frontends.calls.captured_graph import call, copy_of
 from graphweave.frontends.calls.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.row_unions import bound
-from graphweave.frontends.spellings.masks import call
 
 aten = torch.ops.aten
 
@@ -64,7 +63,7 @@ def join_gradients_of_parts(gm: fx.GraphModule) -> fx.GraphModule:
         for part in total.parts:
             left.remove(part.node)
         with copy.graph.inserting_before(root):
-            new = _joined(copy.graph, total.parts)
+            new = _join_parts(copy.graph, total.parts)
             for term in left:
                 new = call(copy.graph, root, aten.add.Tensor, (new, term), val(root))
         root.replace_all_uses_with(new)
@@ -146,7 +145,7 @@ def _one_after_the_other(parts: Sequence[_PartGradient]) -> list[_PartGradient]:
         end = found[-1].end
 
 
-def _joined(graph: fx.Graph, parts: Sequence[_PartGradient]) -> fx.Node:
+def _join_parts(graph: fx.Graph, parts: Sequence[_PartGradient]) -> fx.Node:
     """The gradients of `parts` one after the other, with zeros where there are none."""
     last = parts[-1].node
     dim, size = parts[0].dim, shape(last)[parts[0].dim]

@@ -10,7 +10,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from graphweave.frontends.calls.call_facts import is_listed
-from graphweave.frontends.calls.captured_graph import rewrite_calls
+from graphweave.frontends.calls.captured_graph import call, rewrite_calls
 from graphweave.frontends.calls.captured_sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
 
 aten = torch.ops.aten
@@ -87,11 +87,3 @@ def _index(graph: fx.Graph, like: fx.Node, mask: fx.Node, rows: Size) -> fx.Node
     empty = val(mask).new_empty
     found = call(graph, like, aten.nonzero.default, (mask,), empty((rows, 1), dtype=torch.int64))
     return call(graph, like, aten.squeeze.dim, (found, 1), empty((rows,), dtype=torch.int64))
-
-
-def call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: object) -> fx.Node:
-    """A call in `graph` with the fake value `value`, from the user's line of `like`."""
-    node = graph.call_function(target, args)
-    node.meta.update(like.meta)
-    node.meta["val"] = value
-    return node

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch import Tensor, fx
 

@@ -58,9 +58,9 @@ def _chosen(node: fx.Node, known: Known) -> Mask | None:
     return _hidden(node, known, y, mask, x) if kind.kind == "padding" else _hidden(node, known, x, mask, y)
 
 
-def _hidden(node: fx.Node, known: Known, x: object, mask: Any, fill: Any) -> Mask | None:
+def _hidden(node: fx.Node, known: Known, x: object, mask: object, fill: object) -> Mask | None:
     """The tensor `x` of which `fill` takes the place at the padding, or at pairs that a mask of bools chooses."""
-    hides, before = _is_lowest(fill), _mask_of(x, known, "hides", "added")
+    hides, before = (isinstance(fill, int | float) and fill <= LOWEST), _mask_of(x, known, "hides", "added")
     padding = _mask_of(mask, known, "padding", "real")
     if padding is None:
         return _of_pairs(node, before) if before is not None and hides else None
@@ -105,10 +105,6 @@ RULES: Mapping[str, Rule] = {
 def _mask_of(arg: object, known: Known, *kinds: str) -> Mask | None:
     found = known.get(arg) if isinstance(arg, fx.Node) else None
     return found if isinstance(found, Mask) and found.kind in kinds else None
-
-
-def _is_lowest(fill: object) -> bool:
-    return isinstance(fill, int | float) and fill <= LOWEST
 
 
 def _of_pairs(node: fx.Node, *masks: Mask | None) -> Mask | None:

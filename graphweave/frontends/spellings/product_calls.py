@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from graphweave.core.calls import Elements, Lead
 from graphweave.core.types import Fold, Op
@@ -220,7 +221,7 @@ def _slice(node: fx.Node, shapes: ProductShape) -> FlatCall | None:
     return _along(node, shapes)
 
 
-def _changed(w: FlatWriter, node: fx.Node, **new: object) -> fx.Node:
+def _changed(w: FlatWriter, node: fx.Node, **new: Argument) -> fx.Node:
     """The call of `node` with some of its schema's arguments replaced."""
     args, kwargs = changed_arguments(node, new)
     return w.call(node.target, *args, **kwargs)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from graphweave.core.calls import Elements, IndexUse, Lead
 from graphweave.frontends.calls.call_facts import facts
@@ -32,11 +33,11 @@ class FlatWriter(Protocol):
         """The flat form of `x`."""
         ...
 
-    def call(self, target: object, *args: object, **kwargs: Any) -> fx.Node:
+    def call(self, target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
         """A call, with its value."""
         ...
 
-    def size(self, size: Size) -> Any:
+    def size(self, size: Size) -> int | fx.Node:
         """A size as an argument of calls."""
         ...
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from graphweave.core.calls import Elements
 from graphweave.core.log import logger
@@ -178,9 +179,9 @@ class _Region:
             self.flats[x] = self.call(aten.reshape.default, permuted, [-1, *self.shapes.feature_sizes(x)])
         return self.flats[x]
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, target: Target, *args: Any, **kwargs: Argument) -> fx.Node:
         """A call with its value, from the user's line of the call that is being written."""
-        assert self.like is not None
+        assert self.like is not None and callable(target)
         values, named = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         if target is aten.reshape.default and isinstance(args[0], fx.Node) and _is_shaped(args[0], args[1]):
             return args[0]
@@ -189,11 +190,12 @@ class _Region:
         node.meta["val"] = target(*values, **named)
         return node
 
-    def size(self, size: Size) -> Any:
+    def size(self, size: Size) -> int | fx.Node:
         """A size as a number, or as the node that computes it. Raises UnknownSize."""
         known = fixed(size)
-        if known is not None or not isinstance(size, torch.SymInt):
+        if known is not None:
             return known
+        assert isinstance(size, torch.SymInt)
         expr = size.node.expr
         if str(expr) not in self.sizes:
             factors = [int(f) if f.is_Integer else self.sizes.get(str(f)) for f in expr.args] if expr.is_Mul else [None]

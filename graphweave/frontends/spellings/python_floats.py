@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 
-def in_full_precision(module: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
+def in_full_precision(module: fx.GraphModule, examples: Sequence[Any]) -> Sequence[object]:
     """The examples of Dynamo's graph, where those for Python floats are float64. Changes the graph accordingly."""
     inputs = module.graph.find_nodes(op="placeholder")
     wide = {i for i, n in enumerate(inputs) if _is_narrow_float(n)}

@@ -6,8 +6,6 @@ the result and the index of the gather would be two different maps.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -41,12 +39,12 @@ def _needless(node: fx.Node) -> bool:
     return all(_is_index(node, user, shape(numbers)[0]) for user in node.users)  # type: ignore[arg-type]
 
 
-def _counts(node: Any) -> bool:
+def _counts(node: fx.Node) -> bool:
     """Whether `node` is arange(n)."""
     if node.target is aten.arange.default:
         return True
     starts_at_0 = node.target in (aten.arange.start, aten.arange.start_step) and node.args[0] == 0
-    return starts_at_0 and (len(node.args) < 3 or node.args[2] == 1)
+    return bool(starts_at_0 and (len(node.args) < 3 or node.args[2] == 1))
 
 
 def _is_index(node: fx.Node, user: fx.Node, rows: int) -> bool:

@@ -137,7 +137,7 @@ class _Attention:
             v = _ordered(self.last.right, self.last.of_right, (*dims.batch, dims.key, dims.value))
             terms = [self._pairs(x if factor == 1 else _call(x, "mul", factor)) for factor, x in scores.terms]
             masks = [self._pairs(x if hides else _call(x, "logical_not")) for x, hides in scores.masks]
-            bias, hidden = _joined(terms, "add"), _joined(masks, "logical_or")
+            bias, hidden = _join_parts(terms, "add"), _join_parts(masks, "logical_or")
             args = q, k, v, bias, hidden, scores.fill, scores.scale, self.dropped
             out = graph.call_function(torch.ops.graphweave.softmax_attention.default, args)
             order = (*dims.batch, dims.query, dims.value)
@@ -329,7 +329,7 @@ def _ordered(x: fx.Node, has: Letters, order: Letters) -> fx.Node:
     return x if has == order else _call(x, "permute", *(has.index(letter) for letter in order))
 
 
-def _joined(parts: Sequence[fx.Node], method: str) -> fx.Node | None:
+def _join_parts(parts: Sequence[fx.Node], method: str) -> fx.Node | None:
     found: fx.Node | None = None
     for part in parts:
         found = part if found is None else _call(found, method, part)

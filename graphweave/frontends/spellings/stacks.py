@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from graphweave.frontends.calls.call_facts import is_reshape
-from graphweave.frontends.calls.captured_graph import copied
+from graphweave.frontends.calls.captured_graph import call, copied
 from graphweave.frontends.calls.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.calls.front_dims import flattens, in_front, items_of, replaced, swaps, varies
 
@@ -194,7 +194,7 @@ class _Unstacker:
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), item.__getitem__)
                 if node.target is aten.cat.default:
                     args, kwargs = (args[0], 0), {}
-                out.append(self._call(node, node.target, args, val(node).select(dim, k), kwargs))
+                out.append(call(self.gm.graph, node, node.target, args, val(node).select(dim, k), kwargs))
         return out
 
     def _item(self, node: fx.Node, x: fx.Node, dim: int, k: int) -> fx.Node:
@@ -206,15 +206,15 @@ class _Unstacker:
         if is_reshape(x.target) and is_tensor(before) and _same_sizes(shape(before), without):  # type: ignore[arg-type]
             return before  # type: ignore[return-value]
         if fixed(shape(x)[dim]) != 1:
-            return self._call(node, aten.select.int, (x, dim, k), val(x).select(dim, k))
-        return self._call(node, aten.squeeze.dim, (x, dim), val(x).squeeze(dim))
+            return call(self.gm.graph, node, aten.select.int, (x, dim, k), val(x).select(dim, k))
+        return call(self.gm.graph, node, aten.squeeze.dim, (x, dim), val(x).squeeze(dim))
 
     def _item_or_chain(self, node: fx.Node, x: fx.Node) -> fx.Node:
         if node.target is aten.select.int:
             return self.items[x][node.args[2]]  # type: ignore[index]
         if node.target is aten.sym_size.int:
             d: int = node.args[1]  # type: ignore[assignment]
-            return self._call(node, node.target, (self.items[x][0], d - (d > self.dims[x])), val(node))
+            return call(self.gm.graph, node, node.target, (self.items[x][0], d - (d > self.dims[x])), val(node))
         if node.target not in _STEP_OF_REDUCTION:
             return self._behind_each_other(node, x)
         if self.dims[x] not in _dims(node):
@@ -222,36 +222,33 @@ class _Unstacker:
         dim, keepdim, dtype = self.dims[x], bool(argument(node, "keepdim", False)), val(node).dtype
         items = self.items[x]
         if val(items[0]).dtype != dtype:
-            items = [self._call(node, aten._to_copy.default, (i,), val(i).to(dtype), {"dtype": dtype}) for i in items]
+            items = [
+                call(self.gm.graph, node, aten._to_copy.default, (i,), val(i).to(dtype), {"dtype": dtype})
+                for i in items
+            ]
         out = items[0]
         for item in items[1:]:
-            out = self._call(node, _STEP_OF_REDUCTION[node.target], (out, item), val(out))
+            out = call(self.gm.graph, node, _STEP_OF_REDUCTION[node.target], (out, item), val(out))
         if node.target is aten.mean.dim:
-            out = self._call(node, aten.div.Tensor, (out, len(items)), val(out))
+            out = call(self.gm.graph, node, aten.div.Tensor, (out, len(items)), val(out))
         rest = [d - (d > dim) for d in _dims(node) if d != dim]
         if rest:
-            out = self._call(node, node.target, (out, rest, keepdim), node.target(val(out), rest, keepdim))  # type: ignore[operator]
-        return self._call(node, aten.unsqueeze.default, (out, dim), val(node)) if keepdim else out
+            out = call(self.gm.graph, node, node.target, (out, rest, keepdim), node.target(val(out), rest, keepdim))  # type: ignore[operator]
+        return call(self.gm.graph, node, aten.unsqueeze.default, (out, dim), val(node)) if keepdim else out
 
     def _behind_each_other(self, node: fx.Node, x: fx.Node) -> fx.Node:
         """All rows of a stack, as the rows of its items; or its items concatenated, behind the rows."""
         items = self.items[x]
         if swaps(node):
-            return self._call(node, aten.stack.default, (items, 1), val(node))
-        return items[0] if len(items) == 1 else self._call(node, aten.cat.default, (items, 0), val(node))
+            return call(self.gm.graph, node, aten.stack.default, (items, 1), val(node))
+        return items[0] if len(items) == 1 else call(self.gm.graph, node, aten.cat.default, (items, 0), val(node))
 
     def _reduced_items(self, node: fx.Node, x: fx.Node) -> fx.Node:
         """A reduction within each item, as a stack of reduced items."""
         dims, rest = [d - 1 for d in _dims(node)], {"dtype": val(node).dtype} if node.target in _TAKE_DTYPE else {}
         keepdim, value = bool(argument(node, "keepdim", False)), val(node).select(0, 0)
-        out = [self._call(node, node.target, (item, dims, keepdim), value, rest) for item in self.items[x]]
-        return self._call(node, aten.stack.default, (out, 0), val(node))
-
-    def _call(self, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any, kwargs: Any = None) -> fx.Node:
-        node = self.gm.graph.call_function(target, args, kwargs or {})
-        node.meta.update(like.meta)
-        node.meta["val"] = value
-        return node
+        out = [call(self.gm.graph, node, node.target, (item, dims, keepdim), value, rest) for item in self.items[x]]
+        return call(self.gm.graph, node, aten.stack.default, (out, 0), val(node))
 
 
 def _count(node: fx.Node, dim: int) -> int:

@@ -14,9 +14,9 @@ import torch
 from torch import fx
 
 from graphweave.frontends.calls.call_facts import is_listed
-from graphweave.frontends.calls.captured_graph import rewrite_calls
+from graphweave.frontends.calls.captured_graph import call, rewrite_calls
 from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, same, shape, val
-from graphweave.frontends.spellings.masks import call, row_by_row
+from graphweave.frontends.spellings.masks import row_by_row
 
 aten = torch.ops.aten
 

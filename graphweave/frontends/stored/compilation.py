@@ -11,13 +11,15 @@ import pickle
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._dynamo import disable
 from torch._dynamo.convert_frame import compile_lock
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
+from graphweave.core.boxed import Boxed, boxed
 from graphweave.core.counters import bump
 from graphweave.core.errors import CompileError
 from graphweave.core.log import logger
@@ -26,7 +28,7 @@ from graphweave.execute.begun import Begun
 from graphweave.execute.executable import Executable
 from graphweave.frontends.halves.autograd_function import Gradients, equipped
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
-from graphweave.frontends.halves.handover import Boxed, Handed
+from graphweave.frontends.halves.handover import Handed
 from graphweave.frontends.stored.runtime_parts import RuntimeParts
 
 _log = logger(__name__)
@@ -55,14 +57,14 @@ class Compilation:
         ahead = self.forward.executable if isinstance(self.forward, Handed) else self.forward
         return (ahead,) if self.backward is None else (ahead, self.backward.executable)
 
-    def hold(self, env: Any) -> bool:
+    def hold(self, env: ShapeEnv) -> bool:
         """Whether the guards hold for the sizes of the graph that is captured now, of which `env` knows. If so, they
         are guards of it."""
         if not all(env.evaluate_symexpr(guard) for guard in self.guards):
             return False
         return all([bool(env.deserialize_symexpr(guard)) for guard in self.guards])
 
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., object]:
         """The compiled function. Its kernels are loaded, and those that are gone are compiled again. Raises
         CompileError or OSError if one cannot be."""
         begun = Begun()
@@ -82,7 +84,7 @@ class Compilation:
                 made = self.parts.function(forward, untraced, backward.module)
         return refuse_forward_mode(_unboxed(made), self.about)
 
-    def function_or_none(self) -> Callable[..., Any] | None:
+    def function_or_none(self) -> Callable[..., object] | None:
         """The compiled function; None if one of its kernels cannot be compiled, so that the graph is compiled afresh,
         which tells what is wrong."""
         try:
@@ -92,7 +94,7 @@ class Compilation:
             return None
 
 
-def restore(content: bytes) -> Callable[..., Any] | None:
+def restore(content: bytes) -> Callable[..., object] | None:
     """The function of a compilation that was stored as bytes. None if it cannot be made under the modes in force."""
     with span(RESTORE):
         found = from_bytes(content)
@@ -117,11 +119,10 @@ def from_bytes(content: bytes) -> Compilation | None:
 def boxed_inference(executable: Boxed) -> Boxed:
     """The executable of an inference as a function that AOTAutograd may call."""
 
-    def run(args: list[object]) -> list[Any]:
+    def run(args: list[object]) -> list[object]:
         return executable(args)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return boxed(run)
 
 
 def guard_texts(guards: Sequence[Any]) -> tuple[str, ...]:
@@ -131,11 +132,11 @@ def guard_texts(guards: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _unboxed(made: Callable[[list[object]], object]) -> Callable[..., object]:
-    def run(*args: object) -> Any:
+    def run(*args: object) -> object:
         return made(list(args))
 
     return run
 
 
-def _no_module() -> Any:
+def _no_module() -> NoReturn:
     raise AssertionError("an inference has no backward")

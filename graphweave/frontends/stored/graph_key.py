@@ -199,20 +199,16 @@ def _function(target: Any) -> str:
         if not isinstance(holder, type) and getattr(holder, "__name__", None) is None:
             holder = type(holder)
             owner, name = holder.__module__, f"{holder.__qualname__}.{target.__name__}"
-        if _found_in(holder, target):
+        if getattr(holder, target.__name__, None) == target:
             return f"{owner}.{name}"
     if not owner or not name or owner.split(".")[0] not in _PACKAGES:
         raise Unkeyed(f"it calls {owner}.{name or type(target).__name__}, whose code is not in the key")
     found: Any = sys.modules.get(owner)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not target and not _in_torch(target):
+    if found is not target and id(target) not in _of_torch():
         raise Unkeyed(f"{owner}.{name} has been replaced, or has no name")
     return f"{owner}.{name}"
-
-
-def _found_in(holder: object, target: Any) -> bool:
-    return getattr(holder, target.__name__, None) == target
 
 
 @functools.lru_cache(maxsize=1)
@@ -220,7 +216,3 @@ def _of_torch() -> frozenset[int]:
     """The functions in C under PyTorch's public names, which know neither module nor class."""
     places = (torch, torch.nn.functional, torch._C._nn, torch.linalg, torch.special, torch.fft, torch.Tensor)
     return frozenset(id(f) for place in places for f in vars(place).values() if type(f).__name__.startswith("builtin"))
-
-
-def _in_torch(target: object) -> bool:
-    return id(target) in _of_torch()

@@ -18,6 +18,9 @@ from torch import fx
 from torch._functorch import aot_autograd as _loads_the_parts  # noqa: F401
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
+from torch._functorch._aot_autograd.schemas import AOTConfig, ViewAndMutationMeta
+
+from graphweave.core.boxed import boxed
 
 _COMPILES: Any = getattr(torch._functorch._aot_autograd, "graph_compile", None)
 """PyTorch's module that makes the functions."""
@@ -58,7 +61,7 @@ class RuntimeParts:
     disable_amp: bool
     backward: fx.GraphModule | None
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         return (
             self.config, self.metadata, self.wrappers, self.detached, self.saved_numbers, self.disable_amp,
         )  # fmt: skip
@@ -74,13 +77,11 @@ class RuntimeParts:
         forward: Callable[..., object],
         backward: Callable[..., object] | None,
         module: Callable[[], fx.GraphModule],
-    ) -> Callable[[list[Any]], Any]:
+    ) -> Callable[[list[Any]], object]:
         """AOTAutograd's function of a list of arguments. `module` gives the backward as a graph, for a compiled engine
         of autograd."""
-        wrapped = runtime_wrappers.FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None).post_compile(
-            forward, self.config, runtime_metadata=self.metadata
-        )
-        wrapped._boxed_call = True  # type: ignore[attr-defined]
+        wrapper = runtime_wrappers.FunctionalizedRngRuntimeWrapper(return_new_outs=backward is None)
+        wrapped = boxed(wrapper.post_compile(forward, self.config, runtime_metadata=self.metadata))
         if backward is None:
             made = runtime_wrappers.RuntimeWrapper(
                 indices_of_inps_to_detach=list(self.detached), trace_joint=False, disable_amp=self.disable_amp
@@ -103,7 +104,7 @@ class RuntimeParts:
                 )
             )
         done, _ = runtime_wrappers.post_compile(list(self.wrappers), made, self.config, runtime_metadata=self.metadata)
-        function: Callable[[list[Any]], Any] = done
+        function: Callable[[list[Any]], object] = done
         return function
 
 
@@ -116,7 +117,7 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
         return
     training, inference = _COMPILES._cache_autograd_info, _COMPILES._cache_inference_info
 
-    def of_training(config: object, args: Any, forward: Any, backward: Any, *rest: Any) -> object:
+    def of_training(config: AOTConfig, args: Sequence[object], forward: object, backward: object, *rest: Any) -> object:
         made = training(config, args, forward, backward, *rest)
         _, _, _, wrappers, subclass, metadata, _, detached, numbers, module, _ = rest
         plain = subclass is None and not any(type(a).__name__ == "BackwardState" for a in args)
@@ -125,7 +126,12 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
         return made
 
     def of_inference(
-        config: object, metadata: Any, subclass: object, forward: object, text: object, wrappers: Any
+        config: AOTConfig,
+        metadata: ViewAndMutationMeta,
+        subclass: object,
+        forward: object,
+        text: object,
+        wrappers: Sequence[object],
     ) -> object:
         made = inference(config, metadata, subclass, forward, text, wrappers)
         if subclass is None and not metadata.tokens:
@@ -140,7 +146,7 @@ def noted_parts() -> Iterator[list[RuntimeParts]]:
 
 
 def _parts(
-    config: Any, metadata: object, wrappers: Sequence[object], detached: Sequence[int], numbers: int,
+    config: AOTConfig, metadata: object, wrappers: Sequence[object], detached: Sequence[int], numbers: int,
     module: fx.GraphModule | None,
 ) -> RuntimeParts:  # fmt: skip
     autocast = torch._C._is_any_autocast_enabled()

@@ -56,7 +56,7 @@ class Slot:
     needs_trace: bool
     content: bytes | None = None
 
-    def find(self) -> Callable[..., Any] | None:
+    def find(self) -> Callable[..., object] | None:
         """The compiled function that was kept; None if there is none for these sizes.
 
         Raises what the compilation raised: NothingGained, and PyTorch's request to capture the graph again.

@@ -11,14 +11,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._dynamo.variables import ctx_manager
+from torch._functorch.autograd_function import VmapInfo
+from torch._ops import OpOverload
 
-_Dims = Sequence[Any]
+_Dims: TypeAlias = Sequence[Any]
 """Which dim of each argument is the batch; None for an argument that is the same for the whole batch."""
+
+_Rule: TypeAlias = Callable[..., tuple[Any, Any]]
+"""Of the batch, the batch's dim in each argument, and the arguments: the result and its dim."""
 
 
 @contextmanager
@@ -32,7 +37,7 @@ def batches_of_any_size() -> Iterator[None]:
     with ExitStack() as held:
         in_place = False
 
-        def entered(self: Any, tx: object) -> object:
+        def entered(self: object, tx: object) -> object:
             nonlocal in_place
             if not in_place:
                 held.enter_context(rules_in_place())
@@ -61,10 +66,12 @@ def rules_in_place() -> Iterator[None]:
         yield
 
 
-def _each_entry(op: Any) -> Callable[..., object]:
+def _each_entry(op: OpOverload) -> _Rule:
     """`op(self, dim, index, ...)` whose index has an entry for each element of what is moved."""
 
-    def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: object, **options: Any) -> Any:
+    def rule(
+        info: VmapInfo, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: object, **options: object
+    ) -> tuple[Tensor, int]:
         rank = _rank(self, dims[0])
         x, *others = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
         out = op(x, _behind_batch(dim, rank), _with_batch(index, dims[2], info.batch_size), *others, **options)
@@ -73,11 +80,13 @@ def _each_entry(op: Any) -> Callable[..., object]:
     return rule
 
 
-def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., object]:
+def _each_row(op: OpOverload, by_entries: Callable[..., Tensor]) -> _Rule:
     """`op(self, dim, index, ...)` whose index has an entry for each row of what is moved. `by_entries` does the same
     with an entry for each element, for an index that differs over the batch."""
 
-    def rule(info: Any, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
+    def rule(
+        info: VmapInfo, dims: _Dims, self: Tensor, dim: int, index: Tensor, *rest: Tensor, **options: object
+    ) -> tuple[Tensor, int]:
         rank = _rank(self, dims[0])
         x, *others = _whole(info.batch_size, (self, *rest), (dims[0], *dims[3:]))
         dim = _behind_batch(dim, rank)
@@ -94,10 +103,10 @@ def _each_row(op: Any, by_entries: Callable[..., Tensor]) -> Callable[..., objec
     return rule
 
 
-def _written(rule: Callable[..., object]) -> Callable[..., Any]:
+def _write_in_place(rule: _Rule) -> _Rule:
     """The rule for the form of an operator that writes into its first argument."""
 
-    def written(info: object, dims: _Dims, self: Tensor, *rest: object, **options: object) -> Any:
+    def written(info: VmapInfo, dims: _Dims, self: Tensor, *rest: object, **options: object) -> tuple[Tensor, int]:
         if dims[0] is None:
             raise RuntimeError(
                 "vmap: what differs over the batch cannot be written into a tensor that is the same for all of it. "
@@ -110,7 +119,7 @@ def _written(rule: Callable[..., object]) -> Callable[..., Any]:
     return written
 
 
-def _joined(info: Any, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> tuple[Tensor, int]:
+def _concatenate(info: VmapInfo, dims: _Dims, tensors: Sequence[Tensor], dim: int = 0) -> tuple[Tensor, int]:
     """`cat`, which leaves out empty tensors of one dim among others."""
     rank = max(map(_rank, tensors, dims[0]))
     parts = [
@@ -137,7 +146,7 @@ def _looked_up(
 
 
 def _layer_norm(
-    info: Any, dims: _Dims, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    info: VmapInfo, dims: _Dims, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """`native_layer_norm`. A weight or a bias that differs over the batch is applied behind it."""
     x = _with_batch(x, dims[0], info.batch_size)
@@ -167,7 +176,7 @@ def _with_batch(x: Tensor, at: int | None, size: int) -> Tensor:
     return x.unsqueeze(-1) if x.dim() == 1 else x
 
 
-def _replaced(x: Tensor, dim: int, size: object) -> list[Any]:
+def _replaced(x: Tensor, dim: int, size: int) -> list[int]:
     """The shape of `x` with another size of `dim`."""
     return [*x.shape[:dim], size, *x.shape[dim + 1 :]]
 
@@ -191,25 +200,25 @@ def _sum_into(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: int = 1
 
 
 _aten = torch.ops.aten
-_RULES: dict[str, Callable[..., Any]] = {
+_RULES: dict[str, _Rule] = {
     "gather": _each_entry(_aten.gather.default),
     "scatter.src": _each_entry(_aten.scatter.src),
     "scatter.value": _each_entry(_aten.scatter.value),
     "scatter_add": _each_entry(_aten.scatter_add.default),
     "scatter_reduce.two": _each_entry(_aten.scatter_reduce.two),
-    "scatter_.src": _written(_each_entry(_aten.scatter_.src)),
-    "scatter_.value": _written(_each_entry(_aten.scatter_.value)),
-    "scatter_add_": _written(_each_entry(_aten.scatter_add_.default)),
-    "scatter_reduce_.two": _written(_each_entry(_aten.scatter_reduce_.two)),
+    "scatter_.src": _write_in_place(_each_entry(_aten.scatter_.src)),
+    "scatter_.value": _write_in_place(_each_entry(_aten.scatter_.value)),
+    "scatter_add_": _write_in_place(_each_entry(_aten.scatter_add_.default)),
+    "scatter_reduce_.two": _write_in_place(_each_entry(_aten.scatter_reduce_.two)),
     "index_select": _each_row(_aten.index_select.default, torch.gather),
     "index_add": _each_row(_aten.index_add.default, _sum),
     "index_copy": _each_row(_aten.index_copy.default, torch.scatter),
     "index_reduce": _each_row(_aten.index_reduce.default, torch.scatter_reduce),
-    "index_add_": _written(_each_row(_aten.index_add_.default, _sum_into)),
-    "index_copy_": _written(_each_row(_aten.index_copy_.default, Tensor.scatter_)),
-    "index_reduce_": _written(_each_row(_aten.index_reduce_.default, Tensor.scatter_reduce_)),
-    "cat": _joined,
+    "index_add_": _write_in_place(_each_row(_aten.index_add_.default, _sum_into)),
+    "index_copy_": _write_in_place(_each_row(_aten.index_copy_.default, Tensor.scatter_)),
+    "index_reduce_": _write_in_place(_each_row(_aten.index_reduce_.default, Tensor.scatter_reduce_)),
+    "cat": _concatenate,
     "embedding": _looked_up,
     "native_layer_norm": _layer_norm,
 }
-"""Operator -> its rule: of the batch, the batch's dim in each argument, and the arguments, the result and its dim."""
+"""Operator -> its rule."""

@@ -22,7 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.bytecode_transformation import Instruction
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import TensorVariable
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -55,7 +58,7 @@ torch.fx.node.has_side_effect(_OF_TENSOR)
 torch.fx.node.has_side_effect(_OF_NUMBER)
 
 
-def way_at(tracer: Any, jump: Any) -> bool | None:
+def way_at(tracer: InstructionTranslatorBase, jump: Instruction) -> bool | None:
     """Whether the conditional `jump`, whose condition is on top of the stack, is taken; None where PyTorch decides."""
     value = tracer.stack[-1]
     known = isinstance(value, TensorVariable) or (
@@ -115,7 +118,7 @@ def _ends(node: Any) -> tuple[int, int]:
 # ---------------------------------------------------------------- raises
 
 
-def _caught(tracer: Any) -> bool:
+def _caught(tracer: InstructionTranslatorBase | None) -> bool:
     """Whether an exception that is raised here may be caught by code that is being traced."""
     while tracer is not None:
         instruction = tracer.current_instruction
@@ -128,7 +131,7 @@ def _caught(tracer: Any) -> bool:
     return False
 
 
-def _check(tracer: Any, value: SymNodeVariable | TensorVariable, expected: bool, statement: ast.Raise) -> None:
+def _check(tracer: InstructionTranslatorBase, value: VariableTracker, expected: bool, statement: ast.Raise) -> None:
     name = tracer.f_code.co_filename
     line = f"{shown_path(name)}:{statement.lineno}"
     where = f"{line}:{statement.col_offset}"
@@ -170,7 +173,7 @@ def _value(expression: ast.expr, names: dict[str, object]) -> object:
 # ---------------------------------------------------------------- filters
 
 
-def _only_filters(tracer: Any, value: object, truth: bool, branch: ast.If) -> bool:
+def _only_filters(tracer: InstructionTranslatorBase, value: object, truth: bool, branch: ast.If) -> bool:
     """Whether the body of `branch` picks rows by a mask, and is left out only where the mask picks every row."""
     if branch.orelse or not isinstance(value, TensorVariable):
         return False
@@ -189,8 +192,10 @@ def _only_filters(tracer: Any, value: object, truth: bool, branch: ast.If) -> bo
             masks.add(mask)
     if len(masks) != 1 or masks & filtered:
         return False
-    mask = _tensor(tracer, masks.pop())
-    if mask is None or val(mask).dtype is not torch.bool or val(mask).dim() != 1 or not _asks(value, mask, truth):
+    chosen = _tensor(tracer, masks.pop())
+    if chosen is None or val(chosen).dtype is not torch.bool or val(chosen).dim() != 1:
+        return False
+    if not _asks(value, chosen, truth):
         return False
     if any(_tensor(tracer, name) is None for name in filtered):
         return False
@@ -221,7 +226,7 @@ def _mask(index: ast.expr) -> str | None:
     return last.id if whole and isinstance(last, ast.Name) else None
 
 
-def _tensor(tracer: Any, name: str) -> Any:
+def _tensor(tracer: InstructionTranslatorBase, name: str) -> fx.Node | None:
     """The FX node of a local variable that is a tensor; None for other variables."""
     value = tracer.symbolic_locals.get(name)
     value = None if value is None else value.realize()
@@ -233,7 +238,7 @@ def val(node: fx.Node) -> Tensor:
     return example
 
 
-def _asks(value: Any, mask: object, truth: bool) -> bool:
+def _asks(value: VariableTracker, mask: object, truth: bool) -> bool:
     """Whether the condition has this truth exactly where some row of `mask` is not picked."""
     node = value.as_proxy().node
     name = getattr(node.target, "__name__", node.target)

@@ -242,7 +242,7 @@ def _backend_of_this_compilation() -> object:
     return backend_within(_of_this_compilation("compiler_fn"))
 
 
-def backend_within(found: object) -> Any:
+def backend_within(found: object) -> object:
     """The backend as it was given to torch.compile, of which PyTorch makes `found`."""
     while hasattr(found, "_torchdynamo_orig_backend"):
         found = found._torchdynamo_orig_backend

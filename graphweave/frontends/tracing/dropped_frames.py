@@ -168,7 +168,7 @@ def _caller(
             _known[part] = _Known(by_name[part.co_name])
     _trace_only_what_it_calls(body)
 
-    def run(cells: Callable[[], object] | None, *args: object) -> Any:
+    def run(cells: Callable[[], object] | None, *args: object) -> object:
         closure = dict(zip(cells.__code__.co_freevars, cells.__closure__ or (), strict=True)) if cells else {}
         function = FunctionType(body, scope, body.co_name, None, tuple(closure[name] for name in body.co_freevars))
         return function(*args)

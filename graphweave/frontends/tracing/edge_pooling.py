@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,8 +19,8 @@ def _matched_fake(src: Tensor, dst: Tensor, order: Tensor, num_nodes: int) -> Te
 
 
 def merge_edges(
-    self: Any, x: Tensor, edge_index: Tensor, batch: Tensor, edge_score: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Any]:
+    self: object, x: Tensor, edge_index: Tensor, batch: Tensor, edge_score: Tensor
+) -> tuple[Tensor, Tensor, Tensor, object]:
     """EdgePooling's contraction of edges, of which those with the largest scores come first. Edges of equal score keep
     their order, which the original leaves open."""
     from torch_geometric.nn.pool.edge_pool import UnpoolInfo  # optional, but already imported if this is called

@@ -19,10 +19,10 @@ _UNKNOWN_SIZE = 1000
 """The size that a dim is taken to have if data decides it."""
 
 
-def orders_by_first_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+def orders_by_first_sizes(original: Callable[..., object]) -> Callable[..., object]:
     """`opt_einsum.contract_path`: the order for the sizes of the first call, without guards on them."""
 
-    def contract_path(equation: str, *operands: Any, **options: Any) -> object:
+    def contract_path(equation: str, *operands: Any, **options: object) -> object:
         if all(isinstance(x, torch.Tensor) for x in operands):
             operands = tuple(tuple(map(_size, x.shape)) for x in operands)
             options["shapes"] = True

@@ -51,7 +51,7 @@ class Formulas:
 
     def of_call(
         self, function: object, args: Sequence[Any], translator: InstructionTranslatorBase
-    ) -> Callable[..., Any] | None:
+    ) -> Callable[..., object] | None:
         """The formula for a call of `function` by the code that `translator` traces; None if there is none. A call in
         the file of the formula means the function itself."""
         if not isinstance(function, _Function):
@@ -65,7 +65,7 @@ class Formulas:
         own = found is function or found is None or found.__code__.co_filename == translator.f_code.co_filename
         return None if own else found
 
-    def of_code(self, code: CodeType) -> tuple[Callable[..., Any], FunctionType] | None:
+    def of_code(self, code: CodeType) -> tuple[Callable[..., object], FunctionType] | None:
         """The formula for the function with this code, and the function, if the formula is for all calls."""
         for function, formula in self.everywhere.items():
             if isinstance(function, FunctionType) and function.__code__ is code:
@@ -107,7 +107,7 @@ def formulas_followed(formulas: Formulas) -> Iterator[None]:
     translator: Any = InstructionTranslatorBase
     call, inline = translator.call_function, translator.inline_user_function_return
 
-    def call_function(self: Any, fn: object, args: Any, kwargs: Any) -> None:
+    def call_function(self: Any, fn: object, args: Any, kwargs: object) -> None:
         """Any call in the traced code. Functions that are written in C are only seen here."""
         formula = formulas.of_call(getattr(fn, "value", None), args, self)
         call(self, fn if formula is None else VariableTracker.build(self, formula), args, kwargs)

@@ -88,7 +88,7 @@ def _given_as(edge_attr: object, edge_index: Tensor, features: list[Tensor]) -> 
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_geometric.utils._coalesce", "coalesce", _coalesced),
     ("torch_geometric.utils._sort_edge_index", "sort_edge_index", _sorted_edges),
-    *(("torch_scatter", f.__name__, f) for part in scatter_functions.PARTS.values() for f in part),
+    *(("torch_scatter", name, f) for part in scatter_functions.PARTS.values() for name, f in part.items()),
 )
 """Module, function, and the formula that is traced where its first argument is a plain tensor."""
 

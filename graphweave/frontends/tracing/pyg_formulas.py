@@ -41,7 +41,7 @@ def _num_nodes(edge_index: object, num_nodes: int | None = None) -> Any:
     return int(torch.cat([edge_index.reshape(-1), edge_index.new_full((1,), -1)]).max()) + 1
 
 
-def _sorted_index(self: Any, index: Tensor | None) -> None:
+def _sorted_index(self: object, index: Tensor | None) -> None:
     """Replaces Aggregation's check for sorted indices by one in the program, which raises RuntimeError, not
     ValueError."""
     if index is not None:
@@ -77,7 +77,7 @@ def _sorted_rows(
     return out.index_add(0, (index * self.k + place)[first], x[order[first]]).view(segments, self.k * x.size(1))
 
 
-def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+def _two_hops(self: object, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors."""
     proper = edge_index[0] != edge_index[1]
     loops = torch.arange(num_nodes, device=edge_index.device)

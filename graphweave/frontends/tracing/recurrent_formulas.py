@@ -34,7 +34,7 @@ _step_counts: dict[tuple[Any, ...], set[int]] = {}
 """For each mode and sizes of a layer, the numbers of steps, decided by arguments, for which it was unrolled."""
 
 
-def recurrent(self: Any, input: object, hx: Any = None) -> Any:
+def recurrent(self: Any, input: object, hx: Any = None) -> object:
     """The forward of a recurrent layer, unrolled. Over many steps, over numbers of steps that vary, and for packed or
     single sequences, the graph breaks and PyTorch's own forward runs."""
     dim = 1 if self.batch_first else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _WHERE_POSITIVE: dict[type, bool] = {

@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 def through_aot_autograd(
     module: fx.GraphModule, inputs: Sequence[object], *, compiler: Callable[..., object], **kwargs: object
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """`aot_autograd(fw_compiler=compiler, bw_compiler=compiler, **kwargs)(module, inputs)`.
 
     `aot_autograd` imports Inductor's scheduler for logs that the environment's TORCH_COMPILE_DEBUG=1 asks for, which

@@ -13,17 +13,20 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 from torch._dynamo import guards, variables
+from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._guards import Guard
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from graphweave.frontends.tracing.batching_rules import batches_of_any_size, in_vmap
@@ -31,6 +34,9 @@ from graphweave.frontends.tracing.branches import way_at
 from graphweave.frontends.tracing.call_under_way import under_way
 from graphweave.frontends.tracing.einsum_order import LIBRARY, orders_by_first_sizes
 from graphweave.frontends.tracing.inner_gradients import (
+    Args,
+    Kwargs,
+    Replaced,
     asks_for_gradients,
     gives_results_of_leaves,
     keeps_graphs,
@@ -42,8 +48,6 @@ from graphweave.frontends.tracing.inner_gradients import (
 from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
 from graphweave.frontends.tracing.traced_warnings import warns_while_tracing
-
-_Method: TypeAlias = Callable[..., Any]
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -70,7 +74,7 @@ _JUMPS = tuple(code for name, code in dis.opmap.items() if name.startswith("POP_
 """Opcodes of Python's conditional jumps."""
 
 
-def _tables(translator: Any) -> Iterator[list[Any]]:
+def _tables(translator: type[InstructionTranslatorBase]) -> Iterator[list[Replaced]]:
     """The tables by which Dynamo finds the method for an opcode, one for each kind of frame."""
     if isinstance(table := vars(translator).get("dispatch_table"), list):
         yield table
@@ -78,10 +82,10 @@ def _tables(translator: Any) -> Iterator[list[Any]]:
         yield from _tables(kind)
 
 
-def _decides_branches(original: _Method) -> _Method:
+def _decides_branches(original: Replaced) -> Replaced:
     """A jump whose way does not depend on the data after all (`branches.py`)."""
 
-    def jump(self: Any, instruction: object) -> None:
+    def jump(self: InstructionTranslatorBase, instruction: Instruction) -> None:
         way = way_at(self, instruction)
         if way is None:
             original(self, instruction)
@@ -93,27 +97,27 @@ def _decides_branches(original: _Method) -> _Method:
     return jump
 
 
-def _calls_accessors(original: _Method) -> _Method:
+def _calls_accessors(original: Replaced) -> Replaced:
     """`descriptor.fset(obj, value)`, by which PyG's `Data` writes a field: the function behind it is traced."""
 
     def call_method(
-        self: Any, tx: InstructionTranslatorBase, name: str, args: list[object], kwargs: dict[str, object]
-    ) -> Any:
+        self: variables.functions.PropertyVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         function = getattr(self.descriptor, name, None) if name in _ACCESSORS else None
         if function is None:
             return original(self, tx, name, args, kwargs)
         source = AttrSource(self.source, name) if self.source else None
-        return variables.VariableTracker.build(tx, function, source=source, realize=True).call_function(
-            tx, args, kwargs
-        )
+        return VariableTracker.build(tx, function, source=source, realize=True).call_function(tx, args, kwargs)
 
     return call_method
 
 
-def _knows_accessors(original: _Method) -> _Method:
+def _knows_accessors(original: Replaced) -> Replaced:
     """`hasattr(descriptor, "fset")` and `getattr(descriptor, "fset", None)`."""
 
-    def call_obj_hasattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
+    def call_obj_hasattr(
+        self: variables.functions.PropertyVariable, tx: InstructionTranslatorBase, name: str
+    ) -> object:
         if type(self.descriptor) is property and name in _ACCESSORS:
             return variables.ConstantVariable.create(True)
         return original(self, tx, name)
@@ -121,41 +125,43 @@ def _knows_accessors(original: _Method) -> _Method:
     return call_obj_hasattr
 
 
-def _reads_inherited(original: _Method) -> _Method:
+def _reads_inherited(original: Replaced) -> Replaced:
     """`super().num_nodes`, where that is a property, which Dynamo takes for the property itself."""
 
-    def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> object:
+    def var_getattr(self: variables.SuperVariable, tx: InstructionTranslatorBase, name: str) -> object:
         value, source = self._resolved_getattr_and_source(tx, name)
         if type(value) is not property or not isinstance(self.objvar, variables.UserDefinedObjectVariable):
             return original(self, tx, name)
-        getter = variables.VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
+        getter = VariableTracker.build(tx, value.fget, source=source and AttrSource(source, "fget"))
         return getter.call_function(tx, [self.objvar], {})
 
     return var_getattr
 
 
-def _reads_sizes(original: _Method) -> _Method:
+def _reads_sizes(original: Replaced) -> Replaced:
     """`torch.Size` with a tensor of one integer in it (`x.size() + (index.max() + 1,)`), which Python reads as a
     number."""
 
-    def init(self: Any, items: list[object], *args: object, **kwargs: object) -> None:
+    def init(self: object, items: list[VariableTracker], *args: object, **kwargs: object) -> None:
         original(self, [_number(item) for item in items], *args, **kwargs)
 
     return init
 
 
-def _number(item: Any) -> Any:
+def _number(item: VariableTracker) -> VariableTracker:
     example = item.as_proxy().node.meta.get("example_value") if isinstance(item, variables.TensorVariable) else None
     if not isinstance(example, torch.Tensor) or example.dim() or example.is_floating_point() or example.is_complex():
         return item
     return item.call_method(InstructionTranslator.current_tx(), "item", [], {})
 
 
-def _asks_no_rows(original: _Method) -> _Method:
+def _asks_no_rows(original: Replaced) -> Replaced:
     """A function of PyTorch that asks for the number of rows, where data decides it or a `vmap` would compile it in:
     its formula is traced. So is attention that gives weights, since they are seldom read."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         formula = FORMULAS.get(self.value) if args else None
         asked = in_vmap() or any(_unknown_size(arg.realize()) for arg in args)
         if formula is None or not (asked or _gives_weights(self.value, kwargs)):
@@ -165,17 +171,19 @@ def _asks_no_rows(original: _Method) -> _Method:
     return call_function
 
 
-def _gives_weights(function: object, kwargs: dict[str, Any]) -> bool:
+def _gives_weights(function: object, kwargs: Kwargs) -> bool:
     if function is not torch.nn.functional.multi_head_attention_forward:
         return False
     asked = kwargs.get("need_weights", variables.ConstantVariable.create(True)).realize()
     return asked.is_python_constant() and bool(asked.as_python_constant())
 
 
-def _counts_classes(original: _Method) -> _Method:
+def _counts_classes(original: Replaced) -> Replaced:
     """`F.one_hot` with a number of classes that data decides, which PyTorch traces only for a constant."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         if self.value is not torch.nn.functional.one_hot:
             return original(self, tx, args, kwargs)
         named = dict(zip(("tensor", "num_classes"), args, strict=False), **kwargs)
@@ -189,10 +197,12 @@ def _counts_classes(original: _Method) -> _Method:
     return call_function
 
 
-def _counts_numbers(original: _Method) -> _Method:
+def _counts_numbers(original: Replaced) -> Replaced:
     """`torch.bincount`: its formula is traced."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
             return original(self, tx, args, kwargs)
         return _traced(bincount).call_function(tx, list(args), kwargs)
@@ -200,10 +210,12 @@ def _counts_numbers(original: _Method) -> _Method:
     return call_function
 
 
-def _counts_own_numbers(original: _Method) -> _Method:
+def _counts_own_numbers(original: Replaced) -> Replaced:
     """`index.bincount()`."""
 
-    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_method(
+        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         if name != "bincount":
             return original(self, tx, name, args, kwargs)
         return _traced(bincount).call_function(tx, [self, *args], kwargs)
@@ -211,10 +223,12 @@ def _counts_own_numbers(original: _Method) -> _Method:
     return call_method
 
 
-def _counts_by_tensors(original: _Method) -> _Method:
+def _counts_by_tensors(original: Replaced) -> Replaced:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.BuiltinVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         if self.fn is range:
             args = [_number(arg.realize()) for arg in args]
         return original(self, tx, args, kwargs)
@@ -222,26 +236,28 @@ def _counts_by_tensors(original: _Method) -> _Method:
     return call_function
 
 
-def _reads_changing_numbers(original: Any) -> Any:
+def _reads_changing_numbers(original: object) -> staticmethod[..., object]:
     """`random.random() * 2`: the numbers from which Dynamo computes an example of the result. It asks for constants
     alone, and a number of Python that changes from call to call is none."""
 
-    def unwrap_unspec_args_kwargs(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def unwrap_unspec_args_kwargs(args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
         return [_example(x) for x in args], {name: _example(x) for name, x in kwargs.items()}
 
     return staticmethod(unwrap_unspec_args_kwargs)
 
 
-def _example(x: Any) -> Any:
+def _example(x: VariableTracker) -> object:
     return x.raw_value if isinstance(x, variables.UnspecializedPythonVariable) else x.as_python_constant()
 
 
-def _calls_operators(original: _Method) -> _Method:
+def _calls_operators(original: Replaced) -> Replaced:
     """An operator between a tensor and an object of a user's class: `matrix @ x`, `degree * matrix`. Python calls the
     method of the class, behind the tensor's own, which does not take the object. So does `matrix @ matrix`, which
     Dynamo leaves out."""
 
-    def call_function(self: Any, tx: InstructionTranslatorBase, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_function(
+        self: variables.BuiltinVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         names = _METHODS.get(self.fn) if len(args) == 2 and not kwargs else None
         if names is not None:
             one, other = (arg.realize() for arg in args)
@@ -269,10 +285,10 @@ def _has_method(x: object, name: str) -> bool:
     return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
 
 
-def _calls_scripted(original: _Method) -> _Method:
+def _calls_scripted(original: Replaced) -> Replaced:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
-    def wrap(self: Any, value: object) -> object:
+    def wrap(self: VariableBuilder, value: object) -> object:
         if isinstance(value, torch.jit.ScriptModule):
             self.install_guards(GuardBuilder.ID_MATCH)
             return _Scripted(value, source=self.source)
@@ -281,17 +297,17 @@ def _calls_scripted(original: _Method) -> _Method:
     return wrap
 
 
-def _reads_scripted(original: _Method) -> _Method:
+def _reads_scripted(original: Replaced) -> Replaced:
     """Guards on attributes of scripted modules, whose dictionaries of parameters and buffers are no dictionaries."""
     return lambda value: not isinstance(value, torch.jit.ScriptModule) and original(value)
 
 
-def _guards_tuples(original: _Method) -> _Method:
+def _guards_tuples(original: Replaced) -> Replaced:
     """A tuple whose class refuses to tell its length, such as the irreducible representations of e3nn: the guard is on
     the object, which nothing can change."""
 
     @functools.wraps(original)
-    def sequence_length(self: Any, guard: object) -> None:
+    def sequence_length(self: GuardBuilder, guard: Guard) -> None:
         value = self.get(guard)
         refuses = isinstance(value, tuple) and type(value).__len__ is not tuple.__len__
         (self.ID_MATCH if refuses else functools.partial(original, self))(guard)
@@ -299,7 +315,7 @@ def _guards_tuples(original: _Method) -> _Method:
     return sequence_length
 
 
-class _Scripted(variables.VariableTracker):
+class _Scripted(VariableTracker):
     """A scripted module, as Dynamo sees it."""
 
     def __init__(self, value: torch.jit.ScriptModule, **kwargs: Any) -> None:
@@ -309,18 +325,18 @@ class _Scripted(variables.VariableTracker):
     def python_type(self) -> type:
         return type(self.value)
 
-    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> Any:
+    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         if self.source is None or not hasattr(self.value, name):
             return super().var_getattr(tx, name)
         source, value = AttrSource(self.source, name), getattr(self.value, name)
         if callable(value) and not isinstance(value, torch.nn.Module):
             return variables.GetAttrVariable(self, name, source=source)
-        return variables.VariableTracker.build(tx, value, source)
+        return VariableTracker.build(tx, value, source)
 
-    def call_function(self, tx: InstructionTranslatorBase, args: object, kwargs: dict[str, Any]) -> Any:
+    def call_function(self, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs) -> VariableTracker:
         return self.call_method(tx, "forward", args, kwargs)
 
-    def call_method(self, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_method(self, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
         try:
             if self.value._forward_hooks or self.value._forward_pre_hooks:
                 raise NotPython("it has hooks")
@@ -331,13 +347,13 @@ class _Scripted(variables.VariableTracker):
         return _traced(function).call_function(tx, [self, *args], kwargs)
 
 
-def _compiles_floats_in(original: _Method) -> _Method:
+def _compiles_floats_in(original: Replaced) -> Replaced:
     """A Python float (a slope, a rate) that has had one value in all traces of a function: it is compiled in.
 
     Most floats cannot stay symbols, and PyTorch finds that out late and then traces everything again.
     """
 
-    def wrap(self: Any, value: float) -> object:
+    def wrap(self: VariableBuilder, value: float) -> object:
         call = under_way.get()
         place = self.tx.f_code, self.name
         if call is None or call.floats.setdefault(place, value) != value:
@@ -350,10 +366,12 @@ def _compiles_floats_in(original: _Method) -> _Method:
     return wrap
 
 
-def _infers_sizes(original: _Method) -> _Method:
+def _infers_sizes(original: Replaced) -> Replaced:
     """`x.reshape(B, N, -1)` where data decides B and N, and the size left out is a number: it is put in."""
 
-    def call_method(self: Any, tx: InstructionTranslatorBase, name: str, args: Any, kwargs: dict[str, object]) -> Any:
+    def call_method(
+        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
         if name in ("reshape", "view") and not kwargs and _unknown_size(self):
             args = _with_inferred(self, list(args))
         return original(self, tx, name, args, kwargs)
@@ -361,7 +379,7 @@ def _infers_sizes(original: _Method) -> _Method:
     return call_method
 
 
-def _with_inferred(x: Any, sizes: list[Any]) -> list[object]:
+def _with_inferred(x: variables.TensorVariable, sizes: list[VariableTracker]) -> list[VariableTracker]:
     """`sizes`, the one that is -1 replaced by a number if the others leave one."""
     known = [size.as_proxy() for size in sizes] if all(map(_is_size, sizes)) else []
     given = [n if isinstance(n, int) else n.node.meta["example_value"].node.expr for n in known]
@@ -378,14 +396,14 @@ def _with_inferred(x: Any, sizes: list[Any]) -> list[object]:
     return sizes
 
 
-def _is_size(size: Any) -> bool:
+def _is_size(size: VariableTracker) -> bool:
     size = size.realize()
     if isinstance(size, SymNodeVariable):
         return isinstance(size.as_proxy().node.meta.get("example_value"), torch.SymInt)
     return isinstance(size, variables.ConstantVariable) and type(size.value) is int
 
 
-def _traced(formula: Any) -> Any:
+def _traced(formula: Any) -> variables.UserFunctionVariable:
     """A Python function, as Dynamo sees it, whose trace it then follows."""
     return variables.UserFunctionVariable(formula)
 
@@ -395,7 +413,7 @@ def _unknown_size(x: object) -> bool:
     return isinstance(example, torch.Tensor) and bool(free_unbacked_symbols(example.shape))
 
 
-_GAPS: tuple[tuple[Any, str, Callable[[_Method], _Method]], ...] = (
+_GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables.functions, "PropertyVariable", None), "call_method", _calls_accessors),
     (getattr(variables.functions, "PropertyVariable", None), "call_obj_hasattr", _knows_accessors),
     (getattr(variables, "SuperVariable", None), "var_getattr", _reads_inherited),

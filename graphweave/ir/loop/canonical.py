@@ -60,7 +60,7 @@ class _Renamed:
             self._new[old] = new
         return new
 
-    def node(self, node: object) -> Any:
+    def node(self, node: object) -> object:
         kind: Any = type(node)
         made = [
             value if how is None else _mapped(value, self.name, self.node, names=how)
@@ -92,7 +92,7 @@ _PLAIN = frozenset({"int", "float", "bool", "tuple", "None", "DType", "Op", "Fol
 def _names_in(value: Kernel) -> Iterator[str]:
     found: list[str] = []
 
-    def node(inner: object) -> Any:
+    def node(inner: object) -> object:
         kind: Any = type(inner)
         for item, how in zip(values_of(inner), _kinds(kind), strict=True):
             if how is not None:

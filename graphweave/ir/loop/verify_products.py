@@ -81,7 +81,7 @@ class Products:
         """Verifies that operands and result have one float type; or one half type and f32, in which products of that
         type are summed."""
         others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
-        types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
+        types = {scope.types[at.buffer if isinstance(at, Rows) else at] for at in (stmt.x, stmt.out, *others)}
         if len({computed(t) for t in types}) > 1 or len(types.intersection(HALF)) > 1 or not types.pop().is_float:
             fail(place, "operands and result must be of one float type, or of one half type and f32.")
         if isinstance(stmt, TileGram) and scope.types[stmt.out] in HALF:
@@ -120,9 +120,6 @@ class Products:
         if buffer is None or buffer.role is not Role.total or buffer.fold is not Fold.sum:
             fail(place, f"'{name}' is neither a total that sums nor an alloc of the row.")
         return math.prod(buffer.shape)
-
-    def _element_type(self, at: Place, scope: Visible) -> DType:
-        return scope.types[at.buffer if isinstance(at, Rows) else at]
 
     def _tile_row(self, at: Place, tile: str, scope: Visible, place: str, role: Role = Role.input) -> int:
         """Number of elements that a tile array of `tile`, a stash of its CSR or a parameter of its rows has for each

@@ -123,7 +123,7 @@ def to_arg(value: object, ref_of: Callable[[fx.Node], Ref]) -> Arg:
             )
 
 
-def materialise(arg: Arg, values: Mapping[Ref, object] | Sequence[object]) -> Any:
+def materialise(arg: Arg, values: Mapping[Ref, object] | Sequence[object]) -> object:
     """`arg` as PyTorch takes it: operands from `values`, atoms as torch objects, tuples as lists (as schemas need)."""
     match arg:
         case Operand(ref):
@@ -136,7 +136,7 @@ def materialise(arg: Arg, values: Mapping[Ref, object] | Sequence[object]) -> An
             return arg
 
 
-def torch_value(text: str) -> Any:
+def torch_value(text: str) -> object:
     """The object of torch that an atom names."""
     head, _, inside = text.removesuffix(")").partition("(")
     if head == "device":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from graphweave.core.errors import IRError
 from graphweave.core.locality import RowOrder
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.nodes import Ref
+
+_Step: TypeAlias = (
+    ir.Exchange | ir.ExchangeBack | ir.AllReduce | ir.After | ir.LaidOut | ir.Own | ir.Kept | ir.AssertIndex
+)
 
 
 def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
@@ -51,26 +55,26 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
             return ir.Type(of[at], t.shape, t.dtype)
-        case (
-            ir.Distinct()
-            | ir.DistinctRow()
-            | ir.DistinctKey()
-            | ir.JoinIndices()
-            | ir.RowsOfSegments()
-            | ir.NumbersOfSegments()
-            | ir.EqualRuns()
-            | ir.Rounds()
-            | ir.EachItem()
-            | ir.Places()
-            | ir.Inverse()
-            | ir.Order()
-            | ir.Chosen()
-        ):
-            return _made_once(node, types)
+        case _ if isinstance(node, ir.MadeIndex):
+            return _infer_index(node, types)
+        case _ if isinstance(node, _Step):
+            return _infer_step(node, types)
         case ir.Reordered(x, index):
             t, u = _value(x, types, node), _index(index, types, node)
             _expect(UNIT not in (t.space, u.space), node, "rows, and their places among rows of another space", t, u)
             return ir.Type(u.space, t.shape, t.dtype)
+        case ir.Pointwise(op, args):
+            return _pointwise(node, op, [_value(a, types, node) for a in args])
+        case ir.Concat(xs, dim):
+            return _concat(node, [_value(x, types, node) for x in xs], dim)
+        case _:
+            return _reshaping(node, _value(node.x, types, node))
+
+
+def _infer_step(node: _Step, types: Sequence[ir.ValueType]) -> ir.ValueType:
+    """Type of a node that passes a value between ranks, that waits for others, or that says how a value lies in
+    memory."""
+    match node:
         case ir.Exchange(x, _, space) | ir.ExchangeBack(x, _, _, space):
             t = _value(x, types, node)
             good = UNIT not in (t.space, space) and t.space != space
@@ -91,12 +95,6 @@ def infer(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.ValueType:
             t = _value(index, types, node)
             _expect(not t.dtype.is_float, node, "integers", t)
             return ir.NOTHING
-        case ir.Pointwise(op, args):
-            return _pointwise(node, op, [_value(a, types, node) for a in args])
-        case ir.Concat(xs, dim):
-            return _concat(node, [_value(x, types, node) for x in xs], dim)
-        case _:
-            return _reshaping(node, _value(node.x, types, node))
 
 
 def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -206,7 +204,7 @@ def _join(node: ir.Node, xs: list[ir.Type], space: Space) -> ir.Type:
     return ir.Type(space, xs[0].shape, xs[0].dtype)
 
 
-def _made_once(node: ir.Node, types: Sequence[ir.ValueType]) -> ir.Type | ir.DistinctType:
+def _infer_index(node: ir.MadeIndex, types: Sequence[ir.ValueType]) -> ir.Type | ir.DistinctType:
     match node:
         case ir.Distinct(keys, space):
             ts = [_index(key, types, node) for key in keys]

@@ -187,7 +187,7 @@ def _reshaping(node: ir.Node, x: object, t: ir.Type, rows_of: RowsOf) -> object:
             raise AssertionError(f"unknown node {node!r}")
 
 
-def _index(index: object, t: ir.Type, wrap_at: Any) -> object:
+def _index(index: object, t: ir.Type, wrap_at: object) -> object:
     if t.dtype is not DType.i64:
         index = aten._to_copy.default(index, dtype=torch.int64)
     if wrap_at is None:
@@ -285,25 +285,25 @@ def _part(x: object, of: Sequence[Space], at: int, rows_of: RowsOf) -> object:
     return aten.slice.Tensor(x, 0, start, start + rows_of(of[at]))
 
 
-def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[Any]:
+def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[int]:
     return [1 if space == UNIT else rows_of(space) for space in of]
 
 
 def _full(
-    sizes: list[object], value: Number, dtype: DType, device: torch.device | str, call: Callable[..., object]
+    sizes: list[int], value: Number, dtype: DType, device: torch.device | str, call: Callable[..., object]
 ) -> object:
     of = TORCH_DTYPE[dtype]
     return call(aten.full.default, sizes, typed(value, dtype), dtype=of, device=torch.device(device))
 
 
-def _random(seed: Any, t: ir.Type, rows_of: RowsOf, call: Callable[..., Any]) -> Tensor:
+def _random(seed: Tensor, t: ir.Type, rows_of: RowsOf, call: Callable[..., object]) -> Tensor:
     sizes = _sizes(t, rows_of)
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
     return aten.reshape.default(call(uniform, seed, position, TORCH_DTYPE[t.dtype]), sizes)
 
 
-def _sizes(t: ir.Type, rows_of: RowsOf) -> list[Any]:
+def _sizes(t: ir.Type, rows_of: RowsOf) -> list[int]:
     return [*t.shape] if t.space == UNIT else [rows_of(t.space), *t.shape]
 
 
@@ -407,7 +407,7 @@ class RowCounts:
             self._numbers.setdefault(size, n)
 
 
-def _given(node: ir.Input, inputs: Mapping[str, Any]) -> Any:
+def _given(node: ir.Input, inputs: Mapping[str, Any]) -> object:
     if node.name not in inputs:
         raise DataError(f"input {node.name!r} is missing (got {', '.join(inputs) or 'none'})")
     value, t = inputs[node.name], node.type

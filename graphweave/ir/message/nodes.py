@@ -403,10 +403,15 @@ class Aten:
     serial: int = 0
 
 
-Opaque: TypeAlias = (
+MadeIndex: TypeAlias = (
     Distinct | DistinctRow | DistinctKey | JoinIndices | RowsOfSegments | NumbersOfSegments | EqualRuns | Rounds
-    | EachItem | Places | Inverse | Reordered | Order | Chosen | RunningSum | Exchange | ExchangeBack | AllReduce
-    | After | AssertIndex | LaidOut | Own | Kept | Aten
+    | EachItem | Places | Inverse | Order | Chosen
+)  # fmt: skip
+"""Indices that follow from other indices, and what they are made of."""
+
+Opaque: TypeAlias = (
+    MadeIndex | Reordered | RunningSum | Exchange | ExchangeBack | AllReduce | After | AssertIndex | LaidOut | Own
+    | Kept | Aten
 )  # fmt: skip
 """Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 

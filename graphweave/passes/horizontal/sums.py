@@ -35,7 +35,7 @@ def merged_trees(emit: Emitter, trees: Sequence[ir.Ref]) -> ir.Ref:
     node = graph.nodes[trees[0]]
     assert isinstance(node, Tree)
     on = emit.segments(trees)
-    parts = [_folded(emit, leaves, on, node.op, loc) for leaves in _kinds(emit, trees)]
+    parts = [_fold_leaves(emit, leaves, on, node.op, loc) for leaves in _kinds(emit, trees)]
     out = parts[0]
     for part in parts[1:]:
         out = emit.build.add(ir.Pointwise(node.op, (out, part)), loc)
@@ -75,7 +75,7 @@ def _kinds(emit: Emitter, trees: Sequence[ir.Ref]) -> list[_Leaves]:
     return out
 
 
-def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location) -> ir.Ref:
+def _fold_leaves(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: Location) -> ir.Ref:
     """For each tree the fold of its leaves of one kind: on the union of the trees' spaces, or one shared value."""
     refs, tree = leaves.refs, leaves.tree
     if sorted(tree) == list(range(len(on))):

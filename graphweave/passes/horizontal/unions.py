@@ -69,7 +69,7 @@ class Unions:
         assert all(isinstance(n, ir.MapOf) for n in nodes)
         indices = [n.index for n in nodes if isinstance(n, ir.MapOf)]
         wraps = tuple(n.wrap for n in nodes if isinstance(n, ir.MapOf))
-        doms = tuple(self._space_of(r) for r in indices)
+        doms = tuple(_value(self._program, r).space for r in indices)
         if len(maps) == 1 and len(of) == 1:
             return self.build.add(ir.MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
         index = ir.JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
@@ -96,9 +96,6 @@ class Unions:
 
     def _map(self, index: ir.RowsOfSegments | ir.NumbersOfSegments, cod: Segments, loc: Location) -> ir.Ref:
         return self.build.add(ir.MapOf(self.build.add(index, loc), self.space(cod)), loc)
-
-    def _space_of(self, ref: ir.Ref) -> Space:
-        return _value(self._program, ref).space
 
 
 def _unions_of(program: ir.Program) -> dict[Segments, Space]:

@@ -24,7 +24,7 @@ def fold_constants(build: Builder, ref: ir.Ref) -> ir.Ref | None:
     node, t = build.nodes[ref], build.types[ref]
     match node:
         case ir.Pointwise(_, args) if all(isinstance(build.nodes[a], ir.Const) for a in args):
-            return _folded(build, ref, node)
+            return _fold_constant(build, ref, node)
         case ir.Pointwise(Op.neg, (x,)) if isinstance(inner := build.nodes[x], ir.Pointwise) and inner.op is Op.neg:
             return inner.args[0]
         case ir.Pointwise(op, (a, b)) if (neutral := op.facts.neutral) is not None:
@@ -65,7 +65,7 @@ def _keeps_zeros(build: Builder, op: Op, x: ir.Ref, neutral: ir.Ref) -> bool:
     return math.copysign(1, node.value) == wanted or never_minus_zero(build.nodes, build.types, x)
 
 
-def _folded(build: Builder, ref: ir.Ref, node: ir.Pointwise) -> ir.Ref:
+def _fold_constant(build: Builder, ref: ir.Ref, node: ir.Pointwise) -> ir.Ref:
     t = build.types[ref]
     assert isinstance(t, ir.Type)
     consts = [build.nodes[a] for a in node.args]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-import sympy  # type: ignore[import-untyped]
+import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, ToFloat
