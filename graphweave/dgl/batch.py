@@ -30,7 +30,7 @@ def batch(graphs: Sequence[DGLGraph], ndata: object = query.ALL, edata: object =
     return graphs_in_batch.batch(graphs, ndata, edata)
 
 
-def unbatch(g: Any, node_split: Any = None, edge_split: Any = None) -> list[Any]:
+def unbatch(g: DGLGraph, node_split: Any = None, edge_split: Any = None) -> list[Any]:
     """`graphweave.unbatch`: the graphs of a batch. If one of the two splits is given, the other must be."""
     if (node_split is None) != (edge_split is None):
         raise DataError("unbatch: expected both splits or none (got one). Pass node_split and edge_split.")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 
 
 def to_half(g: object) -> Any:
@@ -29,7 +30,7 @@ def to_double(g: object) -> Any:
     return _cast(g, torch.float64)
 
 
-def _cast(g: Any, dtype: torch.dtype) -> object:
+def _cast(g: DGLGraph, dtype: torch.dtype) -> object:
     out = g.local_var()
     for frame in (*out.node_frames.values(), *out.edge_frames.values()):
         for name, x in list(frame.items()):

@@ -22,6 +22,7 @@ from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph import transform
+from graphweave.graph.arguments import Device
 from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
 
@@ -48,7 +49,7 @@ class LayerSampler(DGLBlockSampler):
     def __init__(
         self, fanouts: Sequence[Any], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
         replace: bool = False, prefetch_node_feats: Any = None, prefetch_labels: Any = None,
-        prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None, fused: bool = True,
+        prefetch_edge_feats: Any = None, output_device: Device | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
         if edge_dir != "in":
             raise DataError(f"edge_dir must be 'in' (got {edge_dir!r}). Pass dgl.reverse(g) to draw outgoing edges.")
@@ -58,7 +59,7 @@ class LayerSampler(DGLBlockSampler):
         self.fanouts, self.prob, self.replace = list(fanouts), prob or mask, replace
         self._made: tuple[Any, sampling.BlockSampler] | None = None
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+    def sample_blocks(self, g: DGLGraph, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
         inputs, outputs, blocks = self._of(g).sample(long_ids(seed_nodes), drawn_key(), exclude=exclude_eids)
@@ -67,7 +68,7 @@ class LayerSampler(DGLBlockSampler):
             found = [block.to(self.output_device) for block in found]
         return inputs, outputs, found
 
-    def _of(self, g: Any) -> sampling.BlockSampler:
+    def _of(self, g: DGLGraph) -> sampling.BlockSampler:
         if self._made is None or self._made[0] is not g:
             seed = int(torch.randint(2**31, ()))
             self._made = g, sampling.BlockSampler(g, self.fanouts, seed=seed, replace=self.replace, prob=self.prob)
@@ -91,7 +92,7 @@ class DGLEdgePredictionSampler(DGLSampler):
         self.sampler, self.options = sampler, options
         self._made: tuple[Any, Any] | None = None
 
-    def sample(self, g: Any, seed_edges: Any) -> tuple[Any, ...]:
+    def sample(self, g: DGLGraph, seed_edges: Any) -> tuple[Any, ...]:
         """The batch of `seed_edges`, numbers, or relation -> numbers."""
         if self._made is None or self._made[0] is not g:
             self._made = g, sampling.as_edge_prediction_sampler(_OfGraph(self.sampler, g), **self.options)
@@ -142,7 +143,7 @@ class BatchLoader:
         graph: object,
         indices: object,
         graph_sampler: Any,
-        device: torch.device | str | None = None,
+        device: Device | None = None,
         use_ddp: bool = False,
         ddp_seed: int = 0,
         batch_size: int = 1,
@@ -231,7 +232,7 @@ def _with_methods(g: Graph) -> DGLGraph:
     return transform.shared(DGLGraph, g)
 
 
-def _moved(made: object, device: Any) -> Any:
+def _moved(made: object, device: Device | None) -> Any:
     if isinstance(made, (tuple, list)):
         return type(made)(_moved(x, device) for x in made)
     if isinstance(made, Mapping):

@@ -11,6 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.construct import graph, heterograph
 from graphweave.dgl.graph import DGLGraph
+from graphweave.graph.arguments import Device
 from graphweave.graph.convert_from import stacked_attribute
 from graphweave.graph.frame import Frame
 
@@ -19,7 +20,7 @@ def from_scipy(
     sp_mat: Any,
     eweight_name: str | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> DGLGraph:
     """A homogeneous graph with an edge r -> c for each stored entry of a square matrix; `eweight_name` gets the
     entries. DataError unless the matrix is square."""
@@ -34,7 +35,7 @@ def from_scipy(
 
 def bipartite_from_scipy(
     sp_mat: Any, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
-    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation, with an edge from node r of `utype` to node c of `vtype` for each stored entry."""
     coo = sp_mat.tocoo()
@@ -46,7 +47,7 @@ def bipartite_from_scipy(
 
 def from_networkx(
     nx_graph: Any, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
-    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A homogeneous graph. An undirected edge becomes two edges, and nodes are in the order of their sorted labels.
 
@@ -68,7 +69,7 @@ def from_networkx(
 def bipartite_from_networkx(
     nx_graph: Any, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
     e_attrs: Sequence[str] | None = None, v_attrs: Sequence[str] | None = None, edge_id_attr_name: str | None = None,
-    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation. Nodes with the attribute `bipartite` 0 are sources, those with 1 destinations, each in
     the order of their sorted labels. DataError if a node has no such attribute, or an edge runs the other way."""
@@ -172,7 +173,7 @@ def _set(
     rows: list[dict[str, object]],
     names: Sequence[str] | None,
     what: str,
-    device: torch.device | str | None,
+    device: Device | None,
 ) -> None:
     for name in names or ():
         value: Tensor = stacked_attribute(rows, name, what)

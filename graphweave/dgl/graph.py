@@ -13,8 +13,10 @@ from graphweave.core.errors import DataError
 from graphweave.dgl import formats, matrices, messages, mutate, select, slices
 from graphweave.dgl.given_edges import given_edges
 from graphweave.graph import build, query, transform
+from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 
@@ -82,7 +84,7 @@ class DGLGraph(Graph):
         """The position of a node type in `ntypes`."""
         return list(self.node_frames).index(self.to_ntype(ntype))
 
-    def get_etype_id(self, etype: str | CanonicalEtype | None) -> int:
+    def get_etype_id(self, etype: Etype | None) -> int:
         """The position of a relation in `canonical_etypes`."""
         return list(self.relations).index(self.relation_key(etype))
 
@@ -117,24 +119,24 @@ class DGLGraph(Graph):
         """`has_nodes`."""
         return self.has_nodes(vid, ntype)
 
-    def has_edge_between(self, u: object, v: object, etype: str | CanonicalEtype | None = None) -> Any:
+    def has_edge_between(self, u: object, v: object, etype: Etype | None = None) -> Any:
         """`has_edges_between`."""
         return self.has_edges_between(u, v, etype)
 
-    def in_degree(self, v: object, etype: Any = None) -> Any:
+    def in_degree(self, v: object, etype: Etype | None = None) -> Any:
         """`in_degrees`."""
         return self.in_degrees(v, etype)
 
-    def out_degree(self, u: object, etype: Any = None) -> Any:
+    def out_degree(self, u: object, etype: Etype | None = None) -> Any:
         """`out_degrees`."""
         return self.out_degrees(u, etype)
 
-    def in_degrees(self, v: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
+    def in_degrees(self, v: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
         formats.require(self, ("coo", "csc"), "in_degrees")
         return super().in_degrees(v, etype)
 
-    def out_degrees(self, u: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
+    def out_degrees(self, u: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
         formats.require(self, ("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
@@ -150,11 +152,13 @@ class DGLGraph(Graph):
         """`num` further nodes after the nodes of `ntype`, with the fields `data` [num, ...]; see `mutate.add_nodes`."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
-    def add_edges(self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> None:
+    def add_edges(
+        self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Etype | None = None
+    ) -> None:
         """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
         self._become(mutate.with_edges(self, u, v, data, etype))
 
-    def remove_edges(self, eids: object, etype: object = None, store_ids: bool = False) -> None:
+    def remove_edges(self, eids: object, etype: Etype | None = None, store_ids: bool = False) -> None:
         """Remove the edges `eids`. Others keep their order, and with `store_ids` their old numbers as the field
         '_ID'."""
         self._become(mutate.without_edges(self, eids, etype, store_ids))
@@ -194,7 +198,7 @@ class DGLGraph(Graph):
         self.node_frame(ntype).initializers[field] = initializer
 
     def set_e_initializer(
-        self, initializer: Callable[..., Tensor], field: str | None = None, etype: str | CanonicalEtype | None = None
+        self, initializer: Callable[..., Tensor], field: str | None = None, etype: Etype | None = None
     ) -> None:
         """Like `set_n_initializer`, for new edges."""
         self.edge_frame(etype).initializers[field] = initializer
@@ -202,7 +206,11 @@ class DGLGraph(Graph):
     # Messages
 
     def update_all(
-        self, message_func: object, reduce_func: object, apply_node_func: object = None, etype: Any = None
+        self,
+        message_func: EdgeFunction,
+        reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:
         """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
         `messages.update_all_relations`."""
@@ -212,7 +220,12 @@ class DGLGraph(Graph):
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
 
     def pull(
-        self, v: object, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+        self,
+        v: object,
+        message_func: EdgeFunction,
+        reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:
         """`Graph.pull`. Where no edge ends in any of the nodes v, only `apply_node_func` changes them."""
         if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
@@ -220,7 +233,7 @@ class DGLGraph(Graph):
         elif apply_node_func is not None:
             self.apply_nodes(apply_node_func, v, self.relation(etype).dsttype)
 
-    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: str | CanonicalEtype | None = None) -> None:
+    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Etype | None = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
         if etype is None and len(self.relations) > 1:
             messages.apply_edges_of_relations(self, func, edges)
@@ -230,18 +243,18 @@ class DGLGraph(Graph):
     def prop_nodes(
         self,
         nodes_generator: Iterable[object],
-        message_func: object,
-        reduce_func: object,
-        apply_node_func: object = None,
-        etype: object = None,
+        message_func: EdgeFunction,
+        reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:
         """`pull` for each of the groups of nodes, one after the other."""
         for nodes in nodes_generator:
             self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
 
     def prop_edges(
-        self, edges_generator: Iterable[object], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
-        etype: object = None,
+        self, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction, apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:  # fmt: skip
         """`send_and_recv` for each of the groups of edges, one after the other."""
         for edges in edges_generator:
@@ -251,7 +264,7 @@ class DGLGraph(Graph):
         """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
         return select.nodes(self, predicate, nodes, ntype)
 
-    def filter_edges(self, predicate: object, edges: object = query.ALL, etype: object = None) -> Tensor:
+    def filter_edges(self, predicate: object, edges: object = query.ALL, etype: Etype | None = None) -> Tensor:
         """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
         return select.edges(self, predicate, edges, etype)
 
@@ -261,13 +274,13 @@ class DGLGraph(Graph):
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.node_frame(ntype).schemes().items()}
 
-    def edge_attr_schemes(self, etype: str | CanonicalEtype | None = None) -> dict[str, Scheme]:
+    def edge_attr_schemes(self, etype: Etype | None = None) -> dict[str, Scheme]:
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.edge_frame(etype).schemes().items()}
 
     # Matrices
 
-    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Tensor:
+    def adj(self, etype: Etype | None = None, eweight_name: str | None = None) -> Tensor:
         """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge; the sum for edges
         with the same ends."""
         return matrices.adj(self, etype, eweight_name)
@@ -275,16 +288,16 @@ class DGLGraph(Graph):
     adjacency_matrix = adj
 
     def adj_external(
-        self, transpose: bool = False, ctx: Any = "cpu", scipy_fmt: str | None = None, etype: Any = None
+        self, transpose: bool = False, ctx: Device = "cpu", scipy_fmt: str | None = None, etype: Etype | None = None
     ) -> Any:
         """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
-    def adj_tensors(self, fmt: str, etype: object = None) -> tuple[Tensor, ...]:
+    def adj_tensors(self, fmt: str, etype: Etype | None = None) -> tuple[Tensor, ...]:
         """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
         return matrices.adj_tensors(self, fmt, etype)
 
-    def inc(self, typestr: str, ctx: Any = "cpu", etype: Any = None) -> Tensor:
+    def inc(self, typestr: str, ctx: Device = "cpu", etype: Etype | None = None) -> Tensor:
         """The incidence matrix, sparse [num_nodes, num_edges]: 1 where a node is an edge's end ("in"), its start
         ("out"), or -1 at its start and 1 at its end ("both", without self-loops)."""
         return matrices.inc(self, typestr, ctx, etype)
@@ -316,30 +329,30 @@ class DGLGraph(Graph):
         out._formats, out._created = self._formats, self._created  # type: ignore[attr-defined]
         return out
 
-    def to(self, device: Any, **options: Any) -> Any:
+    def to(self, device: Device | None, **options: Any) -> Any:
         """The graph with structure and fields on `device`."""
         return super().to(device)
 
     def subgraph(
-        self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
     ) -> Any:
         """`Graph.subgraph`, on `output_device`."""
         return _on(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def edge_subgraph(
-        self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+        self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
     ) -> DGLGraph:
         """`Graph.edge_subgraph`, on `output_device`."""
         return _on(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def in_subgraph(
-        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
     ) -> Any:
         """`Graph.in_subgraph`, on `output_device`."""
         return _on(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def out_subgraph(
-        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
     ) -> Any:
         """`Graph.out_subgraph`, on `output_device`."""
         return _on(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
@@ -369,5 +382,5 @@ class DGLGraph(Graph):
         return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
 
 
-def _on(graph: Any, device: torch.device | str | None) -> Any:
+def _on(graph: DGLGraph, device: Device | None) -> Any:
     return graph if device is None else graph.to(device)

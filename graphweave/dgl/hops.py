@@ -14,6 +14,7 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import query, transform
+from graphweave.graph.arguments import Device
 from graphweave.graph.assemble import assemble, counts
 from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
@@ -71,7 +72,7 @@ def khop_adj(g: G, k: int) -> Tensor:
     return out.index_put((r.src.long(), r.dst.long()), torch.ones(r.num_edges, device=g.device), accumulate=True)
 
 
-def metapath_reachable_graph(g: Any, metapath: Any) -> DGLGraph:
+def metapath_reachable_graph(g: DGLGraph, metapath: Any) -> DGLGraph:
     """A graph with one edge u -> v wherever a walk along the relations of `metapath`, one after the other, leads from u
     to v. Nodes have the fields that they have in g. DataError where a relation does not start where the last ends."""
     keys = [g.to_canonical_etype(etype) for etype in metapath]
@@ -98,7 +99,13 @@ def metapath_reachable_graph(g: Any, metapath: Any) -> DGLGraph:
 
 
 def khop_in_subgraph(
-    g: object, nodes: object, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    g: object,
+    nodes: object,
+    k: int,
+    *,
+    relabel_nodes: bool = True,
+    store_ids: bool = True,
+    output_device: Device | None = None,
 ) -> Any:
     """The nodes from which at most k edges lead to `nodes`, and all edges between them.
 
@@ -110,14 +117,20 @@ def khop_in_subgraph(
 
 
 def khop_out_subgraph(
-    g: object, nodes: object, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    g: object,
+    nodes: object,
+    k: int,
+    *,
+    relabel_nodes: bool = True,
+    store_ids: bool = True,
+    output_device: Device | None = None,
 ) -> Any:
     """Like `khop_in_subgraph`, along edges that start in `nodes`."""
     return _within(g, nodes, k, inwards=False, relabel=relabel_nodes, store_ids=store_ids, device=output_device)
 
 
 def _within(
-    g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: torch.device | str | None
+    g: DGLGraph, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Device | None
 ) -> Any:
     single = not isinstance(nodes, Mapping)
     if single and len(g.node_frames) > 1:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.relation import Relation
 from graphweave.graph.structure import Structure
 
 
-def adj(g: Structure, etype: str | CanonicalEtype | None, eweight_name: str | None) -> Tensor:
+def adj(g: Structure, etype: Etype | None, eweight_name: str | None) -> Tensor:
     r = g.relation(etype)
     values = torch.ones(r.num_edges, device=g.device)
     if eweight_name is not None:
@@ -21,9 +22,7 @@ def adj(g: Structure, etype: str | CanonicalEtype | None, eweight_name: str | No
     return _sparse(r.src, r.dst, values, (g.num_sources(r), g.num_destinations(r))).coalesce()
 
 
-def adj_external(
-    g: Structure, transpose: bool, ctx: Any, scipy_fmt: str | None, etype: str | CanonicalEtype | None
-) -> Any:
+def adj_external(g: Structure, transpose: bool, ctx: Device, scipy_fmt: str | None, etype: Etype | None) -> Any:
     r = g.relation(etype)
     ends, shape = (r.src, r.dst), (g.num_sources(r), g.num_destinations(r))
     if transpose:
@@ -43,7 +42,7 @@ def adj_external(
     return scipy.sparse.csr_matrix((np.ones(r.num_edges), indices.cpu().numpy(), indptr.cpu().numpy()), shape)
 
 
-def adj_tensors(g: Structure, fmt: str, etype: Any) -> tuple[Tensor, ...]:
+def adj_tensors(g: Structure, fmt: str, etype: Etype | None) -> tuple[Tensor, ...]:
     r = g.relation(etype)
     if fmt == "coo":
         return r.src, r.dst
@@ -54,7 +53,7 @@ def adj_tensors(g: Structure, fmt: str, etype: Any) -> tuple[Tensor, ...]:
     raise DataError(f"expected the format 'coo', 'csr' or 'csc' (got {fmt!r}). Pass one of them.")
 
 
-def inc(g: Structure, typestr: str, ctx: Any, etype: str | CanonicalEtype | None) -> Tensor:
+def inc(g: Structure, typestr: str, ctx: Device, etype: Etype | None) -> Tensor:
     r = g.relation(etype)
     device = torch.device(ctx)
     edges, src, dst = torch.arange(r.num_edges, device=device), r.src.to(device).long(), r.dst.to(device).long()

@@ -6,12 +6,16 @@ from typing import Any
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
+from graphweave.graph.arguments import Etype
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 
 
-def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str | CanonicalEtype | None) -> None:
+def update_all(
+    g: Structure, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None, etype: Etype | None
+) -> None:
     """`update_all` along one relation. Nodes without messages keep what their initializer gives (`set_n_initializer`)
     from a reduce function of one's own, which DGL does not call for them."""
     r = g.relation(etype)
@@ -24,7 +28,7 @@ def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str |
         messaging.apply_nodes(g, apply, ntype=r.dsttype)
 
 
-def update_all_relations(g: Structure, message: object, reduce: Any, apply: Any) -> None:
+def update_all_relations(g: Structure, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None) -> None:
     """`update_all` along all relations whose types have the fields that `message` reads.
 
     Where several of them end in one node type, their results are reduced like messages. Built-in functions only, and
@@ -68,7 +72,7 @@ def _read(message: CopyMessage | BinaryMessage) -> list[tuple[str, str]]:
     return [(message.lhs, message.lhs_field), (message.rhs, message.rhs_field)]
 
 
-def _has(g: Structure, key: Any, target: str, field: str) -> bool:
+def _has(g: Structure, key: CanonicalEtype, target: str, field: str) -> bool:
     r = g.relations[key]
     frame = {"u": g.node_frames[r.srctype], "v": g.node_frames[r.dsttype], "e": g.edge_frames[key]}[target]
     return field in frame

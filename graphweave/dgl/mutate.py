@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query, transform
+from graphweave.graph.arguments import Etype
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
@@ -24,7 +25,9 @@ def add_nodes(g: Any, num: int, data: Mapping[str, Tensor] | None = None, ntype:
     return out
 
 
-def add_edges(g: Any, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: object = None) -> Any:
+def add_edges(
+    g: Any, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Etype | None = None
+) -> Any:
     """A graph with further edges u[i] -> v[i], after the others. If one of u and v is a single node, it is repeated.
     Nodes that do not exist yet are added; `data` as in `add_nodes`."""
     out = g.clone()
@@ -32,7 +35,7 @@ def add_edges(g: Any, u: object, v: object, data: Mapping[str, Tensor] | None = 
     return out
 
 
-def remove_edges(g: Any, eids: object, etype: object = None, store_ids: bool = False) -> Any:
+def remove_edges(g: Any, eids: object, etype: Etype | None = None, store_ids: bool = False) -> Any:
     """A graph without the edges `eids`. With `store_ids` the field '_ID' holds the numbers that edges had."""
     out = g.clone()
     out.remove_edges(eids, etype, store_ids)
@@ -55,7 +58,7 @@ def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | N
     return transform.replace_edges(g, g.relations, _edata(g), num_nodes=sizes, ndata=ndata, batch=g.batch_counts)
 
 
-def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, etype: str | CanonicalEtype | None) -> G:
+def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, etype: Etype | None) -> G:
     key = g.relation_key(etype)
     relation = g.relations[key]
     most = torch.iinfo(g.idtype).max
@@ -74,7 +77,7 @@ def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, et
     return transform.replace_edges(g, {**g.relations, key: joined}, edata, batch=g.batch_counts)
 
 
-def without_edges(g: G, eids: object, etype: Any, store_ids: bool) -> G:
+def without_edges(g: G, eids: object, etype: Etype | None, store_ids: bool) -> G:
     key = g.relation_key(etype)
     num = g.relations[key].num_edges
     removed = query.as_selection(eids, num, g.any_index(), "edge").long()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampling import global_uniform_negative_sampling
+from graphweave.graph.relation import CanonicalEtype
 
 __all__ = ["GlobalUniform", "PerSourceUniform", "Uniform"]
 
@@ -22,11 +23,11 @@ class PerSourceUniform:
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def __call__(self, g: Any, eids: Any) -> Any:
+    def __call__(self, g: DGLGraph, eids: Any) -> Any:
         """(sources, destinations) of edges, or relation -> these."""
         return _by_relation(g, eids, self._pairs)
 
-    def _pairs(self, g: DGLGraph, eids: Tensor, key: Any) -> tuple[Tensor, Tensor]:
+    def _pairs(self, g: DGLGraph, eids: Tensor, key: CanonicalEtype) -> tuple[Tensor, Tensor]:
         src, _ = g.find_edges(eids, etype=key)
         src = src.repeat_interleave(self.k)
         return src, torch.randint(g.num_nodes(key[2]), src.shape, dtype=src.dtype)
@@ -44,11 +45,11 @@ class GlobalUniform:
     ) -> None:
         self.k, self.exclude_self_loops, self.replace, self.redundancy = k, exclude_self_loops, replace, redundancy
 
-    def __call__(self, g: Any, eids: Any) -> Any:
+    def __call__(self, g: DGLGraph, eids: Any) -> Any:
         """(sources, destinations) of edges, or relation -> these."""
         return _by_relation(g, eids, self._pairs)
 
-    def _pairs(self, g: Any, eids: Tensor, key: Any) -> tuple[Tensor, Tensor]:
+    def _pairs(self, g: DGLGraph, eids: Tensor, key: CanonicalEtype) -> tuple[Tensor, Tensor]:
         return global_uniform_negative_sampling(
             g, len(eids) * self.k, self.exclude_self_loops, self.replace, key, self.redundancy
         )

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import messaging
+from graphweave.graph.arguments import Etype
+from graphweave.graph.messaging import EdgeFunction
 from graphweave.graph.readout import owners, reduced
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
@@ -57,7 +60,7 @@ def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
     )
 
 
-def _pushed(g: Structure, key: Any, op: str, reduce_op: str, x: Any, y: Any) -> Tensor:
+def _pushed(g: Structure, key: CanonicalEtype, op: str, reduce_op: str, x: Any, y: Any) -> Tensor:
     message = _message(op, "u", "e")
     frames = Frames({"x": x} if x is not None else {}, {}, {"y": y} if y is not None else {}, {}, {}, key)
     return run.update_all(messaging.ends_of(g, key), frames, message, ReduceMessages(reduce_op, "m", "out"))["out"]
@@ -83,7 +86,9 @@ def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str 
     return tuple(out)
 
 
-def _at_ends(g: Structure, key: Any, message: Any, lhs: tuple[str, object], rhs: tuple[str, object]) -> Tensor:
+def _at_ends(
+    g: Structure, key: CanonicalEtype, message: EdgeFunction, lhs: tuple[str, object], rhs: tuple[str, object]
+) -> Tensor:
     fields: dict[str, dict[str, Any]] = {"u": {}, "v": {}, "e": {}}
     for name, (target, x) in zip("xy", (lhs, rhs), strict=True):
         if x is not None:
@@ -103,12 +108,12 @@ def _message(op: str, lhs: str, rhs: str) -> CopyMessage | BinaryMessage:
     return BinaryMessage(lhs, op, rhs, "x", "y", "m")
 
 
-def copy_u(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
+def copy_u(g: Structure, x: Tensor, etype: Etype | None = None) -> Tensor:
     """out[e] = x[src[e]]. [sources, ...] -> [edges, ...]."""
     return gsddmm(_of(g, etype), "copy_lhs", x, None)
 
 
-def copy_v(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
+def copy_v(g: Structure, x: Tensor, etype: Etype | None = None) -> Tensor:
     """out[e] = x[dst[e]]. [destinations, ...] -> [edges, ...]."""
     return gsddmm(_of(g, etype), "copy_rhs", None, x)
 
@@ -118,7 +123,7 @@ def copy_e(g: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def edge_softmax(graph: Any, logits: object, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
+def edge_softmax(graph: DGLGraph, logits: object, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
     """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node. A dict
     of several relations' logits gives a dict by canonical relation."""
     if isinstance(logits, Mapping):
@@ -153,7 +158,7 @@ def _segments(seglen: Tensor, value: Tensor) -> Any:
     return owners(lengths, value, lengths.shape[0])
 
 
-def _of(g: Any, etype: str | CanonicalEtype | None) -> Any:
+def _of(g: DGLGraph, etype: Etype | None) -> Any:
     return g if etype is None else g[etype]
 
 
@@ -176,7 +181,7 @@ def _copied(target: str, reducer: str) -> Callable[..., object]:
 
 
 def _sddmm(lhs: str, op: str, rhs: str) -> Callable[..., object]:
-    def function(g: Structure, x: object, y: object, etype: Any = None) -> Any:
+    def function(g: Structure, x: object, y: object, etype: Etype | None = None) -> Any:
         return gsddmm(_of(g, etype), op, x, y, lhs, rhs)
 
     function.__doc__ = f"`gsddmm`: {op} of x at {lhs} and y at {rhs} of each edge."

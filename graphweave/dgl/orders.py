@@ -14,6 +14,7 @@ from graphweave.core.locality import cuthill_mckee
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import transform
+from graphweave.graph.arguments import Etype
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import Relation
 from graphweave.sampling.partition import found_clusters
@@ -86,7 +87,7 @@ def _permutation(config: Mapping[str, object], name: str, num: int) -> Tensor:
     return found
 
 
-def norm_by_dst(g: Any, etype: object = None) -> Tensor:
+def norm_by_dst(g: DGLGraph, etype: Etype | None = None) -> Tensor:
     """1 / (the number of edges that end where edge e ends), float32 [num_edges]."""
     r = g.relation(etype)
     degree = torch.bincount(r.dst.long(), minlength=g.num_destinations(r))
@@ -103,7 +104,7 @@ def sort_csr_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSE
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="src")
 
 
-def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
+def sort_csc_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
     """Like `sort_csr_by_tag`, by destination, with the tags of sources."""
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 

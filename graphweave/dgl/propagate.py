@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+
+from graphweave.dgl.graph import DGLGraph
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
 
 
 def prop_nodes(
-    graph: Any,
+    graph: DGLGraph,
     nodes_generator: Iterable[object],
-    message_func: object,
-    reduce_func: object,
-    apply_node_func: object = None,
+    message_func: EdgeFunction,
+    reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None,
 ) -> None:
     """`graph.pull` for each group of nodes."""
     graph.prop_nodes(nodes_generator, message_func, reduce_func, apply_node_func)
 
 
 def prop_edges(
-    graph: Any,
+    graph: DGLGraph,
     edges_generator: Iterable[object],
-    message_func: object,
-    reduce_func: object,
-    apply_node_func: object = None,
+    message_func: EdgeFunction,
+    reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None,
 ) -> None:
     """`graph.send_and_recv` for each group of edges."""
     graph.prop_edges(edges_generator, message_func, reduce_func, apply_node_func)

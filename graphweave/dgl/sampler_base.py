@@ -10,6 +10,7 @@ import torch
 from graphweave.dgl.block import DST, DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import transform
+from graphweave.graph.arguments import Device
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.graph import Graph
 
@@ -28,7 +29,7 @@ class DGLBlockSampler(DGLSampler):
 
     def __init__(
         self, prefetch_node_feats: object = None, prefetch_labels: object = None, prefetch_edge_feats: Any = None,
-        output_device: torch.device | str | None = None,
+        output_device: Device | None = None,
     ) -> None:  # fmt: skip
         self.output_device = output_device
 

@@ -18,8 +18,8 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
+from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.frame import EID
-from graphweave.graph.relation import CanonicalEtype
 
 __all__ = [
     "PinSAGESampler", "RandomWalkNeighborSampler", "global_uniform_negative_sampling", "node2vec_random_walk",
@@ -32,7 +32,7 @@ _ENOUGH = 1.3
 
 def sample_neighbors(
     g: DGLGraph, nodes: object, fanout: Any, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
-    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Any = None,
+    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the incoming edges ("out": the outgoing) that each of `nodes` draws; '_ID' of an edge is
     its number in `g`.
@@ -54,7 +54,7 @@ def sample_neighbors(
 
 def select_topk(
     g: DGLGraph, k: object, weight: str, nodes: object = None, *, edge_dir: str = "in", ascending: bool = False,
-    copy_ndata: bool = True, copy_edata: bool = True, output_device: Any = None,
+    copy_ndata: bool = True, copy_edata: bool = True, output_device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the `k` incoming edges ("out": the outgoing) of each of `nodes` (None: all) whose field
     `weight` is largest, or smallest if `ascending`; '_ID' of an edge is its number in `g`.
@@ -85,7 +85,7 @@ def global_uniform_negative_sampling(
     num_samples: int,
     exclude_self_loops: bool = True,
     replace: bool = False,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
     redundancy: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(sources, destinations) of at most `num_samples` pairs of nodes that no edge of the relation joins, each equally
@@ -114,7 +114,7 @@ class RandomWalkNeighborSampler:
     """
 
     def __init__(
-        self, G: Any, num_traversals: int, termination_prob: float, num_random_walks: int, num_neighbors: int,
+        self, G: DGLGraph, num_traversals: int, termination_prob: float, num_random_walks: int, num_neighbors: int,
         metapath: Sequence[Any] | None = None, weight_column: str = "weights",
     ) -> None:  # fmt: skip
         self.G, self.weight_column, self.num_traversals = G, weight_column, num_traversals
@@ -157,7 +157,7 @@ class PinSAGESampler(RandomWalkNeighborSampler):
     direction. DataError if a direction has no relation."""
 
     def __init__(
-        self, G: Any, ntype: str, other_type: str, num_traversals: int, termination_prob: float,
+        self, G: DGLGraph, ntype: str, other_type: str, num_traversals: int, termination_prob: float,
         num_random_walks: int, num_neighbors: int, weight_column: str = "weights",
     ) -> None:  # fmt: skip
         path = []
@@ -192,7 +192,7 @@ def _strongest(ends: Tensor, weight: Tensor, k: int, ascending: bool) -> Tensor:
 
 
 def edges_of(
-    g: DGLGraph, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: torch.device | str | None
+    g: DGLGraph, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: Device | None
 ) -> DGLGraph:
     out = g.edge_subgraph(dict(found), relabel_nodes=False)
     for t in () if copy_ndata else out.ntypes:

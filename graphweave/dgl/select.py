@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.arguments import Etype
 from graphweave.graph.messaging import _around, _around_nodes, _edge_numbers, _some, ends_of
 from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
@@ -24,7 +25,7 @@ def nodes(g: Structure, predicate: Any, chosen: object, ntype: str | None) -> Te
     return ids[_mask(predicate(batch), ids)]
 
 
-def edges(g: Structure, predicate: Any, chosen: object, etype: Any) -> Tensor:
+def edges(g: Structure, predicate: Any, chosen: object, etype: Etype | None) -> Tensor:
     """The ids among `chosen` (or of the edges between two lists of nodes) for which `predicate(edges)` is true."""
     ids = _edge_numbers(g, chosen, etype)
     batch = EdgeBatch(_some(ends_of(g, etype), ids.long()), _around(g, etype))

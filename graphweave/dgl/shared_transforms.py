@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import hetero
 from graphweave.graph.frame import ETYPE, NTYPE
 from graphweave.graph.hetero import to_homogeneous
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def to_heterogeneous(
-    g: Any,
+    g: DGLGraph,
     ntypes: Sequence[str],
     etypes: Sequence[str],
     ntype_field: str = NTYPE,

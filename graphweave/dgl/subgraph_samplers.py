@@ -18,6 +18,7 @@ from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, 
 from graphweave.dgl.sampling import edges_of, sample_neighbors
 from graphweave.dgl.to_block import to_block
 from graphweave.dgl.walks import random_walk
+from graphweave.graph.arguments import Device
 from graphweave.graph.frame import EID, NID
 
 
@@ -33,7 +34,7 @@ class ClusterGCNSampler(DGLSampler):
     def __init__(
         self, g: object, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: object = None,
         balance_edges: bool = False, mode: str = "k-way", prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: torch.device | str | None = None,
+        output_device: Device | None = None,
     ) -> None:  # fmt: skip
         if balance_ntypes is not None or balance_edges:
             raise DataError(
@@ -43,7 +44,7 @@ class ClusterGCNSampler(DGLSampler):
         self.output_device = output_device
         self._clusters = sampling.ClusterSampler(g, k, path=cache_path)
 
-    def sample(self, g: Any, partition_ids: Any) -> Any:
+    def sample(self, g: DGLGraph, partition_ids: Any) -> Any:
         """The nodes of the clusters `partition_ids`, cluster after cluster, with all edges between them."""
         nodes = torch.cat([self._clusters.nodes(c) for c in torch.as_tensor(partition_ids).reshape(-1).tolist()])
         return _moved(g.subgraph(nodes.to(g.idtype)), self.output_device)
@@ -60,14 +61,14 @@ class DegreeSAINTSampler(DGLSampler):
 
     def __init__(
         self, mode: str, budget: Any, cache: bool = True, prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: torch.device | str | None = "cpu",
+        output_device: Device | None = "cpu",
     ) -> None:  # fmt: skip
         if mode not in ("node", "edge", "walk"):
             raise DataError(f"expected mode 'node', 'edge' or 'walk' (got {mode!r}). Pass one of these.")
         self.mode, self.budget, self.cache, self.output_device = mode, budget, cache, output_device
         self._chances: Tensor | None = None
 
-    def sample(self, g: Any, indices: Any) -> Any:
+    def sample(self, g: DGLGraph, indices: Any) -> Any:
         """A subgraph of `g`. What `indices` are decides nothing."""
         if self._chances is None or not self.cache:
             self._chances = self._chances_of(g)
@@ -108,11 +109,11 @@ class ShaDowKHopSampler(DGLSampler):
         prob: str | None = None,
         prefetch_node_feats: object = None,
         prefetch_edge_feats: Any = None,
-        output_device: torch.device | str | None = None,
+        output_device: Device | None = None,
     ) -> None:
         self.fanouts, self.replace, self.prob, self.output_device = list(fanouts), replace, prob, output_device
 
-    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, Any]:
+    def sample(self, g: DGLGraph, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, Any]:
         """(nodes of the subgraph, `seed_nodes`, subgraph). `exclude_eids`: edges that are not drawn, and that the
         subgraph does not have."""
         nodes = seed_nodes
@@ -142,7 +143,7 @@ class LaborSampler(DGLBlockSampler):
     def __init__(
         self, fanouts: Sequence[object], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
         layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: object = None,
-        prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None,
+        prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: Device | None = None,
     ) -> None:  # fmt: skip
         wanted = {"edge_dir": "in", "prob": None, "importance_sampling": 0, "batch_dependency": 1}
         given = {
@@ -155,7 +156,7 @@ class LaborSampler(DGLBlockSampler):
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         self.fanouts, self.layer_dependency = list(fanouts), layer_dependency
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+    def sample_blocks(self, g: DGLGraph, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
         excluded = {} if exclude_eids is None else _by_relation(g, exclude_eids)
@@ -174,7 +175,7 @@ class LaborSampler(DGLBlockSampler):
         return nodes, seed_nodes, [_moved(block, self.output_device) for block in blocks]
 
 
-def _smallest_sources(g: Any, seeds: Any, fanout: Any, key: int, excluded: Mapping[Any, Tensor]) -> DGLGraph:
+def _smallest_sources(g: DGLGraph, seeds: Any, fanout: Any, key: int, excluded: Mapping[Any, Tensor]) -> DGLGraph:
     """All nodes of `g`, with the `fanout` incoming edges of each seed whose sources have the smallest numbers. '_ID' of
     an edge is its number in `g`."""
     given = seeds if isinstance(seeds, Mapping) else {g.ntypes[0]: seeds}
@@ -234,5 +235,5 @@ def _without(sub: Any, excluded: Mapping[object, Tensor]) -> Any:
     return sub
 
 
-def _moved(graph: Any, device: Any) -> Any:
+def _moved(graph: DGLGraph, device: Device | None) -> Any:
     return graph if device is None else graph.to(device)

@@ -14,7 +14,7 @@ from graphweave.dgl.graph import DGLGraph
 
 
 def random_walk(
-    g: Any, nodes: Any, *, metapath: Sequence[Any] | None = None, length: int | None = None, prob: str | None = None,
+    g: DGLGraph, nodes: Any, *, metapath: Sequence[Any] | None = None, length: int | None = None, prob: str | None = None,
     restart_prob: float | None = None, return_eids: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(traces [starts, steps + 1], types [steps + 1]), int64: the nodes of a walk along outgoing edges from each of

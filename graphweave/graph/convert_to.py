@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphweave.core.errors import DataError
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.arguments import Etype
 from graphweave.graph.structure import Structure
 
 
@@ -39,7 +39,7 @@ def to_pyg(g: Structure) -> Any:
     return data
 
 
-def to_scipy(g: Structure, etype: str | CanonicalEtype | None = None, weight: str | None = None) -> Any:
+def to_scipy(g: Structure, etype: Etype | None = None, weight: str | None = None) -> Any:
     """scipy.sparse.coo_matrix [num_src, num_dst] with entry e at (src[e], dst[e]). Parallel edges are not merged.
 
     Entries are 1, or the field `weight` of edges, which must have shape [num_edges].

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.arguments import Etype
 from graphweave.graph.frame import Frame
-from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
@@ -161,9 +161,7 @@ def push(
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
 
-def apply_edges(
-    graph: Structure, func: EdgeFunction, edges: object = None, etype: str | CanonicalEtype | None = None
-) -> None:
+def apply_edges(graph: Structure, func: EdgeFunction, edges: object = None, etype: Etype | None = None) -> None:
     """Compute fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
 
     `edges` names the edges to compute: numbers [k], or a pair (sources, destinations). Other rows keep their values, or
@@ -196,13 +194,13 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: object = None, ntype: s
         frame[name] = _with_rows(frame, name, nodes, x)
 
 
-def ends_of(graph: Structure, etype: str | CanonicalEtype | None) -> RelationEdges:
+def ends_of(graph: Structure, etype: Etype | None) -> RelationEdges:
     """The edges of a relation, in the form that the functions of `graphweave.udf` take."""
     r = graph.relation(etype)
     return RelationEdges(r.src, r.dst, graph.node_frame(r.srctype).rows, graph.node_frame(r.dsttype).rows, None)
 
 
-def _around(graph: Structure, etype: str | CanonicalEtype | None) -> Frames:
+def _around(graph: Structure, etype: Etype | None) -> Frames:
     """The data that messages along a relation may read."""
     r = graph.relation(etype)
     src, dst, edge = graph.node_frame(r.srctype), graph.node_frame(r.dsttype), graph.edge_frame(r.key)
@@ -220,7 +218,7 @@ def _node_numbers(graph: Structure, nodes: object, ntype: str) -> Tensor:
     return query.as_selection(nodes, rows.shape[0], graph.any_index(), "node")
 
 
-def _edge_numbers(graph: Structure, edges: object, etype: str | CanonicalEtype | None) -> Tensor:
+def _edge_numbers(graph: Structure, edges: object, etype: Etype | None) -> Tensor:
     """Numbers of edges [k] from numbers, a bool mask, or a pair (sources, destinations)."""
     r = graph.relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.arguments import Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import softmax
 from graphweave.udf import run
 from graphweave.udf.mailbox import Mailbox, Received, grown
@@ -34,7 +34,7 @@ def readout_nodes(
 
 
 def readout_edges(
-    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: str | CanonicalEtype | None = None
+    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype | None = None
 ) -> Tensor:
     """`readout_nodes` over the edges of each graph. [edges, ...] -> [graphs, ...]."""
     return _readout(graph.edge_frame(etype), edges_to_graphs(graph, etype), feat, weight, op)
@@ -75,7 +75,7 @@ def softmax_nodes(graph: Graph, feat: str, *, ntype: str | None = None) -> Tenso
     return _softmax(graph.node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
 
 
-def softmax_edges(graph: Graph, feat: str, *, etype: str | CanonicalEtype | None = None) -> Tensor:
+def softmax_edges(graph: Graph, feat: str, *, etype: Etype | None = None) -> Tensor:
     """Softmax of each feature over the edges of each graph. [edges, ...] -> [edges, ...]."""
     return _softmax(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype))
 
@@ -109,7 +109,7 @@ def topk_edges(
     *,
     descending: bool = True,
     sortby: int | None = None,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their positions."""
     return _topk(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
@@ -120,7 +120,7 @@ def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
     return owners(graph.batch_num_nodes(ntype), graph.node_frame(ntype).rows, graph.batch_size)
 
 
-def edges_to_graphs(graph: Graph, etype: str | CanonicalEtype | None) -> Received:
+def edges_to_graphs(graph: Graph, etype: Etype | None) -> Received:
     """The map from edges to the graphs of the batch."""
     return owners(graph.batch_num_edges(etype), graph.edge_frame(etype).rows, graph.batch_size)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.assemble import Counts, assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
@@ -31,8 +32,10 @@ def local_var(g: G) -> G:
     return with_type_fields(g, type(g)(g.relations, nodes, edges, g.batch_counts), lambda t: t)
 
 
-def moved(g: G, device: torch.device) -> G:
-    """The graph with structure and fields on `device`."""
+def moved(g: G, device: Device) -> G:
+    """The graph with structure and fields on `device`; the graph itself if they are already there."""
+    if torch.device(device) == g.device:
+        return g
 
     def move(t: Tensor) -> Tensor:
         return t.to(device)
@@ -200,7 +203,7 @@ def add_self_loop(
     g: G,
     edge_feat_names: list[str] | None = None,
     fill_data: float | str = 1.0,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
 ) -> G:
     """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Existing self-loops
     stay.
@@ -237,7 +240,7 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     return field.new_zeros(shape).scatter_reduce(0, index, field, _REDUCTIONS[fill], include_self=False)
 
 
-def remove_self_loop(g: G, etype: str | CanonicalEtype | None = None) -> G:
+def remove_self_loop(g: G, etype: Etype | None = None) -> G:
     """The graph without the edges v -> v of relation `etype`. Other edges keep their order. A batch stays one."""
     relation = g.relation(etype)
     if relation.srctype != relation.dsttype:

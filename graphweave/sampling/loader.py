@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.arguments import Device
 from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import checked_seed, folded
 from graphweave.sampling.prefetch import Prefetcher
@@ -45,7 +46,7 @@ class DataLoader:
         drop_last: bool = False,
         seed: int = 0,
         prefetch: int = 0,
-        device: torch.device | str | None = None,
+        device: Device | None = None,
     ) -> None:
         """`indices`: integers [n], or type -> such integers; a batch of these is type -> integers, without types that
         have none in it. `drop_last`: whether the last batch is left out if it is smaller. `prefetch`: the number of

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.arguments import Etype
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, folded
 from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.weighted import weighted_numbers
@@ -35,7 +35,7 @@ class NegativeSampler:
         self,
         graph: Graph,
         *,
-        etype: str | CanonicalEtype | None = None,
+        etype: Etype | None = None,
         by: Literal["uniform", "degree"] = "uniform",
         filtered: bool = True,
         seed: int = 0,

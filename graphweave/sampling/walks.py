@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.arguments import Etype
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
@@ -30,7 +31,7 @@ class RandomWalker:
         self,
         graph: Graph,
         *,
-        metapath: Sequence[str | CanonicalEtype] | None = None,
+        metapath: Sequence[Etype] | None = None,
         prob: str | None = None,
         restart: float = 0.0,
         seed: int = 0,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.random import choice
 from graphweave.dgl.walks import random_walk
 
@@ -34,7 +35,7 @@ class DeepWalk(nn.Module):
     """
 
     def __init__(
-        self, g: Any, emb_dim: int = 128, walk_length: int = 40, window_size: int = 5, neg_weight: float = 1,
+        self, g: DGLGraph, emb_dim: int = 128, walk_length: int = 40, window_size: int = 5, neg_weight: float = 1,
         negative_size: int = 5, fast_neg: bool = True, sparse: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -95,7 +96,7 @@ class MetaPath2Vec(nn.Module):
     """
 
     def __init__(
-        self, g: Any, metapath: Sequence[Any], window_size: int, emb_dim: int = 128, negative_size: int = 5,
+        self, g: DGLGraph, metapath: Sequence[Any], window_size: int, emb_dim: int = 128, negative_size: int = 5,
         sparse: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()

@@ -82,7 +82,7 @@ class GNNExplainer(_Masks):
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
     def explain_node(
-        self, node_id: object, graph: Any, feat: Tensor, **kwargs: Any
+        self, node_id: object, graph: DGLGraph, feat: Tensor, **kwargs: Any
     ) -> tuple[Tensor, Any, Tensor, Tensor]:
         """(number of the node in the subgraph [1], subgraph of `num_hops` hops, feature mask [F], edge mask [E]).
 
@@ -133,7 +133,7 @@ class HeteroGNNExplainer(_Masks):
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
     def explain_node(
-        self, ntype: str, node_id: object, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
+        self, ntype: str, node_id: object, graph: DGLGraph, feat: Mapping[str, Tensor], **kwargs: Any
     ) -> tuple[Tensor, Any, dict[str, Tensor], dict[Any, Tensor]]:
         """(number of the node in the subgraph [1], subgraph, type -> feature mask [F], relation -> edge mask [E])."""
         self._ready(graph)
@@ -143,7 +143,7 @@ class HeteroGNNExplainer(_Masks):
         return rows, sub, *self._masks(sub, cut, rows.long(), lambda logits: logits[ntype], kwargs)
 
     def explain_graph(
-        self, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
+        self, graph: DGLGraph, feat: Mapping[str, Tensor], **kwargs: Any
     ) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
         """(type -> feature mask [F], relation -> edge mask [E]) for the first row of the logits."""
         self._ready(graph)

@@ -55,7 +55,7 @@ class PGExplainer(nn.Module):
         logits = self.model(graph, feat, edge_weight=self._of_relations(graph, mask), **kwargs)
         return self._loss(logits, predicted, values, mask)
 
-    def train_step_node(self, nodes: object, graph: Any, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
+    def train_step_node(self, nodes: object, graph: DGLGraph, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
         """The loss of `nodes`, ids, or type -> ids; the caller does the backward pass."""
         self._expect(graphs=False, graph=graph)
         sub, ends, rows = self._around(nodes, graph, feat, kwargs)
@@ -75,7 +75,7 @@ class PGExplainer(nn.Module):
         return self.model(graph, feat, edge_weight=weights, **kwargs).softmax(-1), weights
 
     def explain_node(
-        self, nodes: object, graph: Any, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
+        self, nodes: object, graph: DGLGraph, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
     ) -> tuple[Any, Any, Any, Any]:
         """(probabilities, weights of edges [E], the batched subgraphs around `nodes`, the numbers of `nodes` there)."""
         self._expect(graphs=False, graph=graph)
@@ -125,7 +125,7 @@ class PGExplainer(nn.Module):
             parts.append(rows[self._row(graph, *center)].expand(len(src), -1))
         return torch.cat(parts, dim=-1)
 
-    def _around(self, nodes: object, graph: Any, feat: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Tensor, Any]:
+    def _around(self, nodes: object, graph: DGLGraph, feat: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Tensor, Any]:
         """The batched subgraphs around nodes, the inputs of the network for their edges, and the nodes' numbers."""
         subgraphs, ends = [], []
         for ntype, node in _each(nodes, graph):
@@ -173,22 +173,22 @@ class HeteroPGExplainer(PGExplainer):
     """`PGExplainer` for graphs of several types: features, embeddings and logits of nodes are type -> tensor, and
     weights relation -> tensor. Each edge needs a reverse, in whatever relation."""
 
-    def _feats(self, graph: Any) -> dict[str, Tensor]:
+    def _feats(self, graph: DGLGraph) -> dict[str, Tensor]:
         return {t: graph.nodes[t].data["feat"] for t in graph.ntypes}
 
-    def _explained(self, graph: Any) -> dict[str, Tensor]:
+    def _explained(self, graph: DGLGraph) -> dict[str, Tensor]:
         return {t: graph.nodes[t].data["train"].nonzero().squeeze(1) for t in graph.ntypes}
 
     def _rows(self, logits: Any, rows: Any) -> Tensor:
         return torch.cat([logits[t][at] for t, at in rows.items() if t in logits])
 
-    def _homogeneous(self, graph: Any) -> Any:
+    def _homogeneous(self, graph: DGLGraph) -> Any:
         return to_homogeneous(graph)
 
-    def _embedded(self, graph: Any, embedded: Any) -> tuple[Any, Tensor]:
+    def _embedded(self, graph: DGLGraph, embedded: Any) -> tuple[Any, Tensor]:
         return to_homogeneous(graph), torch.cat([embedded[t] for t in graph.ntypes])
 
-    def _row(self, graph: Any, ntype: str, row: int) -> int:
+    def _row(self, graph: DGLGraph, ntype: str, row: int) -> int:
         before = graph.ntypes[: graph.ntypes.index(ntype)]
         return row + sum(graph.num_nodes(t) for t in before)
 
@@ -198,7 +198,7 @@ class HeteroPGExplainer(PGExplainer):
         parts = [x.split([g.num_edges(key) for key in keys]) for g, x in zip(graphs, ends, strict=True)]
         return torch.cat([part[i] for i in range(len(keys)) for part in parts])
 
-    def _of_relations(self, graph: Any, mask: Tensor) -> dict[Any, Tensor]:
+    def _of_relations(self, graph: DGLGraph, mask: Tensor) -> dict[Any, Tensor]:
         kinds = to_homogeneous(graph).edata[ETYPE]
         return {key: mask[kinds == graph.get_etype_id(key)] for key in graph.canonical_etypes}
 
