@@ -19,6 +19,7 @@ from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
+from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 _FUNCTIONS = frozenset({
     "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph",
@@ -141,7 +142,7 @@ class DGLGraph(Graph):
         formats.require(self, ("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
 
-    def __getitem__(self, etype: object) -> Any:
+    def __getitem__(self, etype: object) -> DGLGraph:
         """One relation as a graph that shares this graph's fields; a slice that names several joins them
         (`slices.joined`)."""
         return slices.sliced(self, etype)
@@ -233,7 +234,7 @@ class DGLGraph(Graph):
         elif apply_node_func is not None:
             self.apply_nodes(apply_node_func, v, self.relation(etype).dsttype)
 
-    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: Etype | None = None) -> None:
+    def apply_edges(self, func: EdgeFunction, edges: object = query.ALL, etype: Etype | None = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
         if etype is None and len(self.relations) > 1:
             messages.apply_edges_of_relations(self, func, edges)
@@ -260,11 +261,15 @@ class DGLGraph(Graph):
         for edges in edges_generator:
             self.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
 
-    def filter_nodes(self, predicate: object, nodes: object = query.ALL, ntype: str | None = None) -> Tensor:
+    def filter_nodes(
+        self, predicate: Callable[[NodeBatch], object], nodes: object = query.ALL, ntype: str | None = None
+    ) -> Tensor:
         """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
         return select.nodes(self, predicate, nodes, ntype)
 
-    def filter_edges(self, predicate: object, edges: object = query.ALL, etype: Etype | None = None) -> Tensor:
+    def filter_edges(
+        self, predicate: Callable[[EdgeBatch], object], edges: object = query.ALL, etype: Etype | None = None
+    ) -> Tensor:
         """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
         return select.edges(self, predicate, edges, etype)
 
@@ -316,52 +321,52 @@ class DGLGraph(Graph):
 
     # Graphs made from this one
 
-    def astype(self, idtype: torch.dtype) -> Any:
+    def astype(self, idtype: torch.dtype) -> DGLGraph:
         """The graph with ids of `idtype`."""
         return transform.with_idtype(self, idtype)
 
-    def clone(self) -> Any:
+    def clone(self) -> DGLGraph:
         """A graph with the same structure and fields; changes of one do not change the other."""
         return self.local_var()
 
-    def local_var(self) -> Any:
+    def local_var(self) -> DGLGraph:
         out = super().local_var()
-        out._formats, out._created = self._formats, self._created  # type: ignore[attr-defined]
+        out._formats, out._created = self._formats, self._created
         return out
 
-    def to(self, device: Device | None, **options: Any) -> Any:
+    def to(self, device: Device, **options: object) -> DGLGraph:
         """The graph with structure and fields on `device`."""
         return super().to(device)
 
     def subgraph(
         self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
-    ) -> Any:
+    ) -> DGLGraph:
         """`Graph.subgraph`, on `output_device`."""
-        return _on(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def edge_subgraph(
         self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
     ) -> DGLGraph:
         """`Graph.edge_subgraph`, on `output_device`."""
-        return _on(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def in_subgraph(
         self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
-    ) -> Any:
+    ) -> DGLGraph:
         """`Graph.in_subgraph`, on `output_device`."""
-        return _on(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def out_subgraph(
         self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
-    ) -> Any:
+    ) -> DGLGraph:
         """`Graph.out_subgraph`, on `output_device`."""
-        return _on(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def is_pinned(self) -> bool:
         """False: nothing pins the memory of a graph."""
         return False
 
-    def shared_memory(self, name: str, formats: object = None) -> Any:
+    def shared_memory(self, name: str, formats: object = None) -> DGLGraph:
         """DataError: graphs in named shared memory do not exist here."""
         raise DataError(
             f"shared_memory({name!r}): graphs are not kept in named shared memory. Pass the graph to the process, which"
@@ -382,5 +387,6 @@ class DGLGraph(Graph):
         return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
 
 
-def _on(graph: DGLGraph, device: Device | None) -> Any:
+def on_device(graph: DGLGraph, device: Device | None) -> DGLGraph:
+    """The graph on `device`, or (None) where it is."""
     return graph if device is None else graph.to(device)

@@ -17,7 +17,7 @@ def node_homophily(graph: DGLGraph, y: Tensor) -> float:
     return float((_sums((y[src] == y[dst]).float(), dst, graph.num_nodes()) / degree.clamp(min=1)).mean())
 
 
-def edge_homophily(graph: object, y: Tensor) -> float:
+def edge_homophily(graph: DGLGraph, y: Tensor) -> float:
     """The fraction of edges that join nodes of one class (Zhu et al., "Beyond homophily", 2020)."""
     src, dst = _ends(graph)
     return float((y[src] == y[dst]).float().mean())

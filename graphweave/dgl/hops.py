@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import query, transform
-from graphweave.graph.arguments import Device
+from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.assemble import assemble, counts
 from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
@@ -72,7 +72,7 @@ def khop_adj(g: G, k: int) -> Tensor:
     return out.index_put((r.src.long(), r.dst.long()), torch.ones(r.num_edges, device=g.device), accumulate=True)
 
 
-def metapath_reachable_graph(g: DGLGraph, metapath: Any) -> DGLGraph:
+def metapath_reachable_graph(g: DGLGraph, metapath: Sequence[Etype]) -> DGLGraph:
     """A graph with one edge u -> v wherever a walk along the relations of `metapath`, one after the other, leads from u
     to v. Nodes have the fields that they have in g. DataError where a relation does not start where the last ends."""
     keys = [g.to_canonical_etype(etype) for etype in metapath]
@@ -99,7 +99,7 @@ def metapath_reachable_graph(g: DGLGraph, metapath: Any) -> DGLGraph:
 
 
 def khop_in_subgraph(
-    g: object,
+    g: DGLGraph,
     nodes: object,
     k: int,
     *,
@@ -117,7 +117,7 @@ def khop_in_subgraph(
 
 
 def khop_out_subgraph(
-    g: object,
+    g: DGLGraph,
     nodes: object,
     k: int,
     *,
@@ -130,7 +130,7 @@ def khop_out_subgraph(
 
 
 def _within(
-    g: DGLGraph, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Device | None
+    g: DGLGraph, nodes: object, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Device | None
 ) -> Any:
     single = not isinstance(nodes, Mapping)
     if single and len(g.node_frames) > 1:

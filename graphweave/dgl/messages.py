@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
 from graphweave.graph.arguments import Etype
@@ -59,7 +57,7 @@ def apply_edges_of_relations(g: Structure, function: object, edges: object) -> N
         messaging.apply_edges(g, function, etype=key)
 
 
-def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[Any]:
+def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[CanonicalEtype]:
     found = [key for key in g.relations if all(_has(g, key, *field) for field in _read(message))]
     if not found:
         raise KeyError(f"no relation has the fields {[field for _, field in _read(message)]} that {message} reads.")

@@ -117,7 +117,7 @@ def _tree(points: np.ndarray) -> Any:
     return cKDTree(points)
 
 
-def _graph(src: Sequence[np.ndarray], dst: Sequence[np.ndarray], num_nodes: int, device: torch.device) -> Any:
+def _graph(src: Sequence[np.ndarray], dst: Sequence[np.ndarray], num_nodes: int, device: torch.device) -> DGLGraph:
     none = np.empty(0, dtype=np.int64)
     ends = [torch.from_numpy(np.concatenate([none, *side]).astype(np.int64)).to(device) for side in (src, dst)]
     return graph((ends[0], ends[1]), num_nodes=num_nodes)

@@ -3,8 +3,7 @@ draw."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +11,9 @@ from torch import Tensor
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampling import global_uniform_negative_sampling
 from graphweave.graph.relation import CanonicalEtype
+
+Pairs = tuple[Tensor, Tensor] | dict[CanonicalEtype, tuple[Tensor, Tensor]]
+"""(sources, destinations) of edges, or relation -> these."""
 
 __all__ = ["GlobalUniform", "PerSourceUniform", "Uniform"]
 
@@ -23,7 +25,7 @@ class PerSourceUniform:
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def __call__(self, g: DGLGraph, eids: Any) -> Any:
+    def __call__(self, g: DGLGraph, eids: object) -> Pairs:
         """(sources, destinations) of edges, or relation -> these."""
         return _by_relation(g, eids, self._pairs)
 
@@ -45,7 +47,7 @@ class GlobalUniform:
     ) -> None:
         self.k, self.exclude_self_loops, self.replace, self.redundancy = k, exclude_self_loops, replace, redundancy
 
-    def __call__(self, g: DGLGraph, eids: Any) -> Any:
+    def __call__(self, g: DGLGraph, eids: object) -> Pairs:
         """(sources, destinations) of edges, or relation -> these."""
         return _by_relation(g, eids, self._pairs)
 
@@ -55,7 +57,9 @@ class GlobalUniform:
         )
 
 
-def _by_relation(g: DGLGraph, eids: Tensor, pairs: Any) -> Any:
+def _by_relation(
+    g: DGLGraph, eids: object, pairs: Callable[[DGLGraph, Tensor, CanonicalEtype], tuple[Tensor, Tensor]]
+) -> Pairs:
     if isinstance(eids, Mapping):
         found = {g.to_canonical_etype(name): torch.as_tensor(ids) for name, ids in eids.items()}
         return {key: pairs(g, ids, key) for key, ids in found.items()}

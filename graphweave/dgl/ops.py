@@ -16,9 +16,8 @@ from torch import Tensor
 from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph import messaging
+from graphweave.graph import messaging, query, transform
 from graphweave.graph.arguments import Etype
-from graphweave.graph.messaging import EdgeFunction
 from graphweave.graph.readout import owners, reduced
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
@@ -29,6 +28,7 @@ from graphweave.ops import segment_mm as segment_mm
 from graphweave.udf import run
 from graphweave.udf.arguments import Frames
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
+from graphweave.udf.mailbox import Received
 
 _REDUCERS = ("sum", "max", "min", "mean")
 
@@ -87,7 +87,11 @@ def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str 
 
 
 def _at_ends(
-    g: Structure, key: CanonicalEtype, message: EdgeFunction, lhs: tuple[str, object], rhs: tuple[str, object]
+    g: Structure,
+    key: CanonicalEtype,
+    message: CopyMessage | BinaryMessage,
+    lhs: tuple[str, object],
+    rhs: tuple[str, object],
 ) -> Tensor:
     fields: dict[str, dict[str, Any]] = {"u": {}, "v": {}, "e": {}}
     for name, (target, x) in zip("xy", (lhs, rhs), strict=True):
@@ -123,7 +127,7 @@ def copy_e(g: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def edge_softmax(graph: DGLGraph, logits: object, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
+def edge_softmax(graph: DGLGraph, logits: object, eids: Tensor | str = query.ALL, norm_by: str = "dst") -> Any:
     """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node. A dict
     of several relations' logits gives a dict by canonical relation."""
     if isinstance(logits, Mapping):
@@ -149,7 +153,7 @@ def segment_softmax(seglen: Tensor, value: Tensor) -> Tensor:
     return out
 
 
-def _segments(seglen: Tensor, value: Tensor) -> Any:
+def _segments(seglen: Tensor, value: Tensor) -> Received:
     lengths = seglen.to(device=value.device, dtype=torch.int64)
     if not torch.compiler.is_compiling() and int(lengths.sum()) != value.shape[0]:
         raise DataError(
@@ -158,8 +162,8 @@ def _segments(seglen: Tensor, value: Tensor) -> Any:
     return owners(lengths, value, lengths.shape[0])
 
 
-def _of(g: DGLGraph, etype: Etype | None) -> Any:
-    return g if etype is None else g[etype]
+def _of(g: Structure, etype: Etype | None) -> Structure:
+    return g if etype is None else transform.relation_slice(g, etype)
 
 
 def _spmm(op: str, reducer: str) -> Callable[..., object]:
@@ -181,7 +185,7 @@ def _copied(target: str, reducer: str) -> Callable[..., object]:
 
 
 def _sddmm(lhs: str, op: str, rhs: str) -> Callable[..., object]:
-    def function(g: Structure, x: object, y: object, etype: Etype | None = None) -> Any:
+    def function(g: Structure, x: object, y: object, etype: Etype | None = None) -> object:
         return gsddmm(_of(g, etype), op, x, y, lhs, rhs)
 
     function.__doc__ = f"`gsddmm`: {op} of x at {lhs} and y at {rhs} of each edge."
@@ -193,7 +197,7 @@ def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
     return function
 
 
-def _made() -> Sequence[Callable[..., object]]:
+def _make_functions() -> Sequence[Callable[..., object]]:
     return [
         *(_spmm(op, reducer) for op in OPERATIONS[:-1] for reducer in _REDUCERS),
         *(_copied(target, reducer) for target in "ue" for reducer in _REDUCERS),
@@ -201,4 +205,4 @@ def _made() -> Sequence[Callable[..., object]]:
     ]
 
 
-globals().update({function.__name__: function for function in _made()})
+globals().update({function.__name__: function for function in _make_functions()})

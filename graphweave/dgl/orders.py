@@ -29,7 +29,7 @@ def reorder_graph(
     edge_permute_algo: str = "src",
     store_ids: bool = True,
     permute_config: Mapping[str, object] | None = None,
-) -> Any:
+) -> DGLGraph:
     """The graph with its nodes and edges renumbered.
 
     `node_permute_algo`: None keeps the nodes in order, "rcmk" is the reverse Cuthill-McKee order, "metis" puts the
@@ -104,12 +104,12 @@ def sort_csr_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSE
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="src")
 
 
-def sort_csc_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
+def sort_csc_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> DGLGraph:
     """Like `sort_csr_by_tag`, by destination, with the tags of sources."""
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 
 
-def _sorted_by_tag(g: DGLGraph, tag: Tensor, name: str, tag_type: str, rows: str) -> Any:
+def _sorted_by_tag(g: DGLGraph, tag: Tensor, name: str, tag_type: str, rows: str) -> DGLGraph:
     r = g.relation(None)
     row, other = (r.src, r.dst) if rows == "src" else (r.dst, r.src)
     num_rows, num_others = g.num_sources(r), g.num_destinations(r)

@@ -32,7 +32,10 @@ VERSION = 1
 
 
 def save_graphs(
-    filename: str | Path, g_list: Any, labels: Mapping[str, Tensor] | None = None, formats: Any = None
+    filename: str | Path,
+    g_list: DGLGraph | Sequence[DGLGraph],
+    labels: Mapping[str, Tensor] | None = None,
+    formats: str | Sequence[str] | None = None,
 ) -> None:
     """Write a graph or a list of graphs, and tensors by name (`labels`), to a file. It is whole at any time.
 

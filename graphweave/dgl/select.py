@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
-def nodes(g: Structure, predicate: Any, chosen: object, ntype: str | None) -> Tensor:
+def nodes(g: Structure, predicate: Callable[[NodeBatch], object], chosen: object, ntype: str | None) -> Tensor:
     """The ids among `chosen` for which `predicate(nodes)`, bool [k], is true. `nodes.data` holds their fields."""
     ntype = g.to_ntype(ntype)
     frame = g.node_frames[ntype]
@@ -25,7 +25,7 @@ def nodes(g: Structure, predicate: Any, chosen: object, ntype: str | None) -> Te
     return ids[_mask(predicate(batch), ids)]
 
 
-def edges(g: Structure, predicate: Any, chosen: object, etype: Etype | None) -> Tensor:
+def edges(g: Structure, predicate: Callable[[EdgeBatch], object], chosen: object, etype: Etype | None) -> Tensor:
     """The ids among `chosen` (or of the edges between two lists of nodes) for which `predicate(edges)` is true."""
     ids = _edge_numbers(g, chosen, etype)
     batch = EdgeBatch(_some(ends_of(g, etype), ids.long()), _around(g, etype))

@@ -21,7 +21,7 @@ class BaseTransform:
 class Compose(BaseTransform):
     """Several transforms, each of what the one before it gives."""
 
-    def __init__(self, transforms: Sequence[Callable[[object], object]]) -> None:
+    def __init__(self, transforms: Sequence[Callable[[DGLGraph], DGLGraph]]) -> None:
         self.transforms = transforms
 
     def __call__(self, g: DGLGraph) -> DGLGraph:

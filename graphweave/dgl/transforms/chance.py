@@ -46,13 +46,11 @@ class AddEdge(BaseTransform):
         g = g.clone()
         for key in g.canonical_etypes:
             count = int(g.num_edges(key) * self.ratio)
-            ends = [
-                torch.randint(g.num_nodes(t), (count,), dtype=g.idtype, device=g.device)
-                for t in (key[0], key[2])
-                if count
-            ]
-            if ends:
-                g.add_edges(*ends, etype=key)
+            if count:
+                src, dst = (
+                    torch.randint(g.num_nodes(t), (count,), dtype=g.idtype, device=g.device) for t in (key[0], key[2])
+                )
+                g.add_edges(src, dst, etype=key)
         return g
 
 

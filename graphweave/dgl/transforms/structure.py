@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -151,8 +150,11 @@ class ToLevi(BaseTransform):
 
 
 def _with_relations(
-    g: DGLGraph, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
-) -> Any:
+    g: DGLGraph,
+    relations: Mapping[CanonicalEtype, Relation],
+    edata: Mapping[CanonicalEtype, Mapping[str, torch.Tensor]],
+    keep: bool = True,
+) -> DGLGraph:
     """g with these relations, in place of those of the same name, together with the others (`keep`)."""
     others = {key: r for key, r in g.relations.items() if key not in relations} if keep else {}
     fields = {key: g.edge_frames[key].take(None) for key in others}

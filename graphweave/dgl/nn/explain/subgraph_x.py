@@ -55,7 +55,7 @@ class HeteroSubgraphX(nn.Module):
         self.num_child, self.num_rollouts, self.node_min = num_child, num_rollouts, node_min
         self.shapley_steps = shapley_steps
 
-    def explain_graph(self, graph: DGLGraph, feat: Mapping[str, Tensor], target_class: int, **kwargs: Any) -> Any:
+    def explain_graph(self, graph: DGLGraph, feat: Mapping[str, Tensor], target_class: int, **kwargs: object) -> Any:
         """Node type -> ids of the subgraph that explains `target_class`. DataError for a graph of `node_min` nodes or
         fewer."""
         if graph.num_nodes() <= self.node_min:
@@ -73,7 +73,7 @@ class SubgraphX(HeteroSubgraphX):
 
     __doc__ = f"{__doc__}\n{HeteroSubgraphX.__doc__}"
 
-    def explain_graph(self, graph: DGLGraph, feat: Any, target_class: int, **kwargs: Any) -> Tensor:
+    def explain_graph(self, graph: DGLGraph, feat: Any, target_class: int, **kwargs: object) -> Tensor:
         """The ids of the nodes of the subgraph that explains `target_class`, int64 [at most node_min]."""
         model, ntype = self.model, graph.ntypes[0]
         inner = HeteroSubgraphX(
